@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_beside_the_build_is_told() {
+    fn what_differs_apart_from_the_build_is_told() {
         let mut a = Manifest::default();
         a.machine.cpu = "EPYC".into();
         a.plan.name = "smoke".into();

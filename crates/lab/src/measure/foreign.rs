@@ -6,6 +6,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::proc::{Machine, spent};
+
 /// A trial during which other programs took a larger share of the machine than this is marked.
 pub const FOREIGN_MARK: f64 = 0.03;
 /// A trial before which programs waited for a CPU for a larger share of the pause than this is marked.
@@ -13,14 +15,11 @@ pub const PRESSURE_MARK: f64 = 0.05;
 /// The pause before a trial.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Processor time so far, in the kernel's ticks.
+/// Processor time so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processors {
-    /// All time of all processors.
-    total: u64,
-    /// In programs and in the kernel on their behalf.
-    busy: u64,
-    /// The part of `busy` that this run's processes had.
+    machine: Machine,
+    /// What this run's processes had of it, in ticks.
     own: u64,
 }
 
@@ -34,17 +33,16 @@ impl Processors {
             spent(&String::from_utf8_lossy(&text))
         });
         let own = own.sum();
-        let (total, busy) = machine(&fs::read_to_string("/proc/stat").ok()?)?;
-        Some(Processors { total, busy, own })
+        Some(Processors { machine: Machine::look().ok()?, own })
     }
 
     /// The share of the machine's time that other programs took since `earlier`, 0 to 1.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn foreign_since(self, earlier: Processors) -> f64 {
-        let busy = self.busy.saturating_sub(earlier.busy);
+        let busy = self.machine.busy.saturating_sub(earlier.machine.busy);
         let own = self.own.saturating_sub(earlier.own);
-        let total = self.total.saturating_sub(earlier.total).max(1);
+        let total = self.machine.total.saturating_sub(earlier.machine.total).max(1);
         busy.saturating_sub(own) as f64 / total as f64
     }
 }
@@ -71,48 +69,33 @@ fn total_of(text: &str) -> Option<Duration> {
     Some(Duration::from_micros(micros.trim().parse().ok()?))
 }
 
-/// All time and busy time of the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, then
-/// guests, whose time is in user's.
-fn machine(text: &str) -> Option<(u64, u64)> {
-    let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let times: Vec<u64> = line.split_whitespace().take(8).flat_map(str::parse).collect();
-    let [user, nice, system, ..] = times.as_slice() else { return None };
-    Some((times.iter().sum(), user + nice + system))
-}
-
-/// utime, stime, cutime and cstime of /proc/PID/stat: a process's own time and that of its children that have ended.
-fn spent(text: &str) -> Option<u64> {
-    let (_, after) = text.rsplit_once(") ")?;
-    let times: Vec<u64> = after.split(' ').skip(11).take(4).flat_map(str::parse).collect();
-    (times.len() == 4).then(|| times.iter().sum())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_is_not_ours_is_foreign() {
-        let earlier = Processors { total: 1000, busy: 400, own: 300 };
-        let later = Processors { total: 1200, busy: 500, own: 380 };
+        let at = |total, busy, own| {
+            let machine = Machine { total, busy, ..Machine::default() };
+            Processors { machine, own }
+        };
+        let earlier = at(1000, 400, 300);
+        let later = at(1200, 500, 380);
         assert!((later.foreign_since(earlier) - 0.1).abs() < 1e-9);
         // A tick may be counted for a process before it is counted for the machine.
-        let ours = Processors { total: 1200, busy: 500, own: 420 };
+        let ours = at(1200, 500, 420);
         assert!(ours.foreign_since(earlier).abs() < 1e-9);
         assert!(earlier.foreign_since(earlier).abs() < 1e-9);
     }
 
     #[test]
     fn reads_what_the_kernel_writes() {
-        assert_eq!(machine("cpu  10 2 8 70 1 3 4 2 0 0\ncpu0 1 1\n"), Some((100, 20)));
-        assert_eq!(machine("cpu0 1 1\n"), None);
-        let text =
-            "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 900 0 3 0 250 130 7 9 20 0 3 0 12345\n";
-        assert_eq!(spent(text), Some(396));
-        assert_eq!(spent("4711 (short) R 1 2"), None);
         let some = "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500\nfull avg10=0.00 total=0\n";
         assert_eq!(total_of(some), Some(Duration::from_micros(2500)));
         assert_eq!(total_of(""), None);
-        assert!(Processors::look().is_some_and(|now| now.total >= now.busy && now.busy > 0));
+        assert!(
+            Processors::look()
+                .is_some_and(|now| now.machine.total >= now.machine.busy && now.machine.busy > 0)
+        );
     }
 }

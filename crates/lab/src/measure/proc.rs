@@ -134,6 +134,8 @@ impl Process {
 pub(super) struct Machine {
     /// All.
     pub(super) total: u64,
+    /// In programs, and in the kernel on their behalf.
+    pub(super) busy: u64,
     /// What the hypervisor took.
     pub(super) steal: u64,
 }
@@ -157,11 +159,22 @@ impl Machine {
 fn stat(text: &str) -> Option<(char, Ticks)> {
     // The second field is the program's name in parentheses and may hold anything, parentheses too.
     let (_, after) = text.rsplit_once(") ")?;
-    let mut fields = after.split(' ');
-    let state = fields.next()?.chars().next()?;
-    // utime and stime are the fields 14 and 15, the state is 3.
-    let mut times = fields.skip(10).map(str::parse::<u64>);
-    Some((state, Ticks { user: times.next()?.ok()?, system: times.next()?.ok()? }))
+    let state = after.chars().next()?;
+    let [user, system, ..] = times(after)?;
+    Some((state, Ticks { user, system }))
+}
+
+/// utime, stime, cutime and cstime, which are the fields 14 to 17; `after` begins with field 3.
+fn times(after: &str) -> Option<[u64; 4]> {
+    let mut times = after.split(' ').skip(11).map(str::parse::<u64>);
+    let mut next = || times.next()?.ok();
+    Some([next()?, next()?, next()?, next()?])
+}
+
+/// What /proc/PID/stat tells of a process's own time and that of its children that have ended, in ticks.
+pub(super) fn spent(text: &str) -> Option<u64> {
+    let (_, after) = text.rsplit_once(") ")?;
+    Some(times(after)?.iter().sum())
 }
 
 /// A thread's schedstat: time on a CPU (which lags by up to a tick, so the process's clock is used), time of waiting, turns.
@@ -180,7 +193,8 @@ fn kib(text: &str, name: &str) -> Option<u64> {
 fn machine(text: &str) -> Option<Machine> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().take(8).flat_map(str::parse).collect();
-    Some(Machine { total: times.iter().sum(), steal: *times.get(7)? })
+    let [user, nice, system, _, _, _, _, steal] = *times.as_slice() else { return None };
+    Some(Machine { total: times.iter().sum(), busy: user + nice + system, steal })
 }
 
 #[cfg(test)]
@@ -191,8 +205,10 @@ mod tests {
     fn reads_the_times_behind_any_name() {
         let text = "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 900 0 3 0 250 130 7 9 20 0 3 0 12345 100 200\n";
         assert_eq!(stat(text), Some(('S', Ticks { user: 250, system: 130 })));
+        assert_eq!(spent(text), Some(396));
         assert_eq!(stat("4711 (short) R 1 2"), None);
         assert_eq!(stat(""), None);
+        assert_eq!(spent("4711 (short) R 1 2"), None);
     }
 
     #[test]
@@ -215,9 +231,9 @@ mod tests {
     fn reads_what_the_hypervisor_took() {
         let earlier =
             machine("cpu  100 10 50 800 20 0 10 10 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n").unwrap();
-        assert_eq!(earlier, Machine { total: 1000, steal: 10 });
+        assert_eq!(earlier, Machine { total: 1000, busy: 160, steal: 10 });
         let later = machine("cpu  200 20 90 1600 40 0 20 30 55 0\n").unwrap();
-        assert_eq!(later, Machine { total: 2000, steal: 30 });
+        assert_eq!(later, Machine { total: 2000, busy: 310, steal: 30 });
         assert!((later.steal_since(earlier) - 0.02).abs() < 1e-9);
         assert!(later.steal_since(later).abs() < 1e-9);
         assert_eq!(machine("intr 1 2 3\n"), None);

@@ -6,7 +6,7 @@ use adit_testbed::failure::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::record::Outcome;
-use crate::report::Run;
+use crate::report::{Run, date, kib};
 use crate::stats::Verdict;
 
 /// A published run.
@@ -30,7 +30,8 @@ pub(super) struct Figures {
     pub(super) rounds: u32,
     /// What a reader must know before any figure.
     pub(super) warnings: Vec<String>,
-    /// All valid results.
+    /// All valid results; each has a line of its own in the file.
+    #[serde(skip)]
     pub(super) results: Vec<Published>,
 }
 
@@ -85,21 +86,51 @@ impl Figures {
         Ok(Figures {
             plan: manifest.plan.name.clone(),
             revision: source.hash.clone(),
-            date: date(manifest.started_ms),
+            date: date(manifest.started_ms).chars().take("2026-03-01".len()).collect(),
             machine: format!(
-                "{}, {} cores, {} GiB, Linux {}",
+                "{}, {} cores, {}, Linux {}",
                 machine.cpu,
                 machine.cores,
-                (machine.memory_kib + (1 << 19)) >> 20,
+                kib(machine.memory_kib),
                 machine.kernel
             ),
-            command: manifest.command.clone(),
+            command: format!(
+                "adit-lab run {} --rounds {} --seed {}",
+                manifest.plan.name, manifest.rounds, manifest.seed
+            ),
             versions: versions.map(|(name, entry)| (name.clone(), entry.version.clone())).collect(),
             trials: run.records.iter().filter(measured).count(),
             rounds: manifest.rounds,
             warnings: run.summary.warnings.clone(),
             results: results(run),
         })
+    }
+
+    /// The file's text: the run in its first line, then a line for each result.
+    ///
+    /// # Errors
+    /// A figure is no number that JSON has.
+    pub(super) fn to_text(&self) -> Result<String> {
+        let mut lines = vec![serde_json::to_string(self).context("the run")?];
+        for result in &self.results {
+            lines.push(serde_json::to_string(result).context("a result")?);
+        }
+        Ok(lines.join("\n") + "\n")
+    }
+
+    /// Reads what [`Self::to_text`] wrote.
+    ///
+    /// # Errors
+    /// A line of it is malformed.
+    pub(super) fn from_text(text: &str) -> Result<Figures> {
+        let mut lines = text.lines();
+        let run = lines.next().context("an empty file")?;
+        let mut figures: Figures = serde_json::from_str(run).context("line 1")?;
+        for (at, line) in lines.enumerate() {
+            let result = serde_json::from_str(line).context(format!("line {}", at + 2))?;
+            figures.results.push(result);
+        }
+        Ok(figures)
     }
 
     /// The revision as people write it.
@@ -129,20 +160,4 @@ fn results(run: &Run) -> Vec<Published> {
         }
     });
     published.collect()
-}
-
-fn date(ms: u64) -> String {
-    let seconds = i64::try_from(ms / 1000).unwrap_or_default();
-    let date = time::OffsetDateTime::from_unix_timestamp(seconds);
-    date.map(|at| at.date().to_string()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_date_is_written_as_everywhere() {
-        assert_eq!(date(1_772_323_200_000), "2026-03-01");
-    }
 }

@@ -1,7 +1,7 @@
 //! The tables in the project's documents, made from runs and from nothing else.
 //!
 //! ```text
-//! a run's folder ── publish ──> docs/figures/PLAN.json ──> README.md, docs/benchmarks.md
+//! a run's folder ── publish ──> docs/figures/PLAN.jsonl ──> README.md, docs/benchmarks.md
 //! ```
 //!
 //! A document says in a comment which figures stand where (`region.rs`); publishing a run keeps its summary and writes the
@@ -11,6 +11,7 @@ mod age;
 mod figures;
 mod region;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -48,11 +49,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some(dir) = &arguments.dir {
         let figures = Figures::of(&Run::read(dir)?)?;
-        let path = kept(&root, &figures.plan);
+        let path = kept(&root, &figures.plan)?;
         let folder = path.parent().context("a folder for figures")?;
         std::fs::create_dir_all(folder).context(folder.display())?;
-        let text = serde_json::to_string_pretty(&figures).context("figures")? + "\n";
-        std::fs::write(&path, text).context(path.display())?;
+        std::fs::write(&path, figures.to_text()?).context(path.display())?;
         println!("{}", path.display());
     }
     for document in DOCUMENTS {
@@ -69,8 +69,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// A document with its tables written from what is published. A table of a plan that was never published stays.
 fn render(root: &Path, document: &str, text: &str) -> Result<String> {
+    let mut plans = BTreeSet::new();
     region::replace(document, text, |region| match published(root, region.plan())? {
-        Some(figures) => region.table(&figures).map(Some),
+        // What a reader must know of a run is said once in a document.
+        Some(figures) => region.table(&figures, plans.insert(figures.plan.clone())).map(Some),
         None => Ok(None),
     })
 }
@@ -103,16 +105,17 @@ fn check(root: &Path) -> Result<ExitCode> {
     Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn kept(root: &Path, plan: &str) -> PathBuf {
-    root.join(FOLDER).join(format!("{plan}.json"))
+/// Where a plan's last published run is kept. A plan that was run by its file's path has no name to keep it under.
+fn kept(root: &Path, plan: &str) -> Result<PathBuf> {
+    let named = !plan.is_empty() && plan.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    ensure(named, || format!("{plan:?} is no plan's name"))?;
+    Ok(root.join(FOLDER).join(format!("{plan}.jsonl")))
 }
 
 fn published(root: &Path, plan: &str) -> Result<Option<Figures>> {
-    let named = !plan.is_empty() && plan.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    ensure(named, || format!("{plan:?} is no plan's name"))?;
-    let path = kept(root, plan);
+    let path = kept(root, plan)?;
     match std::fs::read_to_string(&path) {
-        Ok(text) => serde_json::from_str(&text).context(path.display()).map(Some),
+        Ok(text) => Figures::from_text(&text).context(path.display()).map(Some),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure(format!("{}: {error}", path.display()))),
     }

@@ -10,6 +10,13 @@
 //! <!-- end of figures -->
 //! ```
 //!
+//! With `metrics:` in place of `columns:` the table is turned: its columns are metrics, its rows are subjects.
+//!
+//! ```text
+//! metrics: up_mbps as up | sum_mbps as sum | ratio of sum_mbps as vs. openvpn
+//! adit serves openvpn's clients: adit/openvpn of single-stream link=offload
+//! ```
+//!
 //! The last line of what is written names the run: date, revision, machine, and what a reader must know.
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
@@ -26,25 +33,36 @@ const END: &str = "<!-- end of figures -->";
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Region {
     plan: String,
+    across: Across,
     columns: Vec<Column>,
     rows: Vec<Line>,
 }
 
+/// What the columns are; the rows are the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Across {
+    Subjects,
+    Metrics,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Column {
-    /// A subject, or `ratio`.
+    /// A subject or a metric.
     of: String,
+    /// Whether it shows that figure over the reference's.
+    ratio: bool,
     title: String,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     title: String,
-    metric: String,
+    /// A metric or a subject.
+    of: String,
     scenario: String,
     /// Axis and value.
     point: Vec<(String, String)>,
-    /// A column's subject, and the one that stands there in this row.
+    /// A column's subject, and the one that takes its place in this row.
     instead: Vec<(String, String)>,
 }
 
@@ -101,15 +119,20 @@ impl Region {
     fn parse(text: &str) -> Result<Region> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let plan = lines.next().context("no plan is named")?.to_owned();
-        let columns = lines.next().and_then(|line| line.strip_prefix("columns: "));
-        let columns = columns.context("the second line says columns: SUBJECT as TITLE | ...")?;
-        let column = |text: &str| {
-            let (of, title) = text.split_once(" as ").unwrap_or((text, text));
-            Column { of: of.trim().to_owned(), title: title.trim().to_owned() }
+        let second = lines.next().unwrap_or_default();
+        let (across, columns) = match second.split_once(": ") {
+            Some(("columns", columns)) => (Across::Subjects, columns),
+            Some(("metrics", columns)) => (Across::Metrics, columns),
+            _ => {
+                let needed = "the second line says columns: SUBJECT as TITLE | ..., or metrics: METRIC as TITLE | ...";
+                return Err(Failure(needed.to_owned()));
+            }
         };
-        let columns = columns.split('|').map(column).collect();
-        let rows = lines.map(Line::parse).collect::<Result<_>>()?;
-        Ok(Region { plan, columns, rows })
+        let columns = Column::parse(columns);
+        let rows: Vec<Line> = lines.map(Line::parse).collect::<Result<_>>()?;
+        let replaced = rows.iter().find(|row| across == Across::Metrics && !row.instead.is_empty());
+        ensure(replaced.is_none(), || "columns of metrics have no subject to replace".to_owned())?;
+        Ok(Region { plan, across, columns, rows })
     }
 
     /// The plan whose run it shows.
@@ -117,11 +140,11 @@ impl Region {
         &self.plan
     }
 
-    /// The table in Markdown, with the line about its origin.
+    /// The table in Markdown, with the line about its origin, and the run's warnings after that where they are asked for.
     ///
     /// # Errors
     /// A figure that it shows is not in the run.
-    pub(super) fn table(&self, figures: &Figures) -> Result<String> {
+    pub(super) fn table(&self, figures: &Figures, warn: bool) -> Result<String> {
         let mut text = String::from("| |");
         self.columns.iter().for_each(|column| text.push_str(&format!(" {} |", column.title)));
         text.push_str("\n|---|");
@@ -139,30 +162,51 @@ impl Region {
             }
             text.push('\n');
         }
-        Ok(text + "\n" + &origin(figures) + "\n")
+        Ok(text + "\n" + &origin(figures, warn) + "\n")
     }
 
     fn cell(&self, figures: &Figures, row: &Line, column: &Column) -> Result<String> {
-        let metric =
-            metric::find(&row.metric).context(format!("no metric is called {:?}", row.metric))?;
-        if column.of == "ratio" {
-            let first = self.columns.first().context("no columns")?;
-            let value = row.value(figures, &first.of)?;
-            let value = value.context(format!("{}: the run has no such result", row.title))?;
-            return Ok(value.ratio.as_ref().map(compared).unwrap_or_default());
-        }
-        let Some(value) = row.value(figures, &column.of)? else {
+        let (subject, metric) = match self.across {
+            Across::Subjects => (row.instead_of(&column.of), row.of.as_str()),
+            Across::Metrics => (row.of.as_str(), column.of.as_str()),
+        };
+        let metric = metric::find(metric).context(format!("no metric is called {metric:?}"))?;
+        let first = self.columns.first().is_some_and(|first| first.of == column.of);
+        let Some(value) = row.value(figures, subject, metric.name)? else {
             // Not every subject takes part in every scenario; the first column's does.
-            let first = self.columns.first().is_some_and(|first| first == column);
             ensure(!first, || format!("{}: the run has no such result", row.title))?;
             return Ok(String::new());
         };
-        Ok(match self.columns.first() {
-            Some(first) if first == column => {
-                with_interval(value.median, value.interval.map(interval), metric.digits)
-            }
-            _ => number(value.median, metric.digits),
+        if column.ratio {
+            return Ok(value.ratio.as_ref().map(compared).unwrap_or_default());
+        }
+        let with_its_interval = match self.across {
+            Across::Subjects => first,
+            Across::Metrics => metric.better != metric::Better::Neither,
+        };
+        Ok(match with_its_interval {
+            true => with_interval(value.median, value.interval.map(interval), metric.digits),
+            false => number(value.median, metric.digits),
         })
+    }
+}
+
+impl Column {
+    /// `adit | openvpn as openvpn 2.6 | ratio of adit as adit vs. openvpn`; a ratio alone is the first column's.
+    fn parse(text: &str) -> Vec<Column> {
+        let mut columns: Vec<Column> = Vec::new();
+        for column in text.split('|') {
+            let (of, title) = column.split_once(" as ").unwrap_or((column, column));
+            let (of, title) = (of.trim(), title.trim().to_owned());
+            let first = columns.first().map(|first| first.of.clone());
+            let (of, ratio) = match (of.strip_prefix("ratio of "), of, first) {
+                (Some(of), _, _) => (of.to_owned(), true),
+                (_, "ratio", Some(first)) => (first, true),
+                _ => (of.to_owned(), false),
+            };
+            columns.push(Column { of, ratio, title });
+        }
+        columns
     }
 }
 
@@ -170,12 +214,12 @@ impl Line {
     fn parse(text: &str) -> Result<Line> {
         let wrong = || {
             format!(
-                "{text:?}: write TITLE: METRIC of SCENARIO [AXIS=VALUE ...][, COLUMN is SUBJECT]"
+                "{text:?}: write TITLE: METRIC (or SUBJECT) of SCENARIO [AXIS=VALUE ...][, COLUMN is SUBJECT]"
             )
         };
         let (title, what) = text.rsplit_once(": ").context(wrong())?;
         let mut parts = what.split(',').map(str::trim);
-        let (metric, place) = parts.next().and_then(|p| p.split_once(" of ")).context(wrong())?;
+        let (of, place) = parts.next().and_then(|p| p.split_once(" of ")).context(wrong())?;
         let mut words = place.split_whitespace();
         let scenario = words.next().context(wrong())?;
         let pair = |word: &str, by: &str| -> Result<(String, String)> {
@@ -184,17 +228,25 @@ impl Line {
         };
         Ok(Line {
             title: title.to_owned(),
-            metric: metric.trim().to_owned(),
+            of: of.trim().to_owned(),
             scenario: scenario.to_owned(),
             point: words.map(|word| pair(word, "=")).collect::<Result<_>>()?,
             instead: parts.map(|part| pair(part, " is ")).collect::<Result<_>>()?,
         })
     }
 
+    /// The subject that takes a column's place in this row.
+    fn instead_of<'a>(&'a self, column: &'a str) -> &'a str {
+        self.instead.iter().find(|(of, _)| of == column).map_or(column, |(_, other)| other)
+    }
+
     /// A subject's figure; none where it took no part.
-    fn value<'a>(&self, figures: &'a Figures, column: &str) -> Result<Option<&'a Value>> {
-        let subject = self.instead.iter().find(|(of, _)| of == column);
-        let subject = subject.map_or(column, |(_, other)| other);
+    fn value<'a>(
+        &self,
+        figures: &'a Figures,
+        subject: &str,
+        metric: &str,
+    ) -> Result<Option<&'a Value>> {
         let mut fitting = figures.results.iter().filter(|result| {
             let here = |(axis, value): &(String, String)| result.point.get(axis) == Some(value);
             result.scenario == self.scenario
@@ -205,7 +257,7 @@ impl Line {
         ensure(fitting.next().is_none(), || {
             format!("{}: {} has several points: name axis and value", self.title, self.scenario)
         })?;
-        Ok(found.and_then(|result| result.values.get(&self.metric)))
+        Ok(found.and_then(|result| result.values.get(metric)))
     }
 }
 
@@ -218,7 +270,7 @@ fn compared(ratio: &Compared) -> String {
     if ratio.certain { text } else { format!("{text}, noise") }
 }
 
-fn origin(figures: &Figures) -> String {
+fn origin(figures: &Figures, warn: bool) -> String {
     let mut text = format!(
         "<sub>`{}` of {}, revision {}, {} rounds; {}",
         figures.plan,
@@ -227,7 +279,7 @@ fn origin(figures: &Figures) -> String {
         figures.rounds,
         figures.machine
     );
-    for warning in &figures.warnings {
+    for warning in figures.warnings.iter().filter(|_| warn) {
         text.push_str(&format!("; {warning}"));
     }
     text + ".</sub>\n"
@@ -281,7 +333,10 @@ mod tests {
     }
 
     fn written(text: &str) -> Result<String> {
-        replace("README.md", text, |region| region.table(&figures()).map(Some))
+        let kept = figures().to_text()?;
+        assert_eq!(kept.lines().count(), 1 + figures().results.len());
+        let figures = Figures::from_text(&kept)?;
+        replace("README.md", text, |region| region.table(&figures, true).map(Some))
     }
 
     #[test]
@@ -303,6 +358,24 @@ mod tests {
     }
 
     #[test]
+    fn a_turned_table_has_metrics_across_and_subjects_down() {
+        let text = "<!-- figures: standard\nmetrics: sum_mbps as Mb/s | ratio of sum_mbps as vs. openvpn\n\
+            **adit**: adit of single link=offload\nopenvpn: openvpn of single\n-->\n<!-- end of figures -->\n";
+        let new = written(text).unwrap();
+        for line in [
+            "| | Mb/s | vs. openvpn |\n|---|---:|---:|\n",
+            "| **adit** | 17,000 ±5.0 % | 12.0× [10.8, 13.2] |\n",
+            "| openvpn | 1,400 ±5.0 % | |\n",
+        ] {
+            assert!(new.contains(line), "{line}\n{new}");
+        }
+        let replaced = text.replace("single\n", "single, adit is tinc\n");
+        assert!(written(&replaced).unwrap_err().0.contains("no subject to replace"));
+        let unknown = text.replace("openvpn of", "tinc of");
+        assert!(written(&unknown).unwrap_err().0.contains("no such result"));
+    }
+
+    #[test]
     fn a_table_that_is_not_published_stays() {
         assert_eq!(replace("README.md", TEXT, |_| Ok(None)).unwrap(), TEXT);
     }
@@ -315,6 +388,6 @@ mod tests {
         assert!(said("sum_mbps", "sum").contains("no metric is called \"sum\""));
         assert!(said("columns: ", "rows: ").contains("columns: SUBJECT as TITLE"));
         assert!(said("<!-- end of figures -->", "").contains("end of figures"));
-        assert!(said(" of single", "").contains("write TITLE: METRIC of SCENARIO"));
+        assert!(said(" of single", "").contains("write TITLE: METRIC (or SUBJECT) of SCENARIO"));
     }
 }

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use adit_testbed::failure::{Context, Result};
 
 pub use manifest::Manifest;
-pub(crate) use number::{number, times_with_interval, with_interval};
+pub(crate) use number::{date, kib, number, times_with_interval, with_interval};
 
 use crate::record::{Record, TRIALS};
 use crate::stats::{Summary, summarise};

@@ -128,18 +128,11 @@ pub fn duration(seconds: u64) -> String {
 /// Unix milliseconds as `2026-03-01 14:05 UTC`, by the calendar algorithm of H. Hinnant (`civil_from_days`).
 #[must_use]
 pub fn date(ms: u64) -> String {
-    let seconds = ms / 1000;
-    let z = seconds / 86_400 + 719_468;
-    let day_of_era = z % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + z / 146_097 * 400 + u64::from(month <= 2);
-    let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    let format = time::macros::format_description!("[year]-[month]-[day] [hour]:[minute] UTC");
+    let seconds = i64::try_from(ms / 1000).unwrap_or_default();
+    let at = time::OffsetDateTime::from_unix_timestamp(seconds)
+        .unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+    at.format(format).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use adit_testbed::failure::Result;
 use adit_testbed::tunnel::Inner;
 
-use super::start::no_lines;
+use super::start::{Processes, no_lines};
 use super::{TunnelSpec, Tunnels};
 use crate::bed::Bed;
 
@@ -15,18 +15,11 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
         v4: address(spec.outer_v6),
         v6: Some(address(true)),
     };
-    let mut tunnels = Tunnels {
-        server: Vec::new(),
-        clients: bed.clients.iter().map(|_| Vec::new()).collect(),
-        server_inner: inner(&|v6| bed.server_outer(v6)),
-        client_inner: (0..bed.clients.len())
-            .map(|client| inner(&|v6| bed.client_outer(client, v6)))
-            .collect(),
-        configs: Vec::new(),
-        notes: Vec::new(),
-        folder: None,
-        between: None,
-    };
+    let mut processes = Processes::default();
+    processes.clients = bed.clients.iter().map(|_| Vec::new()).collect();
+    let clients = 0..bed.clients.len();
+    let client_inner = clients.map(|client| inner(&|v6| bed.client_outer(client, v6))).collect();
+    let mut tunnels = processes.into_tunnels(inner(&|v6| bed.server_outer(v6)), client_inner);
     if let Some(mtu) = spec.inner_mtu {
         tunnels.notes.push(format!("the bare link keeps its own MTU, not {mtu}"));
     }

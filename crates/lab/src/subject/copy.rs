@@ -69,21 +69,13 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
     }
     processes.wait_clients(READY)?;
     reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
-    let (server, clients) = processes.take();
-    let notes = match spec.inner_mtu {
+    let mut tunnels = processes.into_tunnels(server_inner, client_inner);
+    tunnels.configs = configs;
+    tunnels.notes = match spec.inner_mtu {
         Some(_) => Vec::new(),
         None => vec!["MTU inside the tunnel: its default, 1428".to_owned()],
     };
-    Ok(Tunnels {
-        server,
-        clients,
-        server_inner,
-        client_inner,
-        configs,
-        notes,
-        folder: None,
-        between: None,
-    })
+    Ok(tunnels)
 }
 
 /// What a person would type in the host.

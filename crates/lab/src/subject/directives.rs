@@ -74,22 +74,14 @@ pub(super) fn start(
         ("server.conf".to_owned(), shown(&server)),
         ("client.conf".to_owned(), shown(&client)),
     ];
-    let (server, clients) = processes.take();
-    let notes = match spec.inner_mtu {
+    let mut tunnels = processes.into_tunnels(server_inner, client_inner);
+    tunnels.notes = match spec.inner_mtu {
         Some(_) => Vec::new(),
         None => vec!["MTU inside the tunnel: the program's default, 1500".to_owned()],
     };
-    let folder = Some(folder);
-    Ok(Tunnels {
-        server,
-        clients,
-        server_inner,
-        client_inner,
-        configs,
-        notes,
-        folder,
-        between: None,
-    })
+    tunnels.configs = configs;
+    tunnels.folder = Some(folder);
+    Ok(tunnels)
 }
 
 /// The server's file and that of all clients: the same lines for adit and for openvpn.

@@ -87,7 +87,7 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// All that have a name of their own; beside them there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
-    pub const NAMED: [Subject; 34] = [
+    pub const NAMED: [Subject; 35] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
@@ -112,6 +112,7 @@ impl Subject {
         Subject::Database(Scheme::RowNotify),
         Subject::Database(Scheme::RowNotifyAsync),
         Subject::Database(Scheme::RowNotify1400),
+        Subject::Database(Scheme::RowNotify7900),
         Subject::Database(Scheme::RowTrigger),
         Subject::Database(Scheme::PacketInNotify),
         Subject::Database(Scheme::Strict),

@@ -11,8 +11,8 @@ use adit_testbed::net::Namespace;
 use adit_testbed::process::Daemon;
 use adit_testbed::tunnel::Inner;
 
-use super::TunnelSpec;
 use super::tunnels::end;
+use super::{TunnelSpec, Tunnels};
 use crate::bed::Bed;
 
 /// The UDP or TCP port of every server.
@@ -62,9 +62,18 @@ impl Processes {
         format!("{failure}\n{logs}")
     }
 
-    /// Hands them over.
-    pub(super) fn take(mut self) -> (Vec<Daemon>, Vec<Vec<Daemon>>) {
-        (std::mem::take(&mut self.server), std::mem::take(&mut self.clients))
+    /// They carry traffic, between these addresses in the tunnel: nothing is left to be said of them but configs and notes.
+    pub(super) fn into_tunnels(mut self, server_inner: Inner, client_inner: Vec<Inner>) -> Tunnels {
+        Tunnels {
+            server: std::mem::take(&mut self.server),
+            clients: std::mem::take(&mut self.clients),
+            server_inner,
+            client_inner,
+            configs: Vec::new(),
+            notes: Vec::new(),
+            folder: None,
+            between: None,
+        }
     }
 }
 

@@ -44,24 +44,17 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
     let server_inner = inner(0)?;
     reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
     wait_for_mtu(&processes, bed.clients.len()).map_err(|f| processes.blame(f))?;
-    let (server, clients) = processes.take();
-    let mut notes =
+    let mut tunnels = processes.into_tunnels(server_inner, inners(bed)?);
+    tunnels.notes =
         vec!["tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".to_owned()];
     if spec.inner_mtu.is_none() {
-        notes.push(
+        tunnels.notes.push(
             "MTU inside the tunnel: the kernel's, 1500; tinc finds the path's and clamps".into(),
         );
     }
-    Ok(Tunnels {
-        server,
-        clients,
-        server_inner,
-        client_inner: inners(bed)?,
-        configs: files.shown,
-        notes,
-        folder: Some(files.folder),
-        between: None,
-    })
+    tunnels.configs = files.shown;
+    tunnels.folder = Some(files.folder);
+    Ok(tunnels)
 }
 
 /// A folder for each node, numbered as their addresses are: the server is 0.

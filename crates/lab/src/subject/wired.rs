@@ -13,10 +13,10 @@ use crate::bed::Bed;
 /// What joins the two cables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Joint {
+    /// The kernel's bridge with the small firewall's rules in nftables; first, as the reference of ratios.
+    KernelRules,
     /// The kernel's bridge, without rules.
     Kernel,
-    /// The kernel's bridge with the small firewall's rules in nftables.
-    KernelRules,
     /// `adit bridge` with the small firewall's rules.
     Adit,
 }
@@ -117,10 +117,11 @@ pub(super) fn start(kit: &Kit, joint: Joint, bed: &Bed, spec: &TunnelSpec) -> Re
     }
     processes.clients.push(Vec::new());
     reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
-    let (server, clients) = processes.take();
-    let folder = Some(folder);
-    let between = Some(third);
-    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder, between })
+    let mut tunnels = processes.into_tunnels(server_inner, client_inner);
+    (tunnels.configs, tunnels.notes) = (configs, notes);
+    tunnels.folder = Some(folder);
+    tunnels.between = Some(third);
+    Ok(tunnels)
 }
 
 /// The host in between.

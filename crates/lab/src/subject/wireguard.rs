@@ -71,28 +71,18 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
     }
     let server_inner = inner(0)?;
     reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
-    let (server, clients) = processes.take();
+    let mut tunnels = processes.into_tunnels(server_inner, inners(bed)?);
     let names = ["server.conf", "client1.conf"].into_iter().zip(&confs);
-    let configs = names.map(|(name, conf)| (name.to_owned(), without_keys(conf))).collect();
-    let mut notes = vec!["wireguard's only cipher: ChaCha20-Poly1305".to_owned()];
+    tunnels.configs = names.map(|(name, conf)| (name.to_owned(), without_keys(conf))).collect();
+    tunnels.notes = vec!["wireguard's only cipher: ChaCha20-Poly1305".to_owned()];
     if spec.inner_mtu.is_none() {
-        notes.push("MTU inside the tunnel: the program's default, 1420".to_owned());
+        tunnels.notes.push("MTU inside the tunnel: the program's default, 1420".to_owned());
     }
     if version().is_ok_and(|version| is_old(&version)) {
-        notes.push(format!("this wireguard-go is old and slow: {INSTALL}"));
+        tunnels.notes.push(format!("this wireguard-go is old and slow: {INSTALL}"));
     }
-    let client_inner = inners(bed)?;
-    let folder = Some(folder);
-    Ok(Tunnels {
-        server,
-        clients,
-        server_inner,
-        client_inner,
-        configs,
-        notes,
-        folder,
-        between: None,
-    })
+    tunnels.folder = Some(folder);
+    Ok(tunnels)
 }
 
 /// Names of devices. All hosts share the folder of the control sockets, which are named by the device, so that no two

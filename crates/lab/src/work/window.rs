@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_starves_beside_others_is_a_finding_and_no_flow_at_all_is_none() {
+    fn a_flow_that_starves_among_others_is_a_finding_and_no_flow_at_all_is_none() {
         let flows =
             [account("up 1", 1000, &[(1200, 5)]), account("up 3", 1000, &[(1050, 5), (2100, 5)])];
         let measured = judge(&frame(), &flows);

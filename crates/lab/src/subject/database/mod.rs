@@ -27,6 +27,8 @@ pub enum Scheme {
     RowNotifyAsync,
     /// The same with packets of at most 1400 bytes.
     RowNotify1400,
+    /// The same with packets as large as adit's own, 7900 bytes.
+    RowNotify7900,
     /// The known attempt's first form: one packet after the other, and a trigger.
     RowTrigger,
     /// The packet itself in the notification: nothing is stored.
@@ -47,10 +49,11 @@ pub enum Scheme {
 
 impl Scheme {
     /// All of them.
-    pub const ALL: [Scheme; 11] = [
+    pub const ALL: [Scheme; 12] = [
         Scheme::RowNotify,
         Scheme::RowNotifyAsync,
         Scheme::RowNotify1400,
+        Scheme::RowNotify7900,
         Scheme::RowTrigger,
         Scheme::PacketInNotify,
         Scheme::Strict,
@@ -68,6 +71,7 @@ impl Scheme {
             Scheme::RowNotify => "row-notify",
             Scheme::RowNotifyAsync => "row-notify-async",
             Scheme::RowNotify1400 => "row-notify-1400",
+            Scheme::RowNotify7900 => "row-notify-7900",
             Scheme::RowTrigger => "row-trigger",
             Scheme::PacketInNotify => "packet-in-notify",
             Scheme::Strict => "adit-postgres-strict",
@@ -97,6 +101,7 @@ impl Scheme {
             Scheme::RowNotify
             | Scheme::RowNotifyAsync
             | Scheme::RowNotify1400
+            | Scheme::RowNotify7900
             | Scheme::RowTrigger
             | Scheme::PacketInNotify => None,
             Scheme::Strict => Some(&["--durability", "strict"]),

@@ -24,6 +24,7 @@ fn settings(scheme: Scheme) -> (&'static str, &'static str, &'static str) {
     match scheme {
         Scheme::RowNotifyAsync => ("row", "off", "1500"),
         Scheme::RowNotify1400 => ("row", "on", "1400"),
+        Scheme::RowNotify7900 => ("row", "on", "7900"),
         Scheme::RowTrigger => ("trigger", "on", "1500"),
         Scheme::PacketInNotify => ("notify", "on", "1500"),
         _ => ("row", "on", "1500"),
