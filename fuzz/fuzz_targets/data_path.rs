@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, KeyHalf};
 use adit_engine::verbs::{
-    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+    DataKey, Framing, InnerMtu, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Instant, Link, Op, PeerId};
 use adit_plane::Relay;
@@ -49,16 +49,13 @@ fn end((framing, fragment): Inside) -> Memory {
         .expect("an end in memory");
     let mtu = InnerMtu { mss4: 1400, mss6: 1380, largest: 0 };
     let spec = PeerSpec {
-        link: link(),
-        wire_id: Some(PEER.0),
-        float: true,
-        framing,
-        decompress: Some(1500),
-        fragment,
-        keepalive: Keepalive::default(),
-        mtu,
-        replay_window: 64,
-    };
+ wire_id: Some(PEER.0),
+ framing,
+ decompress: Some(1500),
+ fragment,
+ mtu,
+ ..PeerSpec::plain(link())
+ };
     let key = DataKey {
         key_id: 0,
         protection: Protection::Aead(Cipher::Aes128Gcm),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, KeyHalf};
 use adit_engine::verbs::{
-    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+    DataKey, InnerMtu, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Instant, Link, Op, PeerId};
 use adit_plane::Relay;
@@ -45,16 +45,10 @@ fn end(relay: Relay, client: bool) -> Memory {
         Memory::ethernet(relay, client, || Instant::from_nanos(1)).expect("an end in memory");
     for peer in PEERS {
         let spec = PeerSpec {
-            link: link(peer),
-            wire_id: Some(peer.0),
-            float: true,
-            framing: Framing::None,
-            decompress: None,
-            fragment: None,
-            keepalive: Keepalive::default(),
-            mtu: InnerMtu { mss4: 1400, mss6: 1380, ..InnerMtu::default() },
-            replay_window: 64,
-        };
+ wire_id: Some(peer.0),
+ mtu: InnerMtu { mss4: 1400, mss6: 1380, ..InnerMtu::default() },
+ ..PeerSpec::plain(link(peer))
+ };
         let key = DataKey {
             key_id: 0,
             protection: Protection::Aead(Cipher::Aes128Gcm),

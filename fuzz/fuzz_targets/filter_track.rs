@@ -82,13 +82,13 @@ fn judge(tracker: &Tracker, bytes: &[u8], now: Nanos, accept: bool) {
         2 => Crossing::Down,
         _ => Crossing::Nowhere,
     };
-    let tracked = burst.look(&packet, crossing);
+    let tracked = burst.look(&packet, crossing.into());
     assert_eq!(tracked.state.0.count_ones(), 1);
     let without = [CtState::INVALID, CtState::UNTRACKED].contains(&tracked.state);
     assert_eq!(tracked.protocol.is_none(), without);
     let entered = accept && !without && burst.confirm(&tracked, &packet);
     if entered && tracked.state == CtState::NEW {
-        let again = burst.look(&packet, crossing);
+        let again = burst.look(&packet, crossing.into());
         assert!(again.state != CtState::NEW || burst.memo(&again).is_some(), "{again:?}");
     }
     drop(burst);

@@ -8,7 +8,7 @@ use adit_crypto::block::{MAX_ADDED, SealBlock};
 use adit_crypto::epoch::EpochSecret;
 use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
 use adit_engine::verbs::{
-    BlockSuite, DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+    BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Instant, Link, Op, PeerId};
 use adit_plane::Relay;
@@ -51,17 +51,7 @@ fn half() -> KeyHalf {
 fn end(protection: Protection, wire_id: Option<u32>) -> Memory {
     let (end, _upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
         .expect("an end in memory");
-    let spec = PeerSpec {
-        link: link(),
-        wire_id,
-        float: true,
-        framing: Framing::None,
-        decompress: None,
-        fragment: None,
-        keepalive: Keepalive::default(),
-        mtu: InnerMtu::default(),
-        replay_window: 64,
-    };
+    let spec = PeerSpec { wire_id, ..PeerSpec::plain(link()) };
     let limits = KeyLimits::default();
     let key = DataKey { key_id: 0, protection, seal: half(), open: half(), limits };
     let everything = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("a prefix"));

@@ -9,7 +9,7 @@ use adit_postgres::receiver::{Dated, Delivery, Epoch, Position, Query, Receiver}
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::row::{Row, copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener};
-use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use adit_postgres::{Audit, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -23,7 +23,14 @@ fn opener(audit: Audit, epoch: i32) -> Opener {
 
 fn epoch(audit: Audit, no: i32) -> Epoch {
     let first_seq = Seq(i64::from(no) * 100);
-    Epoch { no: EpochNo(no), leaf: LeafNo(1), first_seq, age_ms: 0, open: opener(audit, no) }
+    Epoch {
+        no: EpochNo(no),
+        leaf: LeafNo(1),
+        first_seq,
+        generation: Generation::FIRST,
+        age_ms: 0,
+        open: opener(audit, no),
+    }
 }
 
 /// 10.9.0.1 sends to 10.9.0.2.

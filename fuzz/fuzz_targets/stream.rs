@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, KeyHalf};
 use adit_engine::verbs::{
-    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+    DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Instant, Link, Op, PeerId};
 use adit_plane::memory::{Delivered, Memory};
@@ -116,17 +116,7 @@ fn half() -> KeyHalf {
 }
 
 fn introduce(end: &Memory) {
-    let spec = PeerSpec {
-        link: link(),
-        wire_id: Some(PEER.0),
-        float: true,
-        framing: Framing::None,
-        decompress: None,
-        fragment: None,
-        keepalive: Keepalive::default(),
-        mtu: InnerMtu::default(),
-        replay_window: 64,
-    };
+    let spec = PeerSpec { wire_id: Some(PEER.0), ..PeerSpec::plain(link()) };
     let key = DataKey {
         key_id: 0,
         protection: Protection::Aead(Cipher::Aes128Gcm),

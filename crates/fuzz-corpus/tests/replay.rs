@@ -43,6 +43,7 @@ targets! {
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
     postgres_record in "../../../fuzz/fuzz_targets/postgres_record.rs",
+    postgres_rekey in "../../../fuzz/fuzz_targets/postgres_rekey.rs",
     postgres_token in "../../../fuzz/fuzz_targets/postgres_token.rs",
     postgres_row in "../../../fuzz/fuzz_targets/postgres_row.rs",
     postgres_hint in "../../../fuzz/fuzz_targets/postgres_hint.rs",
