@@ -60,8 +60,6 @@ pub struct Tally {
     pub failed: Vec<String>,
     /// The cases that ran a second time, in the order of their failures.
     pub retried: Vec<String>,
-    /// Checks that did not run, each with the reason.
-    pub skipped: Vec<String>,
 }
 
 impl Tally {
@@ -75,14 +73,11 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed", self.passed, self.failed.len())?;
-        for (names, what) in
-            [(&self.failed, ""), (&self.retried, "ran twice"), (&self.skipped, "skipped")]
-        {
-            match (names.is_empty(), what) {
-                (true, _) => {}
-                (false, "") => write!(f, " ({})", names.join(", "))?,
-                (false, what) => write!(f, ", {} {what} ({})", names.len(), names.join(", "))?,
-            }
+        if !self.failed.is_empty() {
+            write!(f, " ({})", self.failed.join(", "))?;
+        }
+        if !self.retried.is_empty() {
+            write!(f, ", {} ran twice ({})", self.retried.len(), self.retried.join(", "))?;
         }
         if self.retried.len() > MOST_RETRIES {
             write!(f, ", more than {MOST_RETRIES} ran twice: the run fails")?;
@@ -220,13 +215,6 @@ mod tests {
         let broken = Case { name: "broken", run: Box::new(|| panic!("out of order")) };
         let tally = run(&[broken, fails("plain", 0, &attempts)], 1, LISTED, &|_| {});
         assert_eq!((tally.passed, tally.failed), (1, vec!["broken".to_owned()]));
-    }
-
-    #[test]
-    fn what_was_skipped_is_named_and_fails_nothing_by_itself() {
-        let tally = Tally { passed: 3, skipped: vec!["x: no y".into()], ..Tally::default() };
-        assert!(tally.ok());
-        assert_eq!(tally.to_string(), "3 passed, 0 failed, 1 skipped (x: no y)");
     }
 
     #[test]

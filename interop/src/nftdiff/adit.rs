@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_filter::firewall::{Firewall, Limits, Place, Ruling, Worker};
+use adit_filter::firewall::{Firewall, Limits, Peers, Place, Ruling, Worker};
 use adit_filter::fragment::FragmentStats;
 use adit_filter::packet::{Layer, Packet, Transport};
 use adit_filter::ruleset::{Counter, CounterId, CtState, Statement};
@@ -79,6 +79,7 @@ impl Adit {
             vnet: VnetHeader::default(),
             iif: IfName::new(side.interface()),
             oif: IfName::new(side.other().interface()),
+            peers: Peers::default(),
             zone: side as u32,
         };
         let crossing = Crossing::between(place.iif, place.oif);
@@ -143,7 +144,7 @@ impl Adit {
         let reset = matches!(packet.transport, Transport::Tcp(tcp) if tcp.flags & flags::RST != 0);
         let before = reset.then(|| self.shadow.stats());
         let mut burst = self.shadow.burst(self.now);
-        let tracked = burst.look(&packet, crossing);
+        let tracked = burst.look(&packet, crossing.into());
         if tracked.state == CtState::INVALID {
             drop(burst);
             return format!("invalid: {}", self.reason());

@@ -1,5 +1,6 @@
 //! `adit bridge`: what goes in by one port comes out by the other, all of it and nothing else, and the host stays out of it.
 
+mod links;
 mod routed;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -39,7 +40,7 @@ const SCENES: &[(&str, Scene)] = &[
 
 /// All of them.
 pub(super) fn scenes() -> impl Iterator<Item = &'static (&'static str, Scene)> {
-    SCENES.iter().chain(routed::SCENES)
+    SCENES.iter().chain(links::SCENES).chain(routed::SCENES)
 }
 
 /// Two hosts, and the one between them that bridges.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod bridge;
+mod client_files;
 mod faults;
 mod files;
 mod filter;
@@ -19,6 +20,7 @@ mod stalled;
 mod streams;
 mod tap;
 mod workers;
+mod wrappings;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -109,6 +111,11 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("ccd-push-reset-and-remove", ALL, admin::push_reset_and_remove),
     ("ccd-disable", ALL, admin::disabled),
     ("ccd-exclusive", ALL, admin::exclusive),
+    ("ccd-lines-without-effect", ALL, client_files::lines_without_effect),
+    ("files-after-the-drop", ALL, client_files::files_after_the_drop),
+    ("leases-of-another-program", NOT_ALONE, client_files::leases_of_another_program),
+    ("server-without-a-pool", ALL, client_files::without_a_pool),
+    ("server-with-a-pool-of-its-own", ALL, client_files::with_a_pool_of_its_own),
     ("topology-net30", ALL, admin::net30),
     ("topology-unnamed", ALL, admin::no_topology),
     ("topology-p2p", ALL, admin::p2p),
@@ -130,6 +137,8 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     // openvpn takes it, so it has no control.
     ("fault/client-certificate-of-version-1", SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
+    ("own-keys-and-tls-auth", ALL, wrappings::own_keys_and_tls_auth),
+    ("own-keys-and-tls-crypt", ALL, wrappings::own_keys_and_tls_crypt),
     ("p2p/static-key-udp4", ALL, p2p::static4),
     ("p2p/static-key-udp6", ALL, p2p::static6),
     ("p2p/static-key-and-an-end-that-waits", ALL, p2p::static_waits),
@@ -188,6 +197,9 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
             let (server, client) = programs(*roles, adit, stock);
             tests.push(test(format!("{name}/{}", roles.name()), server, client, *scene));
         }
+    }
+    for (name, scene) in proxies::ADIT_ALONE.iter().filter(|_| matches!(adit, Program::Adit(_))) {
+        tests.push(test(format!("{name}/stock-serves-adit"), stock, adit, *scene));
     }
     // Only adit has epochs at both ends here.
     tests.push(test("epochs/adit-serves-adit".into(), adit, adit, formats::epochs));

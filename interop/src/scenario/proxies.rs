@@ -2,33 +2,54 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Stage;
 use crate::cell::{Configs, Tunnel};
 use crate::failure::{Context, Result, ensure};
-use crate::net::{End, Pair};
+use crate::net::{End, Namespace, Pair};
 use crate::process::Daemon;
-use crate::wait::Moment;
+use crate::wait::{Moment, until};
 
 /// The server's address, which only the proxy's host can reach.
 const HIDDEN: &str = "198.18.0.1";
-const HTTP_PORT: u16 = 8888;
-const SOCKS_PORT: u16 = 1080;
-/// Of both proxies.
-const LOGIN: &str = "ann\nsecret\n";
+/// Another address of the proxy's host, which is behind a router.
+const PROXY: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 1);
+/// Where a proxy takes datagrams that has another address for them.
+const RELAY: Ipv4Addr = Ipv4Addr::new(198, 18, 8, 1);
+/// Of tinyproxy.
+pub(super) const HTTP_PORT: u16 = 8888;
+/// Of microsocks and dante.
+pub(super) const SOCKS_PORT: u16 = 1080;
+/// Of tinyproxy and microsocks.
+pub(super) const LOGIN: &str = "ann\nsecret\n";
 
 /// A server behind the proxy's host, and configs to reach it over TCP.
 fn behind(stage: &Stage<'_>) -> Result<(Pair, Configs)> {
     let pair = Pair::new()?;
-    pair.server.run("ip", &["address", "add", &format!("{HIDDEN}/32"), "dev", "lo"])?;
+    for address in [HIDDEN, &PROXY.to_string(), &RELAY.to_string()] {
+        pair.server.run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"])?;
+    }
     let mut configs = over_tcp(stage);
     let near = End::Server.outer(false).to_string();
     configs.client = configs.client.replace(&format!("remote {near}"), &format!("remote {HIDDEN}"));
     let login = stage.folder().join("login");
     fs::write(&login, LOGIN)?;
     Ok((pair, configs))
+}
+
+/// Takes back what [`over_tcp`] did.
+fn over_udp(configs: &mut Configs) {
+    for lines in [&mut configs.server, &mut configs.client] {
+        *lines = lines
+            .replace("proto tcp4-server", "proto udp4")
+            .replace("proto tcp4-client", "proto udp4");
+    }
 }
 
 fn over_tcp(stage: &Stage<'_>) -> Configs {
@@ -42,7 +63,7 @@ fn over_tcp(stage: &Stage<'_>) -> Configs {
 /// `http-proxy` with Basic authentication, through tinyproxy.
 pub(super) fn http(stage: &Stage<'_>) -> Result<String> {
     let (pair, mut configs) = behind(stage)?;
-    let proxy = tinyproxy(stage, &pair)?;
+    let proxy = tinyproxy(stage.folder(), &pair.server)?;
     configs.client(&http_proxy(stage));
     through(stage, pair, &configs, proxy, HTTP_PORT)
 }
@@ -50,7 +71,7 @@ pub(super) fn http(stage: &Stage<'_>) -> Result<String> {
 /// The same server in two `<connection>` blocks: without the proxy it cannot be reached.
 pub(super) fn http_in_a_block(stage: &Stage<'_>) -> Result<String> {
     let (pair, mut configs) = behind(stage)?;
-    let proxy = tinyproxy(stage, &pair)?;
+    let proxy = tinyproxy(stage.folder(), &pair.server)?;
     let lines = configs.client.lines().filter(|line| !line.starts_with("remote "));
     configs.client = lines.map(|line| format!("{line}\n")).collect();
     let block = |more: &str| {
@@ -68,14 +89,15 @@ fn http_proxy(stage: &Stage<'_>) -> String {
     format!("http-proxy {near} {HTTP_PORT} {} basic", login.display())
 }
 
-fn tinyproxy(stage: &Stage<'_>, pair: &Pair) -> Result<Daemon> {
-    let path = stage.folder().join("tinyproxy.conf");
+/// tinyproxy on `host`, with its config in `folder`.
+pub(super) fn tinyproxy(folder: &Path, host: &Namespace) -> Result<Daemon> {
+    let path = folder.join("tinyproxy.conf");
     let text = format!(
         "Port {HTTP_PORT}\nListen 0.0.0.0\nTimeout 600\nMaxClients 20\nAllow 0.0.0.0/0\nConnectPort 1194\n\
          BasicAuth ann secret\nDisableViaHeader Yes\n"
     );
     fs::write(&path, text)?;
-    let mut command = pair.server.command("tinyproxy");
+    let mut command = host.command("tinyproxy");
     command.arg("-d").arg("-c").arg(&path);
     Daemon::spawn("tinyproxy", command)
 }
@@ -83,42 +105,251 @@ fn tinyproxy(stage: &Stage<'_>, pair: &Pair) -> Result<Daemon> {
 /// `socks-proxy` with user name and password, through microsocks.
 pub(super) fn socks(stage: &Stage<'_>) -> Result<String> {
     let (pair, mut configs) = behind(stage)?;
-    let mut command = pair.server.command("microsocks");
-    command.args(["-p", &SOCKS_PORT.to_string(), "-u", "ann", "-P", "secret"]);
-    let proxy = Daemon::spawn("microsocks", command)?;
-    let near = End::Server.outer(false);
-    let login = stage.folder().join("login");
-    configs.client(&format!("socks-proxy {near} {SOCKS_PORT} {}", login.display()));
+    let proxy = microsocks(&pair.server)?;
+    configs.client(&socks_proxy(stage));
     through(stage, pair, &configs, proxy, SOCKS_PORT)
+}
+
+fn microsocks(host: &Namespace) -> Result<Daemon> {
+    let mut command = host.command("microsocks");
+    command.args(["-p", &SOCKS_PORT.to_string(), "-u", "ann", "-P", "secret"]);
+    Daemon::spawn("microsocks", command)
+}
+
+fn socks_proxy(stage: &Stage<'_>) -> String {
+    let (near, login) = (End::Server.outer(false), stage.folder().join("login"));
+    format!("socks-proxy {near} {SOCKS_PORT} {}", login.display())
 }
 
 /// `socks-proxy` over UDP, through dante: a relay for datagrams.
 pub(super) fn socks_udp(stage: &Stage<'_>) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
-    for lines in [&mut configs.server, &mut configs.client] {
-        *lines = lines
-            .replace("proto tcp4-server", "proto udp4")
-            .replace("proto tcp4-client", "proto udp4");
-    }
+    let (pair, configs, proxy) = relayed(stage)?;
+    through(stage, pair, &configs, proxy, SOCKS_PORT)
+}
+
+/// The proxy ends and starts again, which forgets the association. The client begins again at once, long before it
+/// would miss the server.
+fn relay_restarts(stage: &Stage<'_>) -> Result<String> {
+    let (pair, mut configs, proxy) = relayed(stage)?;
+    configs.client("connect-retry 1 2");
+    let port = SocketAddr::new(End::Server.outer(false), SOCKS_PORT);
+    wait_for_port(&pair.client, port)?;
+    let mut tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    tunnel.ping_all(4)?;
+    end(&tunnel.pair.server, proxy)?;
+    let _proxy = dante(stage.folder(), &tunnel.pair.server, &relay_addresses())?;
+    let back = Moment::now();
+    tunnel.client.wait_for_nth(crate::cell::READY, 2, Duration::from_secs(15))?;
+    super::ping_until(&tunnel.pair.client, tunnel.server_inner.v4, Duration::from_secs(10))?;
+    ensure(tunnel.client.count("nactivity timeout") == 0, || {
+        tunnel.client.failure("it missed the server").0
+    })?;
+    Ok(format!("back after {} ms", back.elapsed().as_millis()))
+}
+
+/// The proxy's addresses, and those from which it speaks with servers.
+fn relay_addresses() -> ([IpAddr; 2], Vec<String>) {
     let near = End::Server.outer(false);
-    let path = stage.folder().join("danted.conf");
+    ([near, PROXY.into()], vec!["lo".to_owned(), near.to_string()])
+}
+
+/// A server behind dante, and configs to reach it over UDP.
+fn relayed(stage: &Stage<'_>) -> Result<(Pair, Configs, Daemon)> {
+    let (pair, mut configs) = behind(stage)?;
+    over_udp(&mut configs);
+    for end in [&pair.server, &pair.client] {
+        end.run("ip", &["link", "set", "lo", "up"])?;
+    }
+    let proxy = dante(stage.folder(), &pair.server, &relay_addresses())?;
+    configs.client(&format!("socks-proxy {} {SOCKS_PORT}", End::Server.outer(false)));
+    Ok((pair, configs, proxy))
+}
+
+/// dante on `host`, with its config in `folder`, at these addresses, and the addresses or devices from which it speaks
+/// with servers.
+pub(super) fn dante(
+    folder: &Path,
+    host: &Namespace,
+    (internal, external): &([IpAddr; 2], Vec<String>),
+) -> Result<Daemon> {
+    let path = folder.join("danted.conf");
+    let internal: String = internal
+        .iter()
+        .map(|address| format!("internal: {address} port = {SOCKS_PORT}\n"))
+        .collect();
+    let external: String = external.iter().map(|from| format!("external: {from}\n")).collect();
     let text = format!(
-        "logoutput: stderr\ninternal: {near} port = {SOCKS_PORT}\nexternal: lo\nexternal: {near}\n\
-         external.rotation: route\nclientmethod: none\nsocksmethod: none\nuser.privileged: root\n\
-         user.unprivileged: root\n\
+        "logoutput: stderr\n{internal}{external}external.rotation: route\nclientmethod: none\n\
+         socksmethod: none\nuser.privileged: root\nuser.unprivileged: root\n\
          client pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 }}\n\
          socks pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 command: udpassociate }}\n\
          socks pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 command: udpreply }}\n"
     );
     fs::write(&path, text)?;
-    for end in [&pair.server, &pair.client] {
-        end.run("ip", &["link", "set", "lo", "up"])?;
-    }
-    let mut command = pair.server.command("danted");
+    let mut command = host.command("danted");
     command.arg("-f").arg(&path);
-    let proxy = Daemon::spawn("danted", command)?;
-    configs.client(&format!("socks-proxy {near} {SOCKS_PORT}"));
-    through(stage, pair, &configs, proxy, SOCKS_PORT)
+    Daemon::spawn("danted", command)
+}
+
+/// How all traffic is led into the tunnel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Routing {
+    /// Half routes of the main table, as openvpn does it.
+    Main,
+    /// A table of adit's own, for packets without a mark.
+    Rules,
+}
+
+/// The scenes that openvpn in adit's place does not pass: it has no rules, does not put its host route back, and does
+/// not notice that a relay has ended.
+pub(super) const ADIT_ALONE: &[(&str, super::Scene)] = &[
+    ("socks-proxy-udp-restarts", relay_restarts),
+    ("http-proxy-all-traffic", |stage| http_with_all_traffic(stage, Routing::Main)),
+    ("http-proxy-all-traffic-by-rules", |stage| http_with_all_traffic(stage, Routing::Rules)),
+    ("socks-proxy-all-traffic", |stage| socks_with_all_traffic(stage, Routing::Main)),
+    ("socks-proxy-all-traffic-by-rules", |stage| socks_with_all_traffic(stage, Routing::Rules)),
+    ("socks-proxy-udp-all-traffic", |stage| relay_with_all_traffic(stage, Routing::Main)),
+    ("socks-proxy-udp-all-traffic-by-rules", |stage| relay_with_all_traffic(stage, Routing::Rules)),
+    ("socks-proxy-udp-relay-elsewhere", relay_elsewhere),
+];
+
+/// A proxy that takes datagrams at another address than connections: both stay outside the tunnel.
+fn relay_elsewhere(stage: &Stage<'_>) -> Result<String> {
+    let (pair, mut configs) = behind(stage)?;
+    over_udp(&mut configs);
+    let near = End::Server.outer(false);
+    pair.client.run("ip", &["route", "add", "default", "via", &near.to_string()])?;
+    let proxy = two_addresses(&pair.server)?;
+    configs.client(&format!("socks-proxy {PROXY} {SOCKS_PORT}\nredirect-gateway def1"));
+    let tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    tunnel.ping_all(4)?;
+    let way = |to: &str| tunnel.pair.client.run("ip", &["route", "get", to]);
+    ensure(way("198.51.100.1")?.contains(" dev tun"), || "not all traffic".to_owned())?;
+    for address in [PROXY, RELAY] {
+        let way = way(&address.to_string())?;
+        ensure(!way.contains(" dev tun"), || tunnel.client.failure(&way).0)?;
+    }
+    // The proxy's thread ends with the client's connection.
+    drop(tunnel);
+    proxy.join().map_err(|_| "the proxy panicked")??;
+    Ok(String::new())
+}
+
+/// A SOCKS 5 proxy for one client, which sends its datagrams to [`RELAY`].
+fn two_addresses(host: &Namespace) -> Result<JoinHandle<Result<()>>> {
+    const HEADER: usize = 10;
+    let (ready, wait) = mpsc::channel();
+    let proxy = host.thread(move || {
+        let listener = TcpListener::bind((PROXY, SOCKS_PORT))?;
+        let (near, far) = (UdpSocket::bind((RELAY, 0))?, UdpSocket::bind("0.0.0.0:0")?);
+        // The other thread has given up, or hears it.
+        let _ = ready.send(());
+        let (mut control, _) = listener.accept()?;
+        control.read_exact(&mut [0; 3])?;
+        control.write_all(&[5, 0])?;
+        control.read_exact(&mut [0; 10])?;
+        let port = near.local_addr()?.port().to_be_bytes();
+        control.write_all(&[&[5, 0, 0, 1][..], &RELAY.octets(), &port].concat())?;
+        control.set_nonblocking(true)?;
+        for socket in [&near, &far] {
+            socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        }
+        let (client, back) = (Arc::new(OnceLock::new()), near.try_clone()?);
+        let (to, from_servers) = (Arc::clone(&client), far.try_clone()?);
+        let over = Arc::new(OnceLock::new());
+        let ended = Arc::clone(&over);
+        let inward = std::thread::spawn(move || {
+            let mut buffer = [0; 65536];
+            while ended.get().is_none() {
+                let Ok((length, from)) = from_servers.recv_from(&mut buffer) else { continue };
+                let (SocketAddr::V4(from), Some(to)) = (from, to.get()) else { continue };
+                let header = [&[0, 0, 0, 1][..], &from.ip().octets(), &from.port().to_be_bytes()];
+                let data = buffer.get(..length).unwrap_or_default();
+                let _ = back.send_to(&[&header.concat()[..], data].concat(), to);
+            }
+        });
+        let mut buffer = [0; 65536];
+        while !matches!(control.read(&mut [0]), Ok(0)) {
+            let Ok((length, from)) = near.recv_from(&mut buffer) else { continue };
+            let _ = client.set(from);
+            let packet = buffer.get(..length).unwrap_or_default();
+            let Some((&[_, _, _, _, a, b, c, d, high, low], data)) =
+                packet.split_first_chunk::<HEADER>()
+            else {
+                continue;
+            };
+            let to = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low]));
+            let _ = far.send_to(data, to);
+        }
+        let _ = over.set(());
+        inward.join().map_err(|_| "the proxy's other direction panicked")?;
+        Ok(())
+    })?;
+    wait.recv_timeout(Duration::from_secs(5)).context("the proxy did not start")?;
+    Ok(proxy)
+}
+
+fn http_with_all_traffic(stage: &Stage<'_>, routing: Routing) -> Result<String> {
+    let (pair, mut configs) = behind(stage)?;
+    let _proxy = tinyproxy(stage.folder(), &pair.server)?;
+    configs.client(&http_proxy(stage));
+    all_traffic(stage, pair, configs, HTTP_PORT, routing)
+}
+
+fn socks_with_all_traffic(stage: &Stage<'_>, routing: Routing) -> Result<String> {
+    let (pair, mut configs) = behind(stage)?;
+    let _proxy = microsocks(&pair.server)?;
+    configs.client(&socks_proxy(stage));
+    all_traffic(stage, pair, configs, SOCKS_PORT, routing)
+}
+
+fn relay_with_all_traffic(stage: &Stage<'_>, routing: Routing) -> Result<String> {
+    let (pair, configs, _proxy) = relayed(stage)?;
+    all_traffic(stage, pair, configs, SOCKS_PORT, routing)
+}
+
+/// The proxy's address stays outside the tunnel, although a route into the tunnel covers it. Where another program
+/// leads it into the tunnel, the transport's packets are dropped and counted there, and afterwards the tunnel works
+/// again.
+fn all_traffic(
+    stage: &Stage<'_>,
+    pair: Pair,
+    mut configs: Configs,
+    port: u16,
+    routing: Routing,
+) -> Result<String> {
+    let near = End::Server.outer(false);
+    pair.client.run("ip", &["route", "add", "default", "via", &near.to_string()])?;
+    wait_for_port(&pair.client, SocketAddr::new(PROXY.into(), port))?;
+    configs.client = configs.client.replace(&format!("proxy {near}"), &format!("proxy {PROXY}"));
+    configs.client("redirect-gateway def1 ipv6\nroute 198.18.7.0 255.255.255.0");
+    if routing == Routing::Rules {
+        configs.client("policy-routing on");
+    }
+    let tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    tunnel.ping_all(4)?;
+    let (inside, client, laptop) = (tunnel.server_inner.v4, &tunnel.client, &tunnel.pair.client);
+    let ip = |line: &str| laptop.run("ip", &line.split(' ').collect::<Vec<_>>());
+    let others = ip("route get 198.51.100.1")?;
+    ensure(others.contains(" dev tun"), || format!("not all traffic: {others}"))?;
+    let outside = || -> Result<bool> {
+        // With rules the mark decides.
+        let mark = if routing == Routing::Rules { " mark 0xad17" } else { "" };
+        Ok(!ip(&format!("route get {PROXY}{mark}"))?.contains(" dev tun"))
+    };
+    ensure(outside()?, || client.failure("the proxy is in the tunnel").0)?;
+    ip(&format!("route replace {PROXY}/32 dev tun0"))?;
+    let limit = Duration::from_secs(20);
+    until("recursive packets are dropped and counted", limit, || {
+        let _ = crate::traffic::silent(laptop, inside)?;
+        Ok(client.count("recursive routing: ") > 0)
+    })
+    .map_err(|failure| client.failure(&failure.0))?;
+    ip(&format!("route delete {PROXY}/32 dev tun0"))?;
+    let took = super::ping_until(laptop, inside, Duration::from_secs(40))
+        .map_err(|failure| client.failure(&failure.0))?;
+    ensure(outside()?, || client.failure("the proxy is in the tunnel again").0)?;
+    Ok(format!("back after {} ms", took.as_millis()))
 }
 
 fn through(
@@ -129,7 +360,7 @@ fn through(
     port: u16,
 ) -> Result<String> {
     let address = SocketAddr::new(End::Server.outer(false), port);
-    wait_for_port(&pair, address)?;
+    wait_for_port(&pair.client, address)?;
     let tunnel = Tunnel::start(pair, stage.folder(), configs, stage.server, stage.client)
         .map_err(|failure| format!("{failure}\n{}", proxy.failure("the proxy")))?;
     tunnel.ping_all(4)?;
@@ -139,22 +370,19 @@ fn through(
 /// A static key over TCP between two points, of which the one that dials has to pass tinyproxy.
 pub(super) fn http_between_two_points(stage: &Stage<'_>) -> Result<String> {
     let (pair, _) = behind(stage)?;
-    let proxy = tinyproxy(stage, &pair)?;
+    let proxy = tinyproxy(stage.folder(), &pair.server)?;
     let mut configs = super::p2p::secret_on_stream(stage, false, false);
     let near = End::Server.outer(false);
     configs.client = configs.client.replace(&format!("remote {near}"), &format!("remote {HIDDEN}"));
     configs.client(&http_proxy(stage));
-    wait_for_port(&pair, SocketAddr::new(near, HTTP_PORT))?;
+    wait_for_port(&pair.client, SocketAddr::new(near, HTTP_PORT))?;
     let tunnel = super::p2p::start_on_stream(stage, &configs, pair)?;
     needs(&tunnel, proxy)
 }
 
 /// Ends the proxy, and the tunnel must fall.
-fn needs(tunnel: &Tunnel, mut proxy: Daemon) -> Result<String> {
-    // Its helpers first: they would go on without it. Not all proxies have some.
-    let _ = tunnel.pair.server.run("pkill", &["-KILL", "-P", &proxy.pid().to_string()]);
-    proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
-    proxy.wait_exit(Duration::from_secs(5))?;
+fn needs(tunnel: &Tunnel, proxy: Daemon) -> Result<String> {
+    end(&tunnel.pair.server, proxy)?;
     let address = tunnel.server_inner.v4;
     let end = Moment::now() + Duration::from_secs(10);
     while !crate::traffic::silent(&tunnel.pair.client, address)? {
@@ -163,8 +391,17 @@ fn needs(tunnel: &Tunnel, mut proxy: Daemon) -> Result<String> {
     Ok(String::new())
 }
 
-fn wait_for_port(pair: &Pair, address: SocketAddr) -> Result<()> {
-    let connected = pair.client.thread(move || {
+/// Kills a proxy.
+fn end(host: &Namespace, mut proxy: Daemon) -> Result<()> {
+    // Its helpers first: they would go on without it. Not all proxies have some.
+    let _ = host.run("pkill", &["-KILL", "-P", &proxy.pid().to_string()]);
+    proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
+    proxy.wait_exit(Duration::from_secs(5)).map(drop)
+}
+
+/// Waits until a proxy can be reached.
+pub(super) fn wait_for_port(from: &Namespace, address: SocketAddr) -> Result<()> {
+    let connected = from.thread(move || {
         for _ in 0..50 {
             if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
                 return Ok(true);
@@ -183,7 +420,7 @@ pub(super) fn port_share(stage: &Stage<'_>) -> Result<String> {
     let mut configs = over_tcp(stage);
     configs.server("port-share 127.0.0.1 8080");
     pair.server.run("ip", &["link", "set", "lo", "up"])?;
-    let (ready, wait) = std::sync::mpsc::channel();
+    let (ready, wait) = mpsc::channel();
     let web = pair.server.thread(move || -> Result<()> {
         let listener = TcpListener::bind("127.0.0.1:8080")?;
         // Who waits has given up, or hears it.

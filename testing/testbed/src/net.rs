@@ -400,15 +400,6 @@ impl Pair {
         }
     }
 
-    /// Sets what the cable's ends leave to each other.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn set_offload(&self, offload: Offload) -> Result<()> {
-        self.server.handle()?.run(|| offload.set(CABLE))??;
-        self.client.handle()?.run(|| offload.set(CABLE))?
-    }
-
     /// Drops this share of the datagrams that cross the cable, in both directions, at random.
     ///
     /// # Errors

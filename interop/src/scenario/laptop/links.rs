@@ -29,8 +29,8 @@ pub(super) const SCENES: &[Scene] = &[
     ("wakes-elsewhere", BOTH, Fails(OLD_NETWORK), wakes_elsewhere),
 ];
 
-const LINK: &str = "loses its host route with the link";
-const OLD_NETWORK: &str = "keeps a host route by the network that was left";
+pub(super) const LINK: &str = "loses its host route with the link";
+pub(super) const OLD_NETWORK: &str = "keeps a host route by the network that was left";
 
 /// How long the link is down.
 const FLAP: Duration = Duration::from_secs(3);
@@ -68,15 +68,15 @@ impl Drop for Chatter {
 }
 
 /// What happened between the loss of the network and the first answer through the tunnel.
-struct Recovery {
+pub(super) struct Recovery {
     /// The client's share of one core while there was no network.
     cpu: f64,
-    took: Duration,
+    pub(super) took: Duration,
 }
 
 impl Connected<'_> {
     /// Takes the network away, gives it back after `length`, and waits for an answer through the tunnel.
-    fn outage(
+    pub(super) fn outage(
         &self,
         take: impl FnOnce() -> Result<()>,
         length: Duration,
@@ -100,6 +100,36 @@ impl Connected<'_> {
         })?;
         self.ensure_no_leak()?;
         Ok(Recovery { cpu, took })
+    }
+
+    /// The interface is down for three seconds.
+    pub(super) fn flap(self, access: Access) -> Result<String> {
+        let switch = |on| self.internet.switch(access, on);
+        let recovery = self.outage(|| switch(false), FLAP, || switch(true))?;
+        ensure(recovery.took <= BACK, || {
+            self.with_logs(Failure(format!("too late: {recovery}"))).0
+        })?;
+        self.end()?;
+        Ok(recovery.to_string())
+    }
+
+    /// From one network to another.
+    pub(super) fn change(mut self, from: Access, to: Access) -> Result<String> {
+        let leave = || self.internet.leave(from);
+        let recovery = self.outage(leave, Duration::from_secs(1), || self.internet.join(to))?;
+        self.client.stop()?;
+        Ok(recovery.to_string())
+    }
+
+    /// DHCP gives another address on the link at home.
+    pub(super) fn renumber(mut self) -> Result<String> {
+        self.internet.lease(Access::Home, Ipv4Addr::new(192, 168, 1, 77))?;
+        let took = self.back(PATIENCE)?;
+        self.ensure_no_leak()?;
+        self.client.stop()?;
+        let (seen, _) = self.internet.probe().until_answered(WEB, PATIENCE)?;
+        ensure(seen == IpAddr::V4(Access::Home.outside()), || format!("at the end it is {seen}"))?;
+        Ok(format!("back after {} ms", took.as_millis()))
     }
 }
 
@@ -129,12 +159,7 @@ fn flap_over_ipv6(day: &Day<'_>) -> Result<String> {
 }
 
 fn flap_with(day: &Day<'_>, setup: Setup) -> Result<String> {
-    let day = day.connect(setup)?;
-    let switch = |on| day.internet.switch(setup.access, on);
-    let recovery = day.outage(|| switch(false), FLAP, || switch(true))?;
-    ensure(recovery.took <= BACK, || day.with_logs(Failure(format!("too late: {recovery}"))).0)?;
-    day.end()?;
-    Ok(recovery.to_string())
+    day.connect(setup)?.flap(setup.access)
 }
 
 /// The carrier is lost for three seconds, as when Wi-Fi fails; the interface keeps its address and routes.
@@ -163,41 +188,24 @@ fn change_of_network(day: &Day<'_>) -> Result<String> {
 
 /// From home to the café with a tunnel over TCP, whose connection does not survive the change of address.
 fn change_of_network_over_tcp(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup { listen: "tcp/1194", ..Setup::default() })?;
-    let leave = || day.internet.leave(Access::Home);
-    let recovery = day.outage(leave, Duration::from_secs(1), || day.internet.join(Access::Cafe))?;
-    let mut day = day;
-    day.client.stop()?;
-    Ok(recovery.to_string())
+    let setup = Setup { listen: "tcp/1194", ..Setup::default() };
+    day.connect(setup)?.change(Access::Home, Access::Cafe)
 }
 
 /// From the café, where IPv6 carries the tunnel, to home, which has IPv4 only. The server's name has both addresses.
 fn ipv6_lost(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup {
+    let setup = Setup {
         access: Access::Cafe,
         host: VPN_NAME6,
         resolver: Resolver::Outside,
         ..Setup::default()
-    })?;
-    let leave = || day.internet.leave(Access::Cafe);
-    let recovery = day.outage(leave, Duration::from_secs(1), || day.internet.join(Access::Home))?;
-    let mut day = day;
-    day.client.stop()?;
-    Ok(recovery.to_string())
+    };
+    day.connect(setup)?.change(Access::Cafe, Access::Home)
 }
 
 /// DHCP gives another address on the same link.
 fn new_address(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup::default())?;
-    let other = Ipv4Addr::new(192, 168, 1, 77);
-    day.internet.lease(Access::Home, other)?;
-    let took = day.back(PATIENCE)?;
-    day.ensure_no_leak()?;
-    let mut day = day;
-    day.client.stop()?;
-    let (seen, _) = day.internet.probe().until_answered(WEB, PATIENCE)?;
-    ensure(seen == IpAddr::V4(Access::Home.outside()), || format!("at the end it is {seen}"))?;
-    Ok(format!("back after {} ms", took.as_millis()))
+    day.connect(Setup::default())?.renumber()
 }
 
 /// The laptop sleeps for longer than the server may be silent.

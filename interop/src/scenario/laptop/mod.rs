@@ -3,6 +3,8 @@
 mod ends;
 mod leaks;
 mod links;
+mod points;
+mod proxies;
 mod sessions;
 
 use std::fs;
@@ -65,11 +67,19 @@ type Work = fn(&Day<'_>) -> Result<String>;
 
 const BOTH: &[Client] = &[Client::Connect, Client::DropIn];
 const CONNECT: &[Client] = &[Client::Connect];
+const DROP_IN: &[Client] = &[Client::DropIn];
 
 /// All scenes with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
 pub(super) fn tests(adit: &Program) -> Vec<Test> {
     let mut tests = Vec::new();
-    let scenes = [links::SCENES, leaks::SCENES, ends::SCENES, sessions::SCENES];
+    let scenes = [
+        links::SCENES,
+        leaks::SCENES,
+        ends::SCENES,
+        sessions::SCENES,
+        proxies::SCENES,
+        points::SCENES,
+    ];
     for (name, clients, control, work) in scenes.into_iter().flatten() {
         let clients: &[Client] = match (adit, control) {
             (Program::Adit(_), _) => clients,
@@ -119,6 +129,8 @@ struct Setup {
     ipv6: bool,
     /// Whether the server pushes [`VPN_RESOLVER`].
     dns: bool,
+    /// The keys of a tunnel between two points, where there is no server.
+    points: Option<Keys>,
     /// More lines for the profile.
     profile: &'static str,
     /// More options for the client's command line.
@@ -135,10 +147,20 @@ impl Default for Setup {
             full: true,
             ipv6: false,
             dns: false,
+            points: None,
             profile: "",
             options: &[],
         }
     }
+}
+
+/// What protects a tunnel between two points.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// Certificates.
+    Tls,
+    /// A static key.
+    Static,
 }
 
 /// Profile lines that make a client give up a silent server after 4 s, whatever the server pushes.
@@ -187,7 +209,7 @@ impl<'a> Day<'a> {
     ) -> Result<Connected<'a>> {
         let internet = Internet::new(&self.folder, setup.resolver)?;
         self.make_server(&internet, setup)?;
-        let server = self.serve(&internet)?;
+        let server = self.serve(&internet, setup)?;
         internet.join(setup.access)?;
         let (reached, _) = internet.probe().until_answered(WEB, PATIENCE)?;
         ensure(reached == IpAddr::V4(setup.access.outside()), || {
@@ -205,9 +227,10 @@ impl<'a> Day<'a> {
 
     /// Makes the server's settings and the profile.
     fn make_server(&self, internet: &Internet, setup: Setup) -> Result<()> {
-        let mut profile = match self.client {
-            Client::Openvpn => self.openvpn_server(internet, setup)?,
-            Client::Connect | Client::DropIn => self.adit_server(internet, setup)?,
+        let mut profile = match (setup.points, self.client) {
+            (Some(keys), _) => self.make_points(internet, setup, keys)?,
+            (None, Client::Openvpn) => self.openvpn_server(internet, setup)?,
+            (None, Client::Connect | Client::DropIn) => self.adit_server(internet, setup)?,
         };
         profile.push_str(setup.profile);
         Ok(fs::write(self.profile(), profile)?)
@@ -267,12 +290,18 @@ impl<'a> Day<'a> {
     }
 
     /// Starts the server and waits until it serves.
-    fn serve(&self, internet: &Internet) -> Result<Daemon> {
+    fn serve(&self, internet: &Internet, setup: Setup) -> Result<Daemon> {
+        let config = self.folder.join("server.conf");
         let (command, ready) = match self.client {
-            Client::Openvpn => {
-                let config = self.folder.join("server.conf");
-                (Program::Stock.command(&internet.vps, &config), READY)
+            // Neither of two points is ready before the other one has come.
+            _ if setup.points.is_some() => {
+                let program = match self.client {
+                    Client::Openvpn => &Program::Stock,
+                    Client::Connect | Client::DropIn => self.adit,
+                };
+                (program.command(&internet.vps, &config), "link local (bound)")
             }
+            Client::Openvpn => (Program::Stock.command(&internet.vps, &config), READY),
             Client::Connect | Client::DropIn => {
                 let mut command = internet.vps.command(&self.adit()?);
                 command.args(["server", "run"]);
@@ -322,7 +351,8 @@ impl Connected<'_> {
             .map_err(|failure| self.with_server(failure))?;
         self.since = Instant::now();
         self.queries = self.internet.queries("").len();
-        if self.setup.full { self.back(PATIENCE).map(drop) } else { Ok(()) }
+        let through = self.setup.full || self.setup.points.is_some();
+        if through { self.back(PATIENCE).map(drop) } else { Ok(()) }
     }
 
     /// Sends until an answer comes, which must come through the tunnel; returns how long it took.

@@ -36,7 +36,7 @@ fn server_away(day: &Day<'_>) -> Result<String> {
     day.server.wait_exit(PATIENCE)?;
     // Longer than the client's patience: it has begun to look for the server.
     std::thread::sleep(Duration::from_secs(7));
-    day.server = day.day.serve(&day.internet)?;
+    day.server = day.day.serve(&day.internet, day.setup)?;
     let took = day.back(Duration::from_secs(25))?;
     day.ensure_no_leak()?;
     day.end()?;

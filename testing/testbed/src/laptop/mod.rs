@@ -127,7 +127,7 @@ pub struct Internet {
     log: Log,
     // Services end before their namespaces' names go.
     _services: Vec<Service>,
-    _outside: Namespace,
+    outside: Namespace,
     _internet: Namespace,
 }
 
@@ -181,7 +181,7 @@ impl Internet {
             resolver,
             log,
             _services: services,
-            _outside: outside,
+            outside,
             _internet: internet,
         })
     }
@@ -339,6 +339,12 @@ impl Internet {
     pub fn share_vps(&self) -> Result<()> {
         forward(&self.vps)?;
         masquerade(&self.vps, "eth0")
+    }
+
+    /// The namespace of the host outside.
+    #[must_use]
+    pub fn outside(&self) -> &Namespace {
+        &self.outside
     }
 
     /// The router of an access network.

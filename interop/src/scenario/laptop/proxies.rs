@@ -1,0 +1,89 @@
+//! A proxy between the laptop and the server: its address stays outside the tunnel.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::Control::Fails;
+use super::links::{LINK, OLD_NETWORK};
+use super::{BOTH, Connected, Day, Scene, Setup};
+use crate::failure::Result;
+use crate::laptop::{Access, Internet};
+use crate::net::ip;
+use crate::process::Daemon;
+use crate::scenario::proxies::{HTTP_PORT, LOGIN, SOCKS_PORT, dante, tinyproxy, wait_for_port};
+
+/// The scenes of this module.
+pub(super) const SCENES: &[Scene] = &[
+    ("http-proxy-link-flap", BOTH, Fails(LINK), |day| flap(day, Kind::Http)),
+    ("socks-proxy-udp-link-flap", BOTH, Fails(LINK), |day| flap(day, Kind::SocksUdp)),
+    ("http-proxy-elsewhere", BOTH, Fails(OLD_NETWORK), |day| elsewhere(day, Kind::Http)),
+    ("socks-proxy-udp-elsewhere", BOTH, Fails(OLD_NETWORK), |day| elsewhere(day, Kind::SocksUdp)),
+];
+
+/// The proxy's address, next to the host outside.
+const PROXY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 90);
+
+/// The server takes the tunnel's packets from the proxy's network alone.
+const GATE: &str = "add table inet gate; add chain inet gate input { type filter hook input priority 0; }; \
+     add rule inet gate input meta l4proto { tcp, udp } th dport 1194 ip saddr != 192.0.2.0/24 drop";
+
+/// The proxy, and what the tunnel is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// tinyproxy and a stream.
+    Http,
+    /// dante and datagrams.
+    SocksUdp,
+}
+
+/// A laptop that is connected by way of a proxy, with all traffic in the tunnel.
+fn connect<'a>(day: &'a Day<'a>, kind: Kind) -> Result<(Connected<'a>, Daemon)> {
+    let setup = match kind {
+        Kind::Http => Setup { listen: "tcp/1194", ..Setup::default() },
+        Kind::SocksUdp => Setup::default(),
+    };
+    let mut proxy = None;
+    let connected = day.connect_after(setup, |internet| {
+        proxy = Some(start(day, internet, kind)?);
+        Ok(())
+    })?;
+    let proxy = proxy.ok_or("no proxy was started")?;
+    Ok((connected, proxy))
+}
+
+/// Starts the proxy, lets only it reach the server, and names it in the profile.
+fn start(day: &Day<'_>, internet: &Internet, kind: Kind) -> Result<Daemon> {
+    let outside = internet.outside();
+    ip(Some(outside), [format!("address add {PROXY}/24 dev eth0")].into_iter())?;
+    internet.vps.run("nft", &[GATE])?;
+    let (proxy, port, line) = match kind {
+        Kind::Http => {
+            let login = day.folder.join("login");
+            fs::write(&login, LOGIN)?;
+            let line = format!("http-proxy {PROXY} {HTTP_PORT} {} basic", login.display());
+            (tinyproxy(&day.folder, outside)?, HTTP_PORT, line)
+        }
+        Kind::SocksUdp => {
+            let line = format!("socks-proxy {PROXY} {SOCKS_PORT}");
+            let from = ([IpAddr::V4(PROXY), Ipv4Addr::LOCALHOST.into()], vec!["eth0".to_owned()]);
+            (dante(&day.folder, outside, &from)?, SOCKS_PORT, line)
+        }
+    };
+    wait_for_port(&internet.laptop, SocketAddr::new(PROXY.into(), port))?;
+    let profile = fs::read_to_string(day.profile())?;
+    fs::write(day.profile(), format!("{profile}\n{line}\n"))?;
+    Ok(proxy)
+}
+
+/// The interface is down for three seconds.
+fn flap(day: &Day<'_>, kind: Kind) -> Result<String> {
+    let (day, _proxy) = connect(day, kind)?;
+    day.flap(Access::Home)
+}
+
+/// From home to the café: the connection to the proxy does not survive the change of address, and neither does what
+/// the proxy relays for it.
+fn elsewhere(day: &Day<'_>, kind: Kind) -> Result<String> {
+    let (day, _proxy) = connect(day, kind)?;
+    day.change(Access::Home, Access::Cafe)
+}
