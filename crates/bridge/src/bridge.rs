@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::counters::{Counters, Drop, Totals};
@@ -49,6 +50,21 @@ struct Handle {
     thread: JoinHandle<()>,
     mailbox: Arc<Mailbox>,
     counters: Arc<Counters>,
+    /// The thread has ended, or is about to.
+    ended: Arc<AtomicBool>,
+}
+
+/// Lives as long as a worker: tells the control thread when it ends, also by a panic.
+struct Alive {
+    ended: Arc<AtomicBool>,
+    losses: Arc<Losses>,
+}
+
+impl std::ops::Drop for Alive {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.losses.bell().signal();
+    }
 }
 
 /// A running bridge. Its threads end when it is dropped.
@@ -117,7 +133,7 @@ impl Bridge {
         totals
     }
 
-    /// Readable when a port was lost: see [`Self::lost`].
+    /// Readable when a port was lost or a worker has ended: see [`Self::lost`] and [`Self::failed`].
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.losses.bell().as_fd()
     }
@@ -147,7 +163,7 @@ impl Bridge {
 
     /// The number of a worker that has ended, which none does by itself.
     pub fn failed(&self) -> Option<usize> {
-        self.handles.iter().position(|handle| handle.thread.is_finished())
+        self.handles.iter().position(|handle| handle.ended.load(Ordering::Acquire))
     }
 }
 
@@ -172,10 +188,13 @@ fn start_worker(
 ) -> io::Result<Handle> {
     let mailbox = Arc::new(Mailbox::new()?);
     let counters = Arc::new(Counters::default());
+    let ended = Arc::new(AtomicBool::new(false));
+    let alive = Alive { ended: Arc::clone(&ended), losses: Arc::clone(losses) };
     let losses = Arc::clone(losses);
     let worker = Worker::new(queues, hook, Arc::clone(&mailbox), losses, Arc::clone(&counters))?;
     let (say, hear) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(format!("bridge-{at}")).spawn(move || {
+        let _alive = alive;
         let prepared = prepare();
         let go = prepared.is_ok();
         // The process that started us waits for it.
@@ -185,5 +204,5 @@ fn start_worker(
         }
     })?;
     hear.recv().unwrap_or_else(|_| Err(io::Error::other("a worker ended at its start")))?;
-    Ok(Handle { thread, mailbox, counters })
+    Ok(Handle { thread, mailbox, counters, ended })
 }

@@ -15,6 +15,8 @@ pub enum Drop {
     QueueFull,
     /// Longer than the other port's MTU.
     TooLong,
+    /// The same with VLAN tags for which the kernel leaves no room: beyond the MTU it allows for one of 802.1Q.
+    Tags,
     /// The kernel refuses the frame's offload header, or cannot describe the frame.
     Refused,
     /// Cut short, or the host's own.
@@ -27,11 +29,12 @@ pub enum Drop {
 
 impl Drop {
     /// All, in the order of counting.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Rules,
         Self::PortDown,
         Self::QueueFull,
         Self::TooLong,
+        Self::Tags,
         Self::Refused,
         Self::Unusable,
         Self::Overrun,
@@ -45,6 +48,7 @@ impl Drop {
             Self::PortDown => "port-down",
             Self::QueueFull => "queue-full",
             Self::TooLong => "too-long",
+            Self::Tags => "too-long-with-tags",
             Self::Refused => "refused-by-kernel",
             Self::Unusable => "unusable",
             Self::Overrun => "overrun",

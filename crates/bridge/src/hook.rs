@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use adit_filter::firewall::Peers;
 use adit_filter::packet::Layer;
 use adit_filter::{Burst, Firewall, IfName, Nanos, Place, Ruling, Worker};
 use adit_linux::packet::Frame;
@@ -32,6 +33,7 @@ impl Policy {
             vnet: VnetHeader::default(),
             iif,
             oif,
+            peers: Peers::default(),
             zone,
         };
         let places = [place(0, a, b), place(1, b, a)];

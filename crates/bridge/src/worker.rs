@@ -403,6 +403,24 @@ impl Worker {
     }
 }
 
+impl FrameTrouble {
+    /// How a frame that was not taken is counted.
+    #[cold]
+    fn counted(self, frame: &[u8]) -> Drop {
+        const VLAN: &[u8] = &[0x81, 0x00];
+        const SERVICE_VLAN: &[u8] = &[0x88, 0xa8];
+        let kind = |at: usize| frame.get(at..at.saturating_add(2)).unwrap_or(&[]);
+        let tags = kind(12) == SERVICE_VLAN
+            || (kind(12) == VLAN && [VLAN, SERVICE_VLAN].contains(&kind(16)));
+        match self {
+            Self::Refused => Drop::Refused,
+            Self::TooLong if tags => Drop::Tags,
+            Self::TooLong => Drop::TooLong,
+            Self::Full => Drop::QueueFull,
+        }
+    }
+}
+
 /// What a burst concerns.
 struct Moving<'a> {
     way: &'a mut Direction,
@@ -500,9 +518,9 @@ impl Direction {
                     self.drop_rest(from, Drop::PortDown);
                     break;
                 }
-                Some(Trouble::Frame(FrameTrouble::Refused)) => Drop::Refused,
-                Some(Trouble::Frame(FrameTrouble::TooLong)) => Drop::TooLong,
-                Some(Trouble::Frame(FrameTrouble::Full)) => Drop::QueueFull,
+                Some(Trouble::Frame(trouble)) => {
+                    trouble.counted(self.batch.frame(from).map_or(&[], |frame| &*frame.bytes))
+                }
             };
             self.not_sent(why, 1);
             from = from.saturating_add(1);
@@ -526,9 +544,7 @@ impl Direction {
                     return Some(Stopped::Lost);
                 }
                 Err(Trouble::Down) => Some(Drop::PortDown),
-                Err(Trouble::Frame(FrameTrouble::Refused)) => Some(Drop::Refused),
-                Err(Trouble::Frame(FrameTrouble::TooLong)) => Some(Drop::TooLong),
-                Err(Trouble::Frame(FrameTrouble::Full)) => Some(Drop::QueueFull),
+                Err(Trouble::Frame(trouble)) => Some(trouble.counted(piece)),
             };
             if let Some(why) = why {
                 self.counted.dropped(why, 1);
@@ -562,5 +578,33 @@ impl Direction {
     fn not_sent(&mut self, why: Drop, n: u64) {
         self.counted.dropped(why, n);
         self.counted.forwarded = self.counted.forwarded.wrapping_sub(n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_are_too_long_are_counted_by_their_tags() {
+        let frame = |types: &[[u8; 2]]| {
+            let mut frame = vec![0; 12];
+            types.iter().for_each(|kind| frame.extend([kind[0], kind[1], 0, 5]));
+            frame
+        };
+        let (q, ad, ip) = ([0x81, 0], [0x88, 0xa8], [8, 0]);
+        for (types, tags) in [
+            (&[ip][..], false),
+            (&[q, ip], false),
+            (&[q, q, ip], true),
+            (&[ad, ip], true),
+            (&[ad, q, ip], true),
+            (&[q], false),
+        ] {
+            let (bytes, why) = (frame(types), if tags { Drop::Tags } else { Drop::TooLong });
+            assert_eq!(FrameTrouble::TooLong.counted(&bytes), why, "{types:?}");
+            assert_eq!(FrameTrouble::Full.counted(&bytes), Drop::QueueFull);
+        }
+        assert_eq!(FrameTrouble::TooLong.counted(&[]), Drop::TooLong);
     }
 }

@@ -496,6 +496,31 @@ mod tests {
     }
 
     #[test]
+    fn the_manuals_name_every_verb_and_option() {
+        fn check(command: &clap::Command, page: &str, manual: &str) {
+            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+                let option = format!("--{option}");
+                let ends =
+                    |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-');
+                let named = manual.split(&option).skip(1).any(ends);
+                assert!(named, "{page} does not name {} {option}", command.get_name());
+            }
+            for verb in command.get_subcommands() {
+                let name = verb.get_name();
+                assert!(manual.contains(&format!("{name} ")), "{page} does not name {name}");
+                check(verb, page, manual);
+            }
+        }
+        let cli = Cli::command();
+        for (verb, page, manual) in [
+            ("server", "server.md", include_str!("../../../docs/server.md")),
+            ("connect", "client.md", include_str!("../../../docs/client.md")),
+        ] {
+            check(cli.find_subcommand(verb).unwrap(), page, manual);
+        }
+    }
+
+    #[test]
     fn examples_and_notes_fit_a_terminal() {
         fn walk(command: &clap::Command) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -508,6 +533,12 @@ mod tests {
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_help_of_invite_says_who_may() {
+        let help = Cli::try_parse_from(["adit", "postgres", "invite", "--help"]).unwrap_err();
+        assert!(help.to_string().contains("Only the machine that ran `init` may invite"), "{help}");
     }
 
     #[test]

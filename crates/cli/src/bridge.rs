@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use adit_daemon::bridge::{
-    self, BridgeOptions, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
+    self, BridgeOptions, LinkState, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
 };
 use adit_daemon::fault::Fault;
-use clap::{ArgGroup, Args, ValueHint};
+use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 
 use crate::Done;
 
@@ -23,9 +23,14 @@ pub struct Bridge {
 
     /// Take everything from this file; see adit-bridge.toml(5)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = [
-        "a", "b", "routed", "address", "route", "neighbour", "workers", "mtu", "share_with_host", "name", "user",
+        "a", "b", "routed", "address", "route", "neighbour", "workers", "mtu", "share_with_host", "link_state", "name",
+        "user",
     ])]
     pub settings: Option<PathBuf>,
+
+    /// Switch the ports in the settings off, so that the host sees neither network, and end: for when the bridge does not run
+    #[arg(long, requires = "settings")]
+    pub down: bool,
 
     /// Let pass what the rules in this file accept (see docs/filter.md); SIGHUP reads it again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -63,6 +68,16 @@ pub struct Bridge {
     #[arg(long)]
     pub share_with_host: bool,
 
+    /// carry: switch one port off while the other has no link, so that both ends notice at once
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        default_value = "ignore",
+        conflicts_with = "routed"
+    )]
+    pub link_state: Link,
+
     /// Its name in `adit status` and of its control socket [default: the ports' names, A-B]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -80,8 +95,26 @@ pub struct Bridge {
     pub verbose: u8,
 }
 
+/// What becomes of a port when the other one loses its link.
+#[derive(Copy, Clone, Debug, ValueEnum)]
+pub enum Link {
+    Ignore,
+    Carry,
+}
+
+impl From<Link> for LinkState {
+    fn from(link: Link) -> Self {
+        match link {
+            Link::Ignore => Self::Ignore,
+            Link::Carry => Self::Carry,
+        }
+    }
+}
+
 pub fn run(options: Bridge) -> Done {
-    Ok(bridge::run(&chosen(options)?))
+    let down = options.down;
+    let options = chosen(options)?;
+    Ok(if down { bridge::switch_off(&options) } else { bridge::run(&options) })
 }
 
 fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
@@ -91,7 +124,7 @@ fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
     }
     let (Some(a), Some(b)) = (a, b) else { return Err(Fault::operator("name two ports")) };
     let Bridge { rules, routed, address, route, neighbour, workers, .. } = options;
-    let Bridge { mtu, share_with_host, name, user, .. } = options;
+    let Bridge { mtu, share_with_host, link_state, name, user, .. } = options;
     let routed = routed.then_some(RoutedOptions {
         addresses: address,
         routes: route,
@@ -105,6 +138,7 @@ fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
         workers,
         mtu,
         share_with_host,
+        link_state: link_state.into(),
         name,
         dir,
         user,

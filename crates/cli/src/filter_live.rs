@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adit_daemon::control::{FilterReport, FlowReport};
+use adit_daemon::control::{FilterReport, FlowReport, FlowTotals};
 use adit_daemon::fault::Fault;
 use adit_daemon::filter;
 use clap::{Args, Subcommand, ValueHint};
@@ -167,6 +167,18 @@ pub fn element(verb: &Element) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What did not fit into the table of connections; `shares` is how many gave way for their source's share.
+pub(crate) fn full_table(flows: &FlowTotals, shares: u64) -> Vec<String> {
+    let counts = [
+        (flows.evicted, "made room for others"),
+        (shares, "of them of sources with more than their share"),
+        (flows.refused_full, "refused for lack of room"),
+        (flows.refused_source, "refused of sources with too many that have no answer"),
+    ];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, what)| format!("{count} {what}")).collect()
+}
+
 /// `adit filter reload fw.nft` means the file, unless something runs by that name.
 fn name_and_file<'o>(options: &'o Reload, run: &Path) -> (Option<&'o str>, Option<&'o Path>) {
     match (&options.name, &options.file) {
@@ -220,14 +232,7 @@ fn page(report: &FilterReport, now: u64) -> String {
     text.push_str(&format!("# connections: {} of {}", flows.now, flows.limit));
     text.push_str(&listed(&flows.states));
     text.push('\n');
-    let counts = [
-        (flows.evicted, "made room for others"),
-        (flows.evicted_share, "of them of sources with more than their share"),
-        (flows.refused_full, "refused for lack of room"),
-        (flows.refused_source, "refused of sources with too many that have no answer"),
-    ];
-    let counts = counts.iter().filter(|(count, _)| *count > 0);
-    let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    let counts = full_table(flows, flows.evicted_share);
     if flows.withdrawn > 0 {
         text.push_str(&format!(
             "# ended by other rules or clients, or on request: {}\n",
@@ -270,17 +275,22 @@ fn connections(list: &[FlowReport]) -> String {
     for flow in list {
         let [there, back] = flow.packets;
         let [out, home] = flow.bytes;
+        let end = |address: &str, at: usize| match flow.clients.get(at) {
+            Some(client) if !client.is_empty() => format!("{address} ({client})"),
+            _ => address.to_owned(),
+        };
+        let source = match flow.vlans.as_slice() {
+            [] => flow.source.clone(),
+            ids => format!(
+                "{} vlan {}",
+                flow.source,
+                ids.iter().map(u16::to_string).collect::<Vec<_>>().join(".")
+            ),
+        };
         rows.push(vec![
             format!("# {}", flow.protocol),
-            match flow.vlans.as_slice() {
-                [] => flow.source.clone(),
-                ids => format!(
-                    "{} vlan {}",
-                    flow.source,
-                    ids.iter().map(u16::to_string).collect::<Vec<_>>().join(".")
-                ),
-            },
-            flow.destination.clone(),
+            end(&source, 0),
+            end(&flow.destination, 1),
             flow.state.clone(),
             span(flow.age_s),
             span(flow.left_s),
@@ -325,6 +335,7 @@ mod tests {
                 source: "10.8.0.2:4000".into(),
                 destination: "10.8.0.1:80".into(),
                 vlans: vec![10, 20],
+                clients: vec!["alice".into(), String::new()],
                 state: "established".into(),
                 age_s: 61,
                 left_s: 432_000,

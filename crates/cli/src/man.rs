@@ -83,8 +83,33 @@ fn example(line: &str) -> String {
     match line {
         ".SH EXTRA" => ".SH EXAMPLES".to_owned(),
         "Example:" | "Examples:" | "" => ".PP".to_owned(),
-        _ if line.starts_with("  ") => format!(".nf\n{line}\n.fi"),
+        _ if line.starts_with("  ") => format!(".nf\n{}\n.fi", within_page(line)),
         _ => line.to_owned(),
+    }
+}
+
+/// Columns that a page has for lines that are not filled, in a terminal of 80.
+const COLUMNS: usize = 73;
+
+/// A command line of the examples. What follows three blanks in a long one, its last option or its last words go
+/// beneath it.
+fn within_page(line: &str) -> String {
+    let shown = line.replace("\\-", "-").replace("\\*(Aq", "'").chars().count();
+    if shown <= COLUMNS {
+        return line.to_owned();
+    }
+    let command = line.trim_start();
+    if let Some((command, words)) = command.split_once("   ") {
+        return format!("  {command}\n      {}", words.trim_start());
+    }
+    match command.rsplit_once(" \\-\\-") {
+        Some((command, option)) => format!("  {command} \\e\n      \\-\\-{option}"),
+        None => {
+            let end = command.char_indices().map(|(at, _)| at).nth(COLUMNS - 8);
+            let at = end.and_then(|end| command.get(..end)).and_then(|head| head.rfind(' '));
+            let (command, words) = command.split_at(at.unwrap_or(command.len()));
+            format!("  {command} \\e\n     {words}")
+        }
     }
 }
 
@@ -120,6 +145,7 @@ fn see_also(name: &str) -> String {
     let pages = match name {
         "adit" => return String::new(),
         _ if name.starts_with("adit-server") => vec![page("server.toml", 5), page("adit", 1)],
+        "adit-bridge" => vec![page("adit-bridge.toml", 5), page("adit", 1)],
         _ if name.starts_with("adit-filter") => vec![page("adit-filter", 7), page("adit", 1)],
         _ => vec![page("adit", 1)],
     };
@@ -136,7 +162,15 @@ fn section_folder(dir: &Path, section: u8) -> PathBuf {
 
 /// Text as roff prints it: no hyphen becomes a dash, and no line begins with a request.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq")
+    const SPECIAL: [(char, &str); 6] = [
+        ('\\', "\\e"),
+        ('-', "\\-"),
+        ('\'', "\\(aq"),
+        ('`', "\\(ga"),
+        ('^', "\\(ha"),
+        ('~', "\\(ti"),
+    ];
+    SPECIAL.iter().fold(text.to_owned(), |text, (c, name)| text.replace(*c, name))
 }
 
 /// adit-bridge.toml(5), from the table of its keys.
@@ -217,7 +251,7 @@ fn paragraph(key: &Key) -> String {
         (true, "filter") => {
             " Another file, and other rules, take effect at once; the first one needs a restart."
         }
-        (true, _) => " A new value takes effect when the server starts again.",
+        (true, _) => " A new value takes effect at the next start.",
     };
     format!(
         ".TP\n\\fB{}\\fR = {}\n{comment}\n.br\n{default}{restart}\n",
@@ -249,6 +283,21 @@ mod tests {
             "{add}"
         );
         assert!(add.contains("\\fBserver.toml\\fR(5), \\fBadit\\fR(1)"), "{add}");
+        let check =
+            "  sudo adit connect \\-\\-check laptop.ovpn\n      try every stage, name what fails\n";
+        assert!(read("adit-connect.1").contains(check), "{}", read("adit-connect.1"));
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            // Pages of other sections have lines of their own.
+            if path.extension().is_none_or(|section| section != "1") {
+                continue;
+            }
+            let page = std::fs::read_to_string(path).unwrap();
+            for line in page.split(".nf\n").skip(1).filter_map(|part| part.split(".fi").next()) {
+                let shown = line.replace("\\-", "-").replace("\\*(Aq", "'");
+                assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS), "{line}");
+            }
+        }
         let openvpn = read("adit-openvpn.1");
         assert!(
             openvpn.contains("\"adit manual\"") && !openvpn.contains("\"openvpn \""),
@@ -275,6 +324,14 @@ mod tests {
         for markup in ["`", "](", "|---", "\n|", "\n#\n", "**"] {
             assert!(!page.contains(markup), "{markup:?} in {page}");
         }
+        // Code is not filled; in 80 columns a page has 71 for it.
+        let code = page.split(".nf\n").skip(1).filter_map(|block| block.split(".fi\n").next());
+        for line in code.flat_map(str::lines) {
+            let shown = ["\\(aq", "\\(ga", "\\(ha", "\\(ti", "\\-", "\\e", "\\&"];
+            let shown = shown.iter().fold(line.to_owned(), |line, name| line.replace(name, "x"));
+            assert!(shown.chars().count() <= 71, "{line}");
+        }
+        assert!(page.contains("\nadit filter flush           ends all connections\n"), "{page}");
         let filter = std::fs::read_to_string(dir.path().join("man1/adit-filter.1")).unwrap();
         assert!(filter.contains("\\fBadit\\-filter\\fR(7), \\fBadit\\fR(1)"), "{filter}");
     }

@@ -11,9 +11,11 @@ use std::process::ExitCode;
 use adit_daemon::control::{
     BridgeReport, CertificateReport, FlowTotals, PeerReport, SharedProfile, StatusReport,
 };
+use adit_daemon::host::{self, Leftover};
 use adit_daemon::managed::{self, Overview, Places};
 
 use crate::args::Status;
+use crate::filter_live::full_table;
 use crate::text::{
     bytes, count, cut, date_from_now, rate, row, span, table, table_of_names, wrapped,
 };
@@ -37,11 +39,25 @@ pub fn once(options: &Status) -> Done {
     if options.json {
         print_json(&machine.reports)?;
         note(&left_behind(&machine, &places));
+        note(&kept_in(&host::leftovers()));
     } else {
         print(&page(&machine, &places));
+        print(&kept_in(&host::leftovers()));
     }
     let answered = machine.reports.iter().any(|report| report.problem.is_none());
     Ok(if answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What keeps this machine's traffic in though no client runs.
+fn kept_in(found: &[Leftover]) -> String {
+    match found.contains(&Leftover::KillSwitch) {
+        true => wrapped(
+            "",
+            "The kill switch of a client that has ended keeps all traffic in: adit connect --release \
+             turns it off",
+        ),
+        false => String::new(),
+    }
 }
 
 fn left_behind(machine: &Overview, places: &Places) -> String {
@@ -189,17 +205,7 @@ fn drops(drops: &BTreeMap<String, u64>) -> String {
 /// How full the table of connections is, and what did not fit.
 fn fill(flows: &FlowTotals) -> String {
     let mut parts = vec![format!("{} of {}", flows.now, flows.limit)];
-    let counts = [
-        (flows.evicted, "made room for others"),
-        (flows.refused_full, "refused for lack of room"),
-        (flows.refused_source, "refused of sources with too many that have no answer"),
-    ];
-    parts.extend(
-        counts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}")),
-    );
+    parts.extend(full_table(flows, 0));
     parts.join(", ")
 }
 
@@ -299,7 +305,11 @@ fn peers(report: &StatusReport) -> String {
 }
 
 fn details(peer: &PeerReport) -> String {
-    let mut parts = vec![format!("from {} by {}", peer.address, peer.transport)];
+    // A server that is not named otherwise is in the line above.
+    let mut parts = match peer.name == peer.address {
+        true => vec![format!("by {}", peer.transport)],
+        false => vec![format!("from {} by {}", peer.address, peer.transport)],
+    };
     parts.extend(peer.tunnel.iter().skip(1).map(|address| format!("inside {address}")));
     parts.push(format!("{}, key {} old", peer.cipher, span(peer.key_age_s)));
     parts.extend(path(peer));

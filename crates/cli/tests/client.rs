@@ -128,7 +128,7 @@ fn a_client_leaves_the_machine_as_it_was_and_after_kill_the_next_start_does() {
     assert_ne!(routing(&ns), before, "killed processes cannot undo their rules");
     let mut next = server.connect(&ns, "ann");
     until("the tunnel is up once more", || count(&next, "connected: 10.73.0.") == 3);
-    assert!(next.log().contains("which a killed process had left"), "{}", next.log());
+    assert!(next.log().contains("a killed process had left it"), "{}", next.log());
     assert_eq!(next.end(), Some(0));
     assert_eq!(routing(&ns), before);
 }
@@ -150,7 +150,7 @@ fn as_openvpn_a_client_has_half_routes_that_the_next_start_removes_after_kill() 
     assert!(routes(&ns).contains("192.0.2.1 "), "killed processes cannot undo this one");
     let mut next = openvpn(&server, &ns, &[]);
     until("the tunnel is up once more", || count(&next, UP) == 2);
-    assert!(next.log().contains("which a killed process had left"), "{}", next.log());
+    assert!(next.log().contains("a killed process had left it"), "{}", next.log());
     assert_eq!(next.end(), Some(0));
     assert_eq!(routing(&ns), before);
 }
@@ -186,6 +186,8 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     assert_eq!(ended.end(), Some(0));
     assert!(ended.log().contains("adit connect --release"), "{}", ended.log());
     assert!(nothing_leaves(&ns));
+    let (_, status) = adit(&["status"]);
+    assert!(status.contains("kill switch of a client that has ended"), "{status}");
     // Another client connects all the same, and keeps it.
     let mut killed = connect(&[]);
     until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
@@ -198,6 +200,7 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     let (code, said) = adit(&["connect", "--release"]);
     assert_eq!((code, said.contains("removed the rule")), (Some(0), true), "{said}");
     assert_eq!(routing(&ns), before);
+    assert!(!adit(&["status"]).1.contains("kill switch"));
     assert!(adit(&["connect", "--release"]).1.contains("nothing to release"));
 }
 
@@ -319,7 +322,7 @@ fn a_port_where_nothing_listens_is_named_and_costs_no_time() {
 }
 
 #[test]
-fn as_openvpn_it_obeys_stocks_signals() {
+fn as_openvpn_it_obeys_openvpns_signals() {
     adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");

@@ -146,7 +146,7 @@ fn node(dir: &Path) -> PathBuf {
         config.join("node.toml"),
         "database = \"postgres://192.0.2.9/vpn?sslmode=disable\"\nrole = \"r\"\nnode = 1\n\
          name = \"n\"\naddresses = [\"10.9.0.1/24\"]\ndevice = \"adit-vpn\"\npacket-size = 1400\n\
-         audit = \"none\"\nauditor = \"none\"\ndurability = \"relaxed\"\n",
+         durability = \"relaxed\"\n",
     )
     .unwrap();
     let key = config.join("node.key");

@@ -291,7 +291,7 @@ fn up_goes_the_whole_way_and_is_safe_to_repeat() {
 }
 
 #[test]
-fn a_stock_client_connects_with_the_same_profile() {
+fn an_openvpn_client_connects_with_the_same_profile() {
     adit_testbed::needs_root!();
     if Command::new("openvpn").arg("--version").output().is_err() {
         panic!("openvpn is missing: apt-get install openvpn");

@@ -1,6 +1,7 @@
 //! What ends a program of this crate, and whose fault it is.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,18 @@ impl Fault {
     /// Something that must not happen.
     pub fn ours(message: impl Into<String>) -> Self {
         Self { blame: Blame::Ours, message: message.into() }
+    }
+
+    /// A settings file is no TOML, or has not the keys that it should: with the line.
+    pub(crate) fn in_toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(1, |text| text.matches('\n').count().saturating_add(1));
+        Self::in_line(path, line, error.message())
+    }
+
+    /// A line of a file is wrong.
+    pub(crate) fn in_line(path: &Path, line: usize, message: &str) -> Self {
+        Self::operator(format!("{} line {line}: {}", path.display(), message.trim()))
     }
 
     /// Whose fault it is.

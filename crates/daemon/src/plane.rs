@@ -168,7 +168,7 @@ mod tests {
     #[tokio::test]
     async fn a_plane_calls_once_for_all_that_comes_until_the_next_drain_and_then_again() {
         use adit_engine::PeerId;
-        use adit_engine::verbs::{Framing, InnerMtu, Keepalive, PeerSpec};
+        use adit_engine::verbs::PeerSpec;
 
         let config = adit_plane::PlaneConfig {
             tun: None,
@@ -183,15 +183,8 @@ mod tests {
         let wakeup = crate::driver::watch(planes.wakeup().unwrap(), tokio::io::Interest::READABLE);
         let wakeup = wakeup.unwrap();
         let spec = PeerSpec {
-            link: Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1).into()),
-            wire_id: None,
             float: false,
-            framing: Framing::None,
-            decompress: None,
-            fragment: None,
-            keepalive: Keepalive::default(),
-            mtu: InnerMtu::default(),
-            replay_window: 64,
+            ..PeerSpec::plain(Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1).into()))
         };
         let soon = std::time::Duration::from_millis(20);
         for _ in 0..3 {

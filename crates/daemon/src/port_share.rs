@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_connections_of_a_few_networks_keep_nobody_else_out() {
+    fn silent_connections_of_a_few_networks_keep_no_other_network_out() {
         let places = Places::new(MAX_LOOKING);
         let of = |n: u8| IpAddr::from([192, 0, 2, n]);
         let mut held = Vec::new();

@@ -46,6 +46,12 @@ impl Signals {
         Ok(Self(waiting))
     }
 
+    /// Takes none over: none comes.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self(mpsc::channel(1).1)
+    }
+
     /// The next one. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Signal {
         match self.0.recv().await {

@@ -76,6 +76,24 @@ pub struct PeerSpec {
     pub replay_window: u32,
 }
 
+impl PeerSpec {
+    /// A peer of which nothing is configured: it may move, and its packets are of the plainest form.
+    #[must_use]
+    pub fn plain(link: Link) -> Self {
+        Self {
+            link,
+            wire_id: None,
+            float: true,
+            framing: Framing::default(),
+            decompress: None,
+            fragment: None,
+            keepalive: Keepalive::default(),
+            mtu: InnerMtu::default(),
+            replay_window: 64,
+        }
+    }
+}
+
 /// Compression stubs: a peer that asked for a compression header gets the "not compressed" form.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub enum Framing {

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_nobody_accepted_fails() {
+    fn a_piece_that_was_not_accepted_fails() {
         let mut more = counts(1000, 2000);
         more.insert("new".into(), 5);
         assert!(

@@ -523,7 +523,7 @@ fn stock(dir: &Path, store: &Store, port: u16, profile: &Path, words: &[&str]) -
 }
 
 #[test]
-fn stock_openvpn_takes_the_profile_unchanged() {
+fn openvpn_takes_the_profile_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     openvpn(dir, &["--genkey", "tls-crypt-v2-server", "v2.key"]);

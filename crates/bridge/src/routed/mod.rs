@@ -424,7 +424,7 @@ impl Router {
         if is_martian(ip.destination) {
             return Err(Dropped::Martian);
         }
-        if has_source_route(packet, &ip) {
+        if has_garbled_options(packet, &ip) {
             return Err(Dropped::SourceRoute);
         }
         self.route(packet, &ip, from, now).map(Some)
@@ -700,9 +700,9 @@ fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
     headers.saturating_add(packet.cut.size.into()).min(packet.length())
 }
 
-/// Whether an IPv4 packet names the way that it wants to go: it could come around any filter
-/// (RFC 7126 4.3 and 4.4).
-fn has_source_route(packet: &Packet<'_>, ip: &Ip) -> bool {
+/// Whether an IPv4 packet has options that make no sense: they may hide a way that it wants to go, which could lead around
+/// any filter (RFC 7126 4.3 and 4.4). A way that can be read was refused when the packet was parsed.
+fn has_garbled_options(packet: &Packet<'_>, ip: &Ip) -> bool {
     if !ip.source.is_ipv4() {
         return false;
     }
@@ -713,9 +713,7 @@ fn has_source_route(packet: &Packet<'_>, ip: &Ip) -> bool {
         options = match *options {
             [] | [0, ..] => return false,
             [1, ref rest @ ..] => rest,
-            [131 | 137, ..] => return true,
             [_, len, ..] if len >= 2 => options.get(usize::from(len)..).unwrap_or_default(),
-            // Options that make no sense may hide anything.
             [_, ..] => return true,
         };
     }

@@ -553,7 +553,7 @@ fn another_mtu_counts_from_the_next_packet_on() {
 }
 
 #[test]
-fn nobody_is_believed_unasked() {
+fn no_neighbour_is_believed_unasked() {
     for v6 in [false, true] {
         let mut router = router();
         router.arrive(&mut answer(v6), &PLAIN, Side::B, at(0));
@@ -729,7 +729,7 @@ fn what_waits_is_bounded() {
 }
 
 #[test]
-fn scanning_a_network_keeps_nobody_from_being_found() {
+fn scanning_a_network_keeps_no_neighbour_from_being_found() {
     let mut router = router();
     let (a, _) = hosts(true);
     for host in 3..2000u64 {

@@ -9,7 +9,10 @@ enum Block {
     None,
     Paragraph,
     Item,
+    /// Between lines of three backticks.
     Code,
+    /// Lines that begin with four blanks.
+    Indented,
     /// The head of a table comes first, then a line of dashes, then rows.
     TableHead,
     TableRows,
@@ -17,16 +20,38 @@ enum Block {
 
 /// The page without its title and without its table of contents.
 pub(super) fn roff(markdown: &str) -> String {
+    const BEGIN: &str = ".PP\n.RS 2\n.nf\n";
+    const END: &str = ".fi\n.RE\n";
     let mut text = String::new();
     let mut block = Block::None;
+    // Of a block of indented lines: they belong to it only if another one follows.
+    let mut empty = 0;
     for line in markdown.lines() {
+        let indented = line.strip_prefix("    ");
+        if block == Block::Indented {
+            if line.is_empty() {
+                empty += 1;
+                continue;
+            }
+            if let Some(line) = indented {
+                text.push_str(&"\n".repeat(std::mem::take(&mut empty)));
+                text.push_str(&literal(line));
+                text.push('\n');
+                continue;
+            }
+            text.push_str(END);
+            (block, empty) = (Block::None, 0);
+        }
         if line.starts_with("```") {
             let ends = block == Block::Code;
-            text.push_str(if ends { ".fi\n.RE\n" } else { ".PP\n.RS 4\n.nf\n" });
+            text.push_str(if ends { END } else { BEGIN });
             block = if ends { Block::None } else { Block::Code };
         } else if block == Block::Code {
             text.push_str(&literal(line));
             text.push('\n');
+        } else if let (Some(line), Block::None) = (indented, block) {
+            text.push_str(&format!("{BEGIN}{}\n", literal(line)));
+            block = Block::Indented;
         } else if line.is_empty() {
             block = Block::None;
         } else if let Some(heading) = line.strip_prefix("### ") {
@@ -51,6 +76,9 @@ pub(super) fn roff(markdown: &str) -> String {
             text.push_str(&inline(line.trim_start()));
             text.push('\n');
         }
+    }
+    if block == Block::Indented {
+        text.push_str(END);
     }
     text
 }
@@ -159,8 +187,18 @@ mod tests {
         assert_eq!(
             roff(page),
             ".PP\nOne \\fB\\-f\\fR line,\n\\&.two \\fBlines\\fR with a link.\n.SH \"A PART\"\n.IP \\(bu 2\nan item\n\
-             that goes on\n.TP\n\\fBa | b\\fR\none\n.TP\n\\fBc\\fR\ntwo\n.br\nthree\n.PP\n.RS 4\n.nf\n\\&.x \
+             that goes on\n.TP\n\\fBa | b\\fR\none\n.TP\n\\fBc\\fR\ntwo\n.br\nthree\n.PP\n.RS 2\n.nf\n\\&.x \
              \\(aqy\\(aq\n  z\n.fi\n.RE\n.SS \"Small\"\n"
+        );
+    }
+
+    #[test]
+    fn indented_lines_stay_as_they_are_typed() {
+        let page = "Words:\n\n    adit a   one\n    .b\n\n      c\n\n\nWords `x`\n    that go on\n\n    $ d\n";
+        assert_eq!(
+            roff(page),
+            ".PP\nWords:\n.PP\n.RS 2\n.nf\nadit a   one\n\\&.b\n\n  c\n.fi\n.RE\n.PP\nWords \\fBx\\fR\nthat go \
+             on\n.PP\n.RS 2\n.nf\n$ d\n.fi\n.RE\n"
         );
     }
 

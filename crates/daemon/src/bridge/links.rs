@@ -1,7 +1,13 @@
 //! What happens to the interfaces of a bridge while it runs: another MTU, a link that comes and goes.
 
+use std::time::Duration;
+
 use adit_bridge::Side;
+use adit_filter::Nanos;
 use adit_linux::net::Link;
+
+/// How long an interface that was switched on may take to find its link.
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// What was seen last.
 #[derive(Debug, Default)]
@@ -54,6 +60,54 @@ impl Links {
     }
 }
 
+/// Carries the state of links across, as a cable would: the port across from one that has no link is switched off, and
+/// on again when the link is back.
+#[derive(Debug)]
+pub(super) struct Carry {
+    /// The port that is switched off, because the other one has no link.
+    off: Option<Side>,
+    /// Until when a port that was switched on may be without a link.
+    settles: [Option<Nanos>; 2],
+}
+
+impl Carry {
+    /// For ports that may have been switched on just now.
+    pub fn new(now: Nanos) -> Self {
+        Self { off: None, settles: [Some(now.after(SETTLE)); 2] }
+    }
+
+    /// What to do now: switch this port on or off. `running`: whether a port has a link, if that is known.
+    pub fn step(&mut self, now: Nanos, running: [Option<bool>; 2]) -> Option<(Side, bool)> {
+        for (settles, running) in self.settles.iter_mut().zip(running) {
+            if running == Some(true) {
+                *settles = None;
+            }
+        }
+        let has_link = |side: Side| running.get(side.index()).copied().flatten();
+        if let Some(off) = self.off {
+            return (has_link(off.other()) == Some(true)).then_some((off, true));
+        }
+        Side::BOTH.into_iter().find_map(|side| {
+            let settles = self.settles.get(side.index()).copied().flatten();
+            let lost = has_link(side) == Some(false) && settles.is_none_or(|until| now >= until);
+            lost.then_some((side.other(), false))
+        })
+    }
+
+    /// It was done.
+    pub fn switched(&mut self, now: Nanos, side: Side, on: bool) {
+        self.off = (!on).then_some(side);
+        if let Some(settles) = self.settles.get_mut(side.index()) {
+            *settles = on.then(|| now.after(SETTLE));
+        }
+    }
+
+    /// The port that is switched off.
+    pub fn off(&self) -> Option<Side> {
+        self.off
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,14 +117,10 @@ mod tests {
             index: 1,
             name: "eth1".into(),
             mtu,
-            txqueuelen: 1000,
             up: true,
             running,
-            mac: None,
             ethernet: true,
-            master: None,
-            lower: None,
-            macvlan: false,
+            ..Link::default()
         }
     }
 
@@ -102,5 +152,64 @@ mod tests {
             News { mtu: false, link: true },
             "a link that is down from the start is said"
         );
+    }
+
+    /// What is done, at these seconds, with these links.
+    fn steps(carry: &mut Carry, looks: &[(u64, bool, bool)]) -> Vec<Option<(Side, bool)>> {
+        let step = |(second, a, b): &(u64, bool, bool)| {
+            let now = Nanos(second * 1_000_000_000);
+            let done = carry.step(now, [Some(*a), Some(*b)]);
+            if let Some((side, on)) = done {
+                carry.switched(now, side, on);
+            }
+            done
+        };
+        looks.iter().map(step).collect()
+    }
+
+    #[test]
+    fn a_lost_link_is_carried_across_and_back() {
+        for (lost, across) in [(Side::A, Side::B), (Side::B, Side::A)] {
+            let mut carry = Carry::new(Nanos(0));
+            let mut seen = |second: u64, there: bool, back: bool| {
+                let (a, b) = if lost == Side::A { (there, back) } else { (back, there) };
+                steps(&mut carry, &[(second, a, b)])[0]
+            };
+            assert_eq!(seen(1, false, false), None, "both need a moment after a start");
+            assert_eq!(seen(1, true, true), None);
+            assert_eq!(seen(2, false, true), Some((across, false)));
+            // The other one is without a link by our own doing.
+            assert_eq!(seen(3, false, false), None);
+            assert_eq!(seen(4, true, false), Some((across, true)));
+            // It needs a moment to find its link, which is not carried back.
+            assert_eq!(seen(5, true, false), None);
+            assert_eq!(seen(13, true, false), None);
+            assert_eq!(seen(13, true, true), None);
+            assert_eq!(seen(14, true, true), None);
+            assert_eq!(seen(15, true, false), Some((lost, false)), "lost again, at the other side");
+        }
+    }
+
+    #[test]
+    fn a_link_that_does_not_come_back_is_carried_the_other_way() {
+        let mut carry = Carry::new(Nanos(0));
+        let done = steps(&mut carry, &[(11, false, true), (12, false, false), (20, true, false)]);
+        assert_eq!(done, [Some((Side::B, false)), None, Some((Side::B, true))]);
+        // B has lost its own meanwhile.
+        let done = steps(&mut carry, &[(29, true, false), (30, true, false), (31, false, false)]);
+        assert_eq!(done, [None, Some((Side::A, false)), None]);
+        assert_eq!(carry.off(), Some(Side::A));
+        assert_eq!(steps(&mut carry, &[(99, false, true)]), [Some((Side::A, true))]);
+        assert_eq!(carry.off(), None);
+    }
+
+    #[test]
+    fn of_a_port_of_which_nothing_is_known_nothing_is_carried() {
+        let mut carry = Carry::new(Nanos(0));
+        let later = Nanos(60_000_000_000);
+        assert_eq!(carry.step(later, [None, Some(true)]), None);
+        assert_eq!(carry.step(later, [None, None]), None);
+        carry.switched(later, Side::B, false);
+        assert_eq!(carry.step(later, [None, Some(false)]), None);
     }
 }

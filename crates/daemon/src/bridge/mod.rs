@@ -14,10 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use adit_bridge::PortSpec;
-use adit_bridge::{Bridge, MAX_WORKERS, Policy, Side, StartError};
+use adit_bridge::{Bridge, Drop, MAX_WORKERS, Policy, Side, StartError};
+use adit_filter::Nanos;
+use adit_linux::clock;
+use adit_linux::net::{NetChange, NetErrorKind, NetWatch};
 use adit_linux::notify::Notifier;
 use adit_linux::privileges::{Capability, confine_worker};
 pub use routed::{NeighbourArg, PortAddress, RouteArg, RoutedOptions};
+use serde::{Deserialize, Serialize};
 pub use settings::BRIDGE_KEYS;
 use tokio::io::Interest;
 use tokio::time::MissedTickBehavior;
@@ -32,7 +36,7 @@ use crate::rights::{self, Wanted};
 use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{log, say, workers};
-use links::Links;
+use links::{Carry, Links};
 use opening::Ports;
 pub(crate) use ports::Opener;
 use routed::Routed;
@@ -62,6 +66,8 @@ pub struct BridgeOptions {
     pub mtu: Option<u32>,
     /// Let the host's stack see what the ports receive, and answer.
     pub share_with_host: bool,
+    /// What becomes of a port when the other one loses its link.
+    pub link_state: LinkState,
     /// The name in `adit status` and of the control socket; `None`: made of the ports' names.
     pub name: Option<String>,
     /// A folder for the control socket instead of /run/adit.
@@ -70,6 +76,17 @@ pub struct BridgeOptions {
     pub user: Option<String>,
     /// Adds to the log.
     pub verbose: u8,
+}
+
+/// What becomes of a port when the other one loses its link.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkState {
+    /// Nothing.
+    #[default]
+    Ignore,
+    /// It is switched off until the link is back.
+    Carry,
 }
 
 impl BridgeOptions {
@@ -96,14 +113,31 @@ impl BridgeOptions {
             workers,
             mtu: self.mtu,
             share_with_host: self.share_with_host,
+            carry_link: self.link_state == LinkState::Carry,
             control: places.run.join(format!("{instance}.sock")),
         })
     }
 }
 
+/// Switches the ports of a bridge that does not run off, so that the host's own stack sees neither network. Not those that
+/// it shares with the host, and no TAPs, which are gone with the bridge.
+pub fn switch_off(options: &BridgeOptions) -> ExitCode {
+    logged(options, switch_ports_off)
+}
+
 /// Runs a bridge until it is told to end.
 pub fn run(options: &BridgeOptions) -> ExitCode {
-    match start(options) {
+    logged(options, start)
+}
+
+/// Does this with a log, which has the fault, too.
+fn logged(
+    options: &BridgeOptions,
+    act: impl FnOnce(&BridgeOptions) -> Result<(), Fault>,
+) -> ExitCode {
+    let started = log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
+        .map_err(|error| Fault::environment(format!("cannot log: {error}")));
+    match started.and_then(|()| act(options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
             log::error(&fault.to_string());
@@ -112,9 +146,25 @@ pub fn run(options: &BridgeOptions) -> ExitCode {
     }
 }
 
+fn switch_ports_off(options: &BridgeOptions) -> Result<(), Fault> {
+    if options.share_with_host {
+        return Ok(());
+    }
+    crate::openvpn::runtime()?.block_on(async {
+        let net = ports::open_net()?;
+        for spec in &options.ports {
+            let PortSpec::Existing(name) = spec else { continue };
+            match net.link(name).await {
+                Err(error) if error.kind() == NetErrorKind::NotFound => continue,
+                _ => ports::switch(&net, name, false).await?,
+            }
+            say!(1, "{name}: switched off: no bridge runs");
+        }
+        Ok(())
+    })
+}
+
 fn start(options: &BridgeOptions) -> Result<(), Fault> {
-    log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
-        .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
     let instance = options.instance()?;
     let workers = workers::of_server(options.workers, None)?.min(MAX_WORKERS as u16);
     let workers = workers.max(1);
@@ -144,6 +194,8 @@ async fn serve(
         Some(options) => Some(Routed::open(options, &ports, &opener).await?),
         None => None,
     };
+    // Without it, what happens to interfaces is noticed a moment later.
+    let watch = NetWatch::open().ok();
     let control = Server::open(&duty.control)?;
     let mut signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
@@ -162,9 +214,20 @@ async fn serve(
     let bridge = Bridge::start(ports, &policy, usize::from(duty.workers), confine_worker)
         .map_err(refused)?;
     let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
-    let links = Links::default();
-    let mut running =
-        Running { bridge, opener, rules, routed, instance, missing: [false; 2], links };
+    let (links, missing) = (Links::default(), [false; 2]);
+    let carry = duty.carry_link.then(|| Carry::new(Nanos(clock::boottime())));
+    let mut running = Running {
+        bridge,
+        opener,
+        rules,
+        routed,
+        instance,
+        missing,
+        links,
+        carry,
+        watch,
+        told_of_tags: false,
+    };
     let [a, b] = &options.ports;
     say!(1, "the bridge is up: {a} and {b}, {passes}");
     running.warn_of_unseen();
@@ -174,6 +237,7 @@ async fn serve(
         let _ = notifier.ready(&format!("bridging {a} and {b}"));
     }
     let ended = running.run(control, &mut signals, notifier.as_ref()).await;
+    running.let_go().await;
     if let Some(notifier) = &notifier {
         let _ = notifier.stopping();
     }
@@ -216,6 +280,19 @@ struct Running {
     /// Which ports are to be looked for.
     missing: [bool; 2],
     links: Links,
+    /// Of a bridge that carries the state of links across.
+    carry: Option<Carry>,
+    /// It was said that tagged frames are too long.
+    told_of_tags: bool,
+    watch: Option<NetWatch>,
+}
+
+/// The next change of the machine's interfaces.
+async fn change(watch: &mut Option<NetWatch>) -> NetChange {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Running {
@@ -262,12 +339,15 @@ impl Running {
                         ready.clear_ready();
                     }
                     self.notice_losses()?;
+                    self.look_at_links().await;
                 }
                 fault = self.opener.lost() => return Err(fault),
                 _ = again.tick(), if missing => self.look_again().await,
+                changed = change(&mut self.watch) => self.changed(changed).await,
                 _ = sweep.tick() => {
                     self.check_workers()?;
                     self.look_at_links().await;
+                    self.warn_of_tags();
                     self.sweep().await;
                 }
                 _ = alive.tick(), if watchdog.is_some() => {
@@ -343,14 +423,53 @@ impl Running {
         }
     }
 
+    /// Says once that frames with tags do not fit, and what to do.
+    fn warn_of_tags(&mut self) {
+        if self.told_of_tags {
+            return;
+        }
+        let totals = self.bridge.totals();
+        for (side, totals) in Side::BOTH.into_iter().zip(&totals.sides) {
+            if totals.drops.get(Drop::Tags as usize).is_some_and(|count| *count > 0) {
+                self.told_of_tags = true;
+                let (to, [a, b]) =
+                    (self.opener.spec(side.other()), Side::BOTH.map(|side| self.opener.spec(side)));
+                tracing::warn!(
+                    "{}: frames with VLAN tags dropped: too long for its MTU: make that of {} and {} larger by 8 bytes",
+                    to.name(),
+                    a.name(),
+                    b.name()
+                );
+            }
+        }
+    }
+
+    /// Looks at once at what may concern a port: that the host is kept out of one that is back must not wait.
+    async fn changed(&mut self, change: NetChange) {
+        let missing = self.missing.contains(&true);
+        let is_port = |index: u32| self.bridge.ports().iter().any(|port| port.index == index);
+        match change {
+            NetChange::Route(..) => return,
+            NetChange::Link(index) if !missing && !is_port(index) => return,
+            NetChange::Link(_) | NetChange::Unknown => {}
+        }
+        if missing {
+            self.look_again().await;
+        }
+        self.look_at_links().await;
+    }
+
     /// Follows what happens to the interfaces: their MTU, and whether they have a link.
     async fn look_at_links(&mut self) {
-        for side in Side::BOTH {
+        let mut running = [None; 2];
+        for (side, running) in Side::BOTH.into_iter().zip(&mut running) {
             if self.missing.get(side.index()).is_some_and(|missing| *missing) {
                 self.links.forget(side);
+                *running = Some(false);
                 continue;
             }
             let Some(link) = self.opener.link(side).await else { continue };
+            *running = Some(link.running);
             let news = self.links.see(side, &link);
             if news.mtu
                 && let Some(routed) = &self.routed
@@ -360,6 +479,36 @@ impl Running {
             for line in self.links.lines(side, &link, news, self.routed.is_some()) {
                 tracing::warn!("{line}");
             }
+        }
+        self.carry(running).await;
+    }
+
+    /// Carries the state of links across.
+    async fn carry(&mut self, running: [Option<bool>; 2]) {
+        let Some(carry) = &mut self.carry else { return };
+        let now = Nanos(clock::boottime());
+        let Some((side, on)) = carry.step(now, running) else { return };
+        let (port, other) = (self.opener.spec(side), self.opener.spec(side.other()));
+        match self.opener.switch(side, on).await {
+            Ok(()) => {
+                carry.switched(now, side, on);
+                match on {
+                    true => say!(1, "{port}: switched on: {other} has its link back"),
+                    false => tracing::warn!("{port}: switched off: {other} has no link"),
+                }
+            }
+            // It may just have vanished, and is tried again.
+            Err(fault) => tracing::debug!("{fault}"),
+        }
+    }
+
+    /// Leaves no port switched off.
+    async fn let_go(&mut self) {
+        let off = self.carry.as_ref().and_then(Carry::off);
+        if let Some(side) = off.filter(|side| self.missing.get(side.index()) == Some(&false))
+            && let Err(fault) = self.opener.switch(side, true).await
+        {
+            tracing::warn!("{fault}");
         }
     }
 
@@ -408,6 +557,12 @@ impl Running {
                     if let Some(missing) = self.missing.get_mut(side.index()) {
                         *missing = false;
                     }
+                    if let Some(carry) = &mut self.carry
+                        && carry.off() == Some(side)
+                    {
+                        // It was switched on when it was opened.
+                        carry.switched(Nanos(clock::boottime()), side, true);
+                    }
                     say!(1, "{} is back", self.opener.spec(side));
                 }
                 Ok(None) => {}
@@ -416,3 +571,6 @@ impl Running {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -87,6 +87,17 @@ impl Ports {
         opened.map(|opened| self.take_over(side, opened, &mut descriptors)).transpose()
     }
 
+    /// Switches a port on or off.
+    pub async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
+        match &self.opener {
+            Opening::Own(opener) => opener.switch(side, on).await,
+            Opening::Helper(helper) => {
+                helper.ask(Request::SwitchPort { side: side.into(), on }).await.map(drop)?;
+                Ok(())
+            }
+        }
+    }
+
     fn take_over(
         &self,
         side: Side,

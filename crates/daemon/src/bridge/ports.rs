@@ -81,6 +81,13 @@ impl Opener {
         self.open(&spec, None).await.map(Some)
     }
 
+    /// Switches a port on or off.
+    pub async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
+        let [a, b] = &self.specs;
+        let name = if side == Side::A { a.name() } else { b.name() };
+        switch(&self.net, name, on).await
+    }
+
     /// The interface of a port that must exist.
     async fn existing(&self, spec: &PortSpec) -> Result<Option<Link>, Fault> {
         let PortSpec::Existing(name) = spec else { return Ok(None) };
@@ -141,6 +148,11 @@ impl Opener {
                 // First: the host must not answer the first frame either.
                 if let Some(guard) = &mut self.guard {
                     guard.add(name).map_err(|e| unguarded(&e))?;
+                    if let Some(error) = guard.take_gap() {
+                        tracing::warn!(
+                            "{name}: when it vanishes and is back, the host sees it until the bridge has opened it: {error}"
+                        );
+                    }
                 }
                 Port::existing(name, link.index, self.workers).map_err(|e| fault(&e))?
             }
@@ -170,6 +182,16 @@ impl Opener {
             Fault::operator(format!("tap:{name}: {e}; choose another --mtu (68 to 65521)"))
         })?;
         Ok(port)
+    }
+}
+
+/// Switches an interface on or off.
+pub(super) async fn switch(net: &Net, name: &str, on: bool) -> Result<(), Fault> {
+    let failed = |error| Fault::environment(format!("{name}: not switched: {error}"));
+    let link = net.link(name).await.map_err(failed)?;
+    match on {
+        true => net.set_up(link.index).await.map_err(failed),
+        false => net.set_down(link.index).await.map_err(failed),
     }
 }
 
@@ -226,14 +248,10 @@ mod tests {
             index,
             name: name.into(),
             mtu: 1500,
-            txqueuelen: 1000,
             up: true,
             running: true,
-            mac: None,
             ethernet: true,
-            master: None,
-            lower: None,
-            macvlan: false,
+            ..Link::default()
         }
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use adit_bridge::Policy;
 use adit_filter::lang::Summary;
-use adit_filter::ruleset::{Family, Table};
 use adit_filter::{Firewall, Nanos};
 use adit_linux::clock;
 
@@ -71,12 +70,7 @@ impl Rules {
 
     /// What passes although no rule sees it, in a bridge that forwards frames.
     pub fn unseen(&self) -> Option<String> {
-        let filter = self.firewall().filter();
-        let mut tables = filter.ruleset().tables.iter();
-        let sees = |table: &Table| {
-            table.family == Family::Bridge && table.chains.iter().any(|chain| chain.base.is_some())
-        };
-        (!tables.any(sees)).then(|| {
+        (!self.firewall().filter().sees_frames()).then(|| {
             format!(
                 "{}: no bridge table: frames that are no IP pass without a rule: ARP, PPPoE, MPLS and all others",
                 self.file.display()

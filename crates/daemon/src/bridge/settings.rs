@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{BridgeOptions, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions};
+use super::{
+    BridgeOptions, LinkState, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
+};
 use crate::fault::Fault;
 use crate::helper::files;
 use crate::managed::Key;
@@ -33,11 +35,13 @@ struct Raw {
     #[serde(default)]
     share_with_host: bool,
     #[serde(default)]
+    link_state: LinkState,
+    #[serde(default)]
     user: Option<String>,
 }
 
 /// The keys of the file, in the order of the manual page.
-pub const BRIDGE_KEYS: [Key; 11] = [
+pub const BRIDGE_KEYS: [Key; 12] = [
     Key {
         name: "ports",
         comment: "The two ports: an interface that exists, or `tap:NAME` for a TAP device to be made.",
@@ -111,6 +115,14 @@ pub const BRIDGE_KEYS: [Key; 11] = [
         restart: true,
     },
     Key {
+        name: "link-state",
+        comment: "\"carry\": where one port loses its link, the other one is switched off until the link is back, so that both \
+                  ends notice at once. \"ignore\": nothing is done.",
+        example: r#""carry""#,
+        default: Some("\"ignore\""),
+        restart: true,
+    },
+    Key {
         name: "user",
         comment: "Run as this user once everything is open.",
         example: r#""adit""#,
@@ -136,14 +148,7 @@ impl BridgeOptions {
     /// # Errors
     /// What is wrong with it, with its line.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
-        let raw: Raw = toml::from_str(text).map_err(|error| {
-            let line = error
-                .span()
-                .and_then(|span| text.get(..span.start))
-                .map_or(1, |before| before.matches('\n').count().saturating_add(1));
-            let message = error.message().trim();
-            Fault::operator(format!("{} line {line}: {message}", path.display()))
-        })?;
+        let raw: Raw = toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))?;
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let folder = path.parent().unwrap_or(Path::new(""));
         raw.options(name, folder)
@@ -180,6 +185,9 @@ impl Raw {
         if !self.routed && of_router > 0 {
             return Err("addresses, routes and neighbours are for routed = true".into());
         }
+        if self.routed && self.link_state == LinkState::Carry {
+            return Err("link-state = \"carry\" is not for routed = true: a router's networks have links of their own".into());
+        }
         if let Some(mtu) = self.mtu.filter(|mtu| !(68..=65_521).contains(mtu)) {
             return Err(format!("mtu {mtu}: write a number from 68 to 65521"));
         }
@@ -190,6 +198,7 @@ impl Raw {
             workers: self.workers,
             mtu: self.mtu,
             share_with_host: self.share_with_host,
+            link_state: self.link_state,
             name,
             dir: None,
             user: self.user,
@@ -210,7 +219,9 @@ mod tests {
     #[test]
     fn every_key_is_in_the_table_and_its_example_can_be_read() {
         let mut text = String::from("routed = true\n");
-        for key in BRIDGE_KEYS.iter().filter(|key| !["routed", "relay"].contains(&key.name)) {
+        for key in
+            BRIDGE_KEYS.iter().filter(|key| !["routed", "relay", "link-state"].contains(&key.name))
+        {
             text.push_str(&format!("{} = {}\n", key.name, key.example));
         }
         let options = read(&text).unwrap();
@@ -229,6 +240,11 @@ mod tests {
         }
         let least = read("ports = [\"a\", \"tap:b\"]\nrelay = true\n").unwrap();
         assert!(least.rules.is_none() && least.routed.is_none() && !least.share_with_host);
+        assert_eq!(least.link_state, LinkState::Ignore);
+        let key = BRIDGE_KEYS.iter().find(|key| key.name == "link-state").unwrap();
+        let carries =
+            format!("ports = [\"a\", \"b\"]\nrelay = true\n{} = {}\n", key.name, key.example);
+        assert_eq!(read(&carries).unwrap().link_state, LinkState::Carry);
     }
 
     #[test]
@@ -251,6 +267,15 @@ mod tests {
                 "addresses: write",
             ),
             ("ports = [\"a\", \"b\"]\nrelay = true\nmtu = 1\n", "68 to 65521"),
+            (
+                "ports = [\"a\", \"b\"]\nrelay = true\nlink-state = \"x\"\n",
+                "line 3: unknown variant `x`",
+            ),
+            (
+                "ports = [\"a\", \"b\"]\nrelay = true\nrouted = true\naddresses = [\"a=10.0.0.1/24\"]\n\
+                 link-state = \"carry\"\n",
+                "is not for routed",
+            ),
         ] {
             let wrong = read(text).unwrap_err();
             assert!(wrong.starts_with("/etc/adit/bridge/office.toml"), "{wrong}");

@@ -6,7 +6,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -283,6 +283,7 @@ impl Client {
             stream: false,
             network: Network::new(options.allow_recursive),
             relay: None,
+            proxy: None,
             tls: String::new(),
             routing: None,
             past: Counters::default(),
@@ -338,6 +339,8 @@ struct Running<E: Drives> {
     network: Network,
     /// The proxy's address for datagrams, if they go through one.
     relay: Option<SocketAddr>,
+    /// Where the stream that was dialled last goes: the server, or the proxy before it.
+    proxy: Option<IpAddr>,
     tls: String,
     /// Why the machine's rules and routes are not those that the tunnel asks for.
     routing: Option<String>,
@@ -432,6 +435,7 @@ impl<E: Drives> Running<E> {
         let event = match news {
             News::Dialling(remote) => {
                 hooks.dialling(remote);
+                self.proxy = Some(remote.ip());
                 // Its packets must not enter the tunnel that it is to carry.
                 self.host.keep_reachable(remote.ip()).await;
                 return Ok(None);
@@ -463,7 +467,10 @@ impl<E: Drives> Running<E> {
             ClientEvent::Updated(tunnel) => self.updated(*tunnel, hooks).await?,
             ClientEvent::Rekeyed { .. } => self.key_since = now(),
             ClientEvent::Path(path) => self.path = path,
-            ClientEvent::Restarting(_) => self.down().await,
+            ClientEvent::Restarting(_) => {
+                self.down().await;
+                self.session_ended();
+            }
             ClientEvent::Stopped(stop) => return Ok(Some(stop)),
             ClientEvent::ServerAnswered(..)
             | ClientEvent::Unreachable(..)
@@ -480,6 +487,7 @@ impl<E: Drives> Running<E> {
         notes.iter().for_each(|note| tracing::warn!("{note}"));
         self.driver.access().remember();
         let applied = self.host.apply(&plan).await?;
+        self.keep_proxy_reachable().await;
         self.redirected(&plan, hooks);
         self.driver.worked();
         if let Applied::Changed(notes) = &applied {
@@ -495,6 +503,19 @@ impl<E: Drives> Running<E> {
         self.path = PathReport::default();
         self.tunnel = Some(tunnel);
         Ok(())
+    }
+
+    /// A proxy may relay datagrams at another address than that of the connection which keeps the relay open. The plan
+    /// is about the relay.
+    async fn keep_proxy_reachable(&mut self) {
+        let Some((relay, proxy)) = self.relay.map(|relay| relay.ip()).zip(self.proxy) else {
+            return;
+        };
+        if relay != proxy {
+            self.host.keep_reachable(proxy).await;
+            // It is the relay whose path is followed.
+            self.host.keep_reachable(relay).await;
+        }
     }
 
     /// The session goes on: only what differs is touched.

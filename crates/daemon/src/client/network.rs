@@ -31,9 +31,11 @@ const RECURSION_LOG: Duration = Duration::from_secs(60);
 pub(super) struct Network {
     allow_recursive: bool,
     own: Option<OwnTransport>,
-    /// Our end of the transport.
-    local: Option<SocketAddr>,
+    /// Our end of the connection that the path depends on.
+    connection: Option<SocketAddr>,
     pings_left: u8,
+    /// A session was up when the machine slept: if it ends now, the next one begins without a wait.
+    woke: bool,
     /// When the connection is looked at, and the packets received until the path changed.
     check: Option<(tokio::time::Instant, u64)>,
     ticked: Instant,
@@ -46,8 +48,9 @@ impl Network {
         Self {
             allow_recursive,
             own: None,
-            local: None,
+            connection: None,
             pings_left: 0,
+            woke: false,
             check: None,
             ticked: now(),
             recursive: (0, None),
@@ -62,6 +65,7 @@ impl Network {
             self.pings_left -= 1;
             Tick::Ping
         } else {
+            self.woke = false;
             Tick::Quiet
         }
     }
@@ -119,7 +123,7 @@ impl<E: Drives> Running<E> {
         let stream = dialled.link.is_stream();
         // A relay to a proxy has a socket of its own.
         let direct = dialled.hop == dialled.link.remote();
-        self.network.local = Some(dialled.local);
+        self.network.connection = dialled.connection;
         self.network.own = Some(OwnTransport {
             remote: dialled.hop,
             local_port: direct.then_some(dialled.local.port()),
@@ -136,9 +140,21 @@ impl<E: Drives> Running<E> {
     /// The way to the server is another one, or is back.
     pub(super) fn path_is_back(&mut self, sources: &[IpAddr]) {
         say!(1, "network: the path to the server changed");
-        let local = self.network.local.map(|local| local.ip());
-        let stale = self.stream && local.is_some_and(|local| !sources.contains(&local));
+        let own = self.network.connection.map(|own| own.ip());
+        let stale = own.is_some_and(|own| !sources.contains(&own));
+        if stale && self.relay.is_some() {
+            say!(1, "network: the proxy relays nothing from the new address: connecting again");
+            self.driver.act(|engine, now, out| engine.restart(now, out));
+        }
         self.path_changed(stale);
+    }
+
+    /// The session has ended. The first one that ends after sleep was silent for too long, and the wait that keeps
+    /// clients from dialling a dead server again and again is of no use to it.
+    pub(super) fn session_ended(&mut self) {
+        if std::mem::take(&mut self.network.woke) {
+            self.driver.act(|engine, now, out| engine.path_changed(now, false, out));
+        }
     }
 
     pub(super) fn path_is_lost(&mut self, alternative: bool) {
@@ -193,6 +209,7 @@ impl<E: Drives> Running<E> {
         match self.network.on_tick(now(), self.tick) {
             Tick::Resumed => {
                 say!(1, "network: resumed after a pause of this machine or process");
+                self.network.woke = self.peer.is_some();
                 self.path_changed(false);
             }
             Tick::Ping => self.ping(),

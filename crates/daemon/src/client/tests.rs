@@ -1,5 +1,7 @@
 //! A client after sleep, from the reading of the clock to the first packet of the next attempt.
 
+mod slept;
+
 use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::Arc;
@@ -78,17 +80,7 @@ fn waits_and_wakes() {
     let mut watched = Watched { lost: Arc::clone(&lost), end: Arc::clone(&end) };
     let client = std::thread::spawn(move || {
         crate::openvpn::runtime().unwrap().block_on(async {
-            let options = Options {
-                engine: config.into(),
-                dial: DialSettings::default(),
-                listen: None,
-                device: Device::Null,
-                early: None,
-                persist_tun: true,
-                control: None,
-                allow_recursive: false,
-                tick: Duration::from_millis(500),
-            };
+            let options = options(config, Device::Null, Duration::from_millis(500));
             Client::open(options).unwrap().run(&mut watched).await.unwrap()
         })
     });
@@ -108,6 +100,20 @@ fn waits_and_wakes() {
     assert!(heard(Duration::from_secs(30)), "it dials when the machine wakes up");
     end.store(true, SeqCst);
     assert_eq!(client.join().unwrap(), Ended::Asked);
+}
+
+fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
+    Options {
+        engine: config.into(),
+        dial: DialSettings::default(),
+        listen: None,
+        device,
+        early: None,
+        persist_tun: true,
+        control: None,
+        allow_recursive: false,
+        tick,
+    }
 }
 
 #[test]

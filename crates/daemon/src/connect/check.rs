@@ -35,6 +35,10 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long one size of echo request is tried.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The same for the tunnel's own MTU. Packets that the path does not carry whole leave when the search for its MTU has
+/// ended, which begins two seconds after the session.
+const PATIENCE_FOR_MTU: Duration = Duration::from_secs(5);
+
 /// Sizes of packets tried for the MTU stage, after the tunnel's own MTU.
 const SIZES: [usize; 4] = [1400, 1300, 1200, 1000];
 
@@ -364,7 +368,8 @@ impl Checker {
             self.mtu_found(size, mtu);
             return Next::End;
         }
-        if now().since(probe.since) >= PATIENCE {
+        let patience = if size == probe.mtu { PATIENCE_FOR_MTU } else { PATIENCE };
+        if now().since(probe.since) >= patience {
             if size == SMALL {
                 let to = probe.to;
                 self.fail(
@@ -568,5 +573,35 @@ mod tests {
         assert_eq!(checker.tick(&traffic(1700)), Next::End);
         let names: Vec<_> = checker.findings.iter().map(|f| (f.stage, f.ok)).collect();
         assert_eq!(names, [(Stage::Push, true), (Stage::Data, true), (Stage::Mtu, true)]);
+    }
+
+    #[test]
+    fn the_tunnels_own_size_is_tried_until_the_path_is_known() {
+        let mut checker = Checker::new(false);
+        up(&mut checker);
+        assert_eq!(checker.tick(&traffic(100)), Next::GoOn);
+        let mut tried_for = |time: Duration| {
+            let since = now().as_nanos().saturating_sub(u64::try_from(time.as_nanos()).unwrap());
+            checker.probe.as_mut().unwrap().since = Instant::from_nanos(since);
+            checker.tick(&traffic(100))
+        };
+        let after_the_search = Duration::from_secs(4);
+        assert!(matches!(tried_for(after_the_search), Next::Send(packet) if packet.len() == 1500));
+        assert_eq!(tried_for(PATIENCE_FOR_MTU), Next::GoOn);
+        assert!(matches!(tried_for(PATIENCE / 2), Next::Send(packet) if packet.len() == 1400));
+        assert_eq!(tried_for(PATIENCE), Next::GoOn);
+    }
+
+    #[test]
+    fn a_tunnel_that_is_too_large_is_told_with_the_setting_of_each_server() {
+        let mut checker = Checker::new(false);
+        up(&mut checker);
+        checker.mtu_found(1300, 1500);
+        let finding = checker.findings.last().unwrap();
+        assert_eq!((finding.stage, finding.ok), (Stage::Mtu, false));
+        for setting in ["'mtu = 1300' into server.toml", "'tun-mtu 1300' into both"] {
+            assert!(finding.detail.contains(setting), "{}", finding.detail);
+        }
+        assert!(crate::managed::KEYS.iter().any(|key| key.name == "mtu"));
     }
 }

@@ -226,7 +226,8 @@ enum Dns {
     Machine,
 }
 
-/// What goes through the tunnel, as one clause. "All traffic" means both families and DNS.
+/// What goes through the tunnel, as one clause. "All traffic" means both families and DNS; whose name servers are in use
+/// is a clause of its own.
 fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     use Captured::{Blocked, ByRoutes, No, Tunnel};
     let routes = match routes {
@@ -262,10 +263,13 @@ fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     if lan {
         clause.push_str(", the local network stays outside");
     }
-    if dns == Dns::Machine {
-        clause.push_str(", the name servers are the machine's own");
-    }
     clause
+}
+
+/// What is said of a tunnel that is up.
+fn connected(inside: &str, device: Option<&str>, cipher: &str, reach: &str, dns: &str) -> String {
+    let device = device.unwrap_or("no device");
+    format!("connected: {inside} on {device}, {cipher}, {reach}, DNS: {dns}")
 }
 
 /// Networks of the tunnel that this machine has already: hosts in them are reached by one of the two only.
@@ -410,14 +414,9 @@ impl Hooks for Narrator<'_> {
             let dns = if self.dns.covers_all() { Dns::Tunnel } else { Dns::Machine };
             reach(report.capture, dns, routes.allow_lan, count)
         };
-        say!(
-            1,
-            "connected: {} on {}, {}, {reach}, DNS: {}",
-            inside.join(" and "),
-            report.device.unwrap_or("no device"),
-            tunnel.cipher.map_or("no cipher", |cipher| cipher.name()),
-            self.shown_dns(tunnel),
-        );
+        let cipher = tunnel.cipher.map_or("no cipher", |cipher| cipher.name());
+        let (inside, dns) = (inside.join(" and "), self.shown_dns(tunnel));
+        say!(1, "{}", connected(&inside, report.device, cipher, &reach, &dns));
     }
 
     fn tick(&mut self, traffic: &Traffic) -> client::Next {
@@ -478,9 +477,26 @@ mod tests {
         assert_eq!(reach(split, Dns::Machine, false, 2), "2 routes");
         assert_eq!(
             reach(blocked, Dns::Machine, true, 0),
-            "IPv4 traffic goes through it, IPv6 is blocked, the local network stays outside, the \
-             name servers are the machine's own"
+            "IPv4 traffic goes through it, IPv6 is blocked, the local network stays outside"
         );
+    }
+
+    #[test]
+    fn whose_name_servers_are_used_is_said_once() {
+        for (captured, lan) in
+            [(Captured::No, false), (Captured::Tunnel, false), (Captured::Tunnel, true)]
+        {
+            let capture = Capture { ipv4: captured, ipv6: captured };
+            for (dns, own) in
+                [(Dns::Machine, "this machine's own (--dns off)"), (Dns::Tunnel, "10.8.0.1")]
+            {
+                let reach = reach(capture, dns, lan, 2);
+                let line = connected("10.8.0.2/24", Some("tun0"), "AES-256-GCM", &reach, own);
+                let told = line.matches("DNS").count() + line.matches("name server").count();
+                assert_eq!(told, 1, "{line}");
+                assert_eq!(line.matches("own").count(), own.matches("own").count(), "{line}");
+            }
+        }
     }
 
     #[test]

@@ -113,6 +113,9 @@ pub struct FlowReport {
     /// VLANs that it is in, the outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<u16>,
+    /// In a server: the names of the clients that it is from and to, empty where it is none. Without either, nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<String>,
     /// What it waits for.
     pub state: String,
     /// Seconds since its first packet.

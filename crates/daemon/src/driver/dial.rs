@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use adit_engine::{Family, Target};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::names::Access;
@@ -34,6 +35,16 @@ pub enum ResolveRetry {
     For(Duration),
     /// Go on for ever.
     Forever,
+}
+
+/// A name lookup under way; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Lookup(pub(super) JoinHandle<()>);
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Which of a name's addresses is next.

@@ -29,9 +29,9 @@ use adit_linux::tcp::TcpStream;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 pub use backend::{Arrival, Backend};
+use dial::Lookup;
 pub(crate) use dial::resolve;
 pub use dial::{AddressBook, Remembered, ResolveRetry};
 pub(crate) use names::Access;
@@ -403,10 +403,15 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                 }
             }
             StreamNews::Connected(Ok(Way::Stream(stream))) => self.connected(stream),
-            StreamNews::Connected(Ok(Way::Relay(relay))) => {
+            StreamNews::Connected(Ok(Way::Relay(mut relay))) => {
+                let ended = relay.ended();
                 let dialled = self.sockets.dial_by(relay, &self.backend);
+                if let (Ok(dialled), Some(ended)) = (&dialled, ended) {
+                    self.streams.watch_relay(dialled.link, ended);
+                }
                 self.dialled(dialled);
             }
+            StreamNews::RelayEnded(link) => self.feed(Input::LinkDown(link)),
             StreamNews::Connected(Err(problem)) => self.dial_failed(problem),
         }
     }
@@ -429,10 +434,12 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     fn connected(&mut self, stream: TcpStream) {
         let served = stream.peer_addr().and_then(|peer| {
             let link = self.stream_link(peer);
+            let local = stream.local_addr()?;
             let dialled = Dialled {
                 link,
                 hop: peer,
-                local: stream.local_addr()?,
+                local,
+                connection: Some(local),
                 bound: self.sockets.dial_settings().bind_streams,
                 descriptor: stream.as_fd().as_raw_fd(),
                 buffers: None,
@@ -559,16 +566,6 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             Some(id) => self.sockets.hang_up(id, &self.backend),
             None => self.backend.remove_stream(link),
         }
-    }
-}
-
-/// A name lookup under way; dropping it ends it.
-#[derive(Debug)]
-struct Lookup(JoinHandle<()>);
-
-impl Drop for Lookup {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Dialled {
     pub hop: SocketAddr,
     /// Our end.
     pub local: SocketAddr,
+    /// Our end of the connection that the path depends on: the stream, or the one to a proxy that relays datagrams.
+    pub connection: Option<SocketAddr>,
     /// Whether the operator chose our end (`local`, `lport`).
     pub bound: bool,
     /// The socket's number in this process, for the log.
@@ -187,6 +189,7 @@ impl Sockets {
         let mut dialled = self.dial_from(None, relay.near(), backend)?;
         relay.serve(dialled.local);
         dialled.hop = relay.relay();
+        dialled.connection = Some(relay.control());
         if let Some(id) = dialled.link.socket() {
             self.relays.insert(id, relay);
         }
@@ -230,6 +233,7 @@ impl Sockets {
             link: Link::datagram(id, None, remote),
             hop: remote,
             local: socket.local_addr(),
+            connection: None,
             bound: self.settings.local.is_some() || self.settings.port != 0,
             descriptor: socket.as_fd().as_raw_fd(),
             buffers: socket.buffer_sizes().ok(),

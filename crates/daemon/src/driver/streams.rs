@@ -8,11 +8,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, Link};
 use adit_linux::tcp::{TcpConnectOptions, TcpListener, TcpStream};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
 use super::watch;
@@ -34,6 +34,8 @@ pub(super) enum StreamNews {
     Accepted(TcpStream, SocketAddr),
     /// The dialled server's connection, or why there is none.
     Connected(Result<Way, String>),
+    /// The proxy that relayed this link's datagrams does so no longer.
+    RelayEnded(Link),
 }
 
 /// A way to a server.
@@ -76,6 +78,8 @@ pub(super) struct Streams {
     shortages: u64,
     said: Option<Instant>,
     connecting: Option<Connecting>,
+    /// The relay that the present session depends on.
+    relay: Option<(Link, oneshot::Receiver<()>)>,
     sorting: Option<Sorting>,
 }
 
@@ -131,6 +135,11 @@ impl Streams {
         }));
     }
 
+    /// Reports the end of the proxy's relay that this link goes by.
+    pub(super) fn watch_relay(&mut self, link: Link, ended: oneshot::Receiver<()>) {
+        self.relay = Some((link, ended));
+    }
+
     /// Gives a connection up that is being made.
     pub(super) fn forget(&mut self) {
         self.connecting = None;
@@ -152,6 +161,16 @@ impl Streams {
         {
             self.connecting = None;
             return Poll::Ready(StreamNews::Connected(result));
+        }
+        if let Some((link, ended)) = &mut self.relay
+            && let Poll::Ready(ended) = Pin::new(ended).poll(cx)
+        {
+            let link = *link;
+            self.relay = None;
+            // One that was given up on this side is no news.
+            if ended.is_ok() {
+                return Poll::Ready(StreamNews::RelayEnded(link));
+            }
         }
         loop {
             if let Some(sorting) = &mut self.sorting
@@ -405,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_without_a_listener_is_stocks_sentence() {
+    async fn a_port_without_a_listener_is_openvpns_sentence() {
         let (listener, address) = listener();
         drop(listener);
         let mut streams = Streams::default();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_stood_beside_the_frame_is_put_back() {
+    fn a_tag_that_was_apart_from_the_frame_is_put_back() {
         let frame = [&[0xff; 12][..], &[0x86, 0xdd, 9]].concat();
         let record = LogRecord {
             layer: Layer::Ethernet,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use adit_engine::PeerId;
 use adit_filter::elements::{Change, ElementError};
-use adit_filter::firewall::{Firewall, Limits};
+use adit_filter::firewall::{Firewall, Flush, Limits};
 use adit_filter::lang::{self, Named, Summary};
 use adit_filter::ruleset::Members as Who;
 use adit_filter::{Filter, Nanos};
@@ -134,7 +134,7 @@ impl Live {
     }
 
     fn flush(&self, client: Option<&str>, address: Option<&str>) -> Result<usize, Fault> {
-        let ranges = match (client, address) {
+        let count = match (client, address) {
             (Some(_), Some(_)) => {
                 return Err(Fault::operator("name a client or an address, not both"));
             }
@@ -144,7 +144,7 @@ impl Live {
                     let message = format!("client {name:?} has had no address since the start");
                     return Err(Fault::operator(message));
                 }
-                Some(members::ranges(&nets))
+                self.firewall.flush(Flush::Client(name, &members::ranges(&nets)))
             }
             (None, Some(text)) => {
                 let host = text.parse::<IpAddr>().map(IpNet::from);
@@ -152,11 +152,10 @@ impl Live {
                     let message = format!("{text:?} is no address, like 10.8.0.2 or 10.8.0.0/24");
                     Fault::operator(message)
                 })?;
-                Some(members::ranges(&[net]))
+                self.firewall.flush(Flush::Addresses(&members::ranges(&[net])))
             }
-            (None, None) => None,
+            (None, None) => self.firewall.flush(Flush::All),
         };
-        let count = self.firewall.flush(ranges.as_deref());
         say!(1, "filter: {count} connections ended: asked for by the control socket");
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
@@ -203,8 +202,9 @@ impl Live {
     pub fn put(&mut self, addresses: Addresses) {
         let taken = self.owners.claim(&addresses.name, &addresses.prefixes);
         if !taken.is_empty() {
-            self.firewall.flush(Some(&members::ranges(&taken)));
+            self.firewall.flush(Flush::Addresses(&members::ranges(&taken)));
         }
+        self.firewall.set_peer(addresses.peer.0, Some(&addresses.name));
         for net in self.members.alone(addresses.peer) {
             self.firewall.set_owner(net.addr(), net.prefix_len(), None);
         }
@@ -217,6 +217,7 @@ impl Live {
 
     /// A client is gone. Its connections wait for it until their time is over.
     pub fn remove(&mut self, peer: PeerId) {
+        self.firewall.set_peer(peer.0, None);
         for net in self.members.alone(peer) {
             self.firewall.set_owner(net.addr(), net.prefix_len(), None);
         }
@@ -273,26 +274,17 @@ impl Live {
                 Some(Response::Filter(Box::new(self.report(*flows))))
             }
             Request::FilterElement { delete, text } => {
-                Some(match self.change_elements(*delete, text) {
-                    Ok(count) => Response::Done { count },
-                    Err(fault) => Response::Error { message: fault.to_string() },
-                })
+                Some(done(self.change_elements(*delete, text)))
             }
             Request::FilterReload { files } => {
-                let done = match files {
+                let taken = match files {
                     Some(files) => self.take(files),
                     None => self.reread(),
                 };
-                Some(match done {
-                    Ok(()) => Response::Done { count: 1 },
-                    Err(fault) => Response::Error { message: fault.to_string() },
-                })
+                Some(done(taken.map(|()| 1)))
             }
             Request::FilterFlush { client, address } => {
-                Some(match self.flush(client.as_deref(), address.as_deref()) {
-                    Ok(count) => Response::Done { count },
-                    Err(fault) => Response::Error { message: fault.to_string() },
-                })
+                Some(done(self.flush(client.as_deref(), address.as_deref())))
             }
             Request::FilterCapture { id, end } => {
                 let moment = Nanos(now().as_nanos());
@@ -304,6 +296,13 @@ impl Live {
             }
             _ => None,
         }
+    }
+}
+
+fn done(result: Result<usize, Fault>) -> Response {
+    match result {
+        Ok(count) => Response::Done { count },
+        Err(fault) => Response::Error { message: fault.to_string() },
     }
 }
 

@@ -150,6 +150,10 @@ fn flow(flow: &FlowInfo) -> FlowReport {
         source: end(flow.source),
         destination: end(flow.destination),
         vlans: flow.vlans.into_iter().filter(|id| *id != 0).collect(),
+        clients: match flow.clients.iter().any(Option::is_some) {
+            true => flow.clients.iter().map(|name| name.as_deref().unwrap_or("").into()).collect(),
+            false => Vec::new(),
+        },
         state: words(&flow.state),
         age_s: flow.age.as_secs(),
         left_s: flow.left.as_secs(),

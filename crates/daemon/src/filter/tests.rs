@@ -1,7 +1,7 @@
 use std::fs;
 
 use adit_filter::IfName;
-use adit_filter::firewall::{Place, Ruling};
+use adit_filter::firewall::{Peers, Place, Ruling};
 use adit_filter::packet::Layer;
 use adit_openvpn::server::Addresses;
 use adit_wire::VnetHeader;
@@ -43,6 +43,7 @@ fn passes(live: &Live) -> bool {
         },
         iif: IfName::new("tun0"),
         oif: IfName::new("host"),
+        peers: Peers::default(),
         zone: 0,
     };
     let mut worker = live.firewall().worker();
@@ -120,6 +121,12 @@ const STATEFUL: &str = "table inet vpn {
 
 /// [`UDP`] from 10.0.0.1, or the answer to it.
 fn goes(live: &Live, answer: bool) -> bool {
+    goes_by(live, None, answer)
+}
+
+/// The same from or to a peer.
+fn goes_by(live: &Live, peer: Option<u32>, answer: bool) -> bool {
+    let mut peers = Peers { from: peer, to: None };
     let mut bytes = UDP;
     let (mut iif, mut oif) = (IfName::new("tun0"), IfName::new("host"));
     if answer {
@@ -128,10 +135,11 @@ fn goes(live: &Live, answer: bool) -> bool {
         (bytes[20..22]).copy_from_slice(&UDP[22..24]);
         (bytes[22..24]).copy_from_slice(&UDP[20..22]);
         std::mem::swap(&mut iif, &mut oif);
+        std::mem::swap(&mut peers.from, &mut peers.to);
     }
     let vnet =
         VnetHeader { needs_csum: true, csum_start: 20, csum_offset: 6, ..VnetHeader::default() };
-    let place = Place { layer: Layer::Ip, vlan: None, vnet, iif, oif, zone: 0 };
+    let place = Place { layer: Layer::Ip, vlan: None, vnet, iif, oif, peers, zone: 0 };
     let mut worker = live.firewall().worker();
     worker.burst(Nanos(now().as_nanos())).judge(&bytes, &place).passes()
 }
@@ -155,7 +163,7 @@ fn stateful(dir: &tempfile::TempDir, rules: &str) -> Live {
 }
 
 #[test]
-fn connections_wait_for_their_client_and_for_nobody_else() {
+fn connections_wait_for_their_own_client_alone() {
     let dir = tempfile::tempdir().unwrap();
     // Also where the rules would accept either client: an open connection is not inherited.
     let anybody = STATEFUL.replace("@client:alice", "10.0.0.0/24");
@@ -171,6 +179,41 @@ fn connections_wait_for_their_client_and_for_nobody_else() {
         assert!(!goes(&live, true), "nor do answers come to who has the address now");
         assert_eq!(goes(&live, false), rules == anybody);
     }
+}
+
+/// Bob's network is a part of Alice's, so that her packets may have his addresses while he is away.
+#[test]
+fn of_overlapping_networks_each_client_keeps_its_own_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rules.nft");
+    fs::write(&path, STATEFUL.replace("@client:alice", "@client:bob")).unwrap();
+    let mut live = Live::open(&path, None).unwrap();
+    let connect = |live: &mut Live, peer: u32, name: &str, net: &str| {
+        live.put(Addresses {
+            peer: PeerId(peer),
+            name: name.into(),
+            groups: Vec::new(),
+            prefixes: vec![net.parse().unwrap()],
+        });
+    };
+    connect(&mut live, 1, "alice", "10.0.0.0/31");
+    connect(&mut live, 2, "bob", "10.0.0.1/32");
+    assert!(goes_by(&live, Some(2), false) && goes_by(&live, Some(2), true));
+    let listed = report(&mut live).list.unwrap();
+    assert_eq!(listed[0].clients, ["bob", ""]);
+    live.remove(PeerId(2));
+    // The routes lead to her now.
+    assert!(!goes_by(&live, Some(1), true), "she has asked nothing");
+    assert!(!goes_by(&live, Some(1), false), "and may not ask");
+    assert_eq!(report(&mut live).flows.now, 1, "it waits for him");
+    connect(&mut live, 3, "bob", "10.0.0.1/32");
+    assert!(goes_by(&live, Some(3), true) && goes_by(&live, Some(3), false));
+    let flush = |live: &mut Live, client: &str| {
+        let client = Some(client.to_owned());
+        live.answer(&Request::FilterFlush { client, address: None })
+    };
+    assert_eq!(flush(&mut live, "alice"), Some(Response::Done { count: 0 }));
+    assert_eq!(flush(&mut live, "bob"), Some(Response::Done { count: 1 }));
 }
 
 #[test]
@@ -292,7 +335,7 @@ fn what_is_shown_parses_again_and_counts() {
 }
 
 #[test]
-fn names_that_nobody_has_are_told() {
+fn names_without_a_client_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rules.nft");
     let rules = RULES.replace("udp dport 53", "ip daddr @client:printer udp dport 53");

@@ -56,13 +56,8 @@ pub fn flush(
     client: Option<&str>,
     address: Option<&str>,
 ) -> Result<(String, usize), Fault> {
-    let (socket, report) = find(run, name, BRIEF)?;
     let (client, address) = (client.map(str::to_owned), address.map(str::to_owned));
-    match control::request(&socket, &Request::FilterFlush { client, address })? {
-        Response::Done { count } => Ok((report.instance, count)),
-        Response::Error { message } => Err(Fault::operator(message)),
-        _ => Err(another()),
-    }
+    ask(run, name, &Request::FilterFlush { client, address })
 }
 
 /// Adds elements to a set of a running process, or deletes them: all or none. Returns its name and how many elements
@@ -76,8 +71,13 @@ pub fn element(
     delete: bool,
     text: &str,
 ) -> Result<(String, usize), Fault> {
+    ask(run, name, &Request::FilterElement { delete, text: text.to_owned() })
+}
+
+/// Asks a running process for something that ends in a number. Returns its name with that.
+fn ask(run: &Path, name: Option<&str>, request: &Request) -> Result<(String, usize), Fault> {
     let (socket, report) = find(run, name, BRIEF)?;
-    match control::request(&socket, &Request::FilterElement { delete, text: text.to_owned() })? {
+    match control::request(&socket, request)? {
         Response::Done { count } => Ok((report.instance, count)),
         Response::Error { message } => Err(Fault::operator(message)),
         _ => Err(another()),

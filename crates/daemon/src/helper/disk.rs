@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_waits_for_nobody() {
+    fn reading_never_waits_for_a_writer() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();

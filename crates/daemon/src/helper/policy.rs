@@ -52,6 +52,8 @@ pub(super) struct Policy {
     managed: Option<Nat>,
     /// Whether it is a bridge, whose ports may be opened.
     ports: bool,
+    /// Whether they may be switched off and on.
+    switches: bool,
 }
 
 /// Which files of a folder.
@@ -173,20 +175,21 @@ impl Policy {
     /// Of a bridge: its ports, its rules and its control socket.
     fn bridge(duty: &BridgeDuty) -> Self {
         let control = [duty.control.clone()].into();
-        let mut policy = Self { control, ports: true, ..Self::default() };
+        let mut policy =
+            Self { control, ports: true, switches: duty.carry_link, ..Self::default() };
         if let Some(path) = &duty.rules {
             policy.add_rules(path);
         }
         policy
     }
 
-    /// Of a node. Its keys are not among its files: they are read before.
+    /// Of a node. Its own keys are not among its files: they are read before.
     fn node(duty: &NodeDuty) -> Result<Self, Fault> {
         let bounds = postgres::Bounds::of(duty)?;
         Ok(Self {
             device: Some(bounds.device().clone()),
             readable: bounds.readable().into_iter().collect(),
-            replaceable: [bounds.pins()].into(),
+            replaceable: [bounds.pins(), bounds.ring()].into(),
             control: [bounds.control()].into(),
             plans: Plans::Node(Box::new(bounds)),
             ..Self::default()
@@ -327,6 +330,10 @@ impl Policy {
             Request::OpenPorts | Request::OpenPort(_) => match self.ports {
                 true => Ok(()),
                 false => Err("port: the configuration is not one of a bridge".into()),
+            },
+            Request::SwitchPort { .. } => match self.switches {
+                true => Ok(()),
+                false => Err("port: the configuration carries no state of links".into()),
             },
             Request::Open(opening) => self.check_device(opening),
             Request::Apply(plan) | Request::Change(plan) => self.check_plan(plan),

@@ -414,6 +414,7 @@ impl Server {
             }
             Request::OpenPorts => self.open_ports().await,
             Request::OpenPort(side) => self.open_port(side).await,
+            Request::SwitchPort { side, on } => self.switch_port(side, on).await,
             Request::Begin { .. }
             | Request::Read(_)
             | Request::List(_)
@@ -473,6 +474,14 @@ impl Server {
         };
         let port = opener.open_again(side.into()).await?;
         hand_over(port.as_slice())
+    }
+
+    async fn switch_port(&mut self, side: PortSide, on: bool) -> Done {
+        let Some(opener) = &self.opener else {
+            return Err(Problem::Refused("no ports are open".into()));
+        };
+        opener.switch(side.into(), on).await?;
+        Ok((Answer::Done, Vec::new()))
     }
 
     async fn open(&mut self, opening: &Opening) -> Done {

@@ -90,6 +90,13 @@ pub enum Request {
     OpenPorts,
     /// Open a port of a bridge that has vanished, if it is there again.
     OpenPort(PortSide),
+    /// Switch a port of a bridge that carries the state of links on or off.
+    SwitchPort {
+        /// The port.
+        side: PortSide,
+        /// Whether it is to be on.
+        on: bool,
+    },
 }
 
 /// A command, as far as the configuration depends on it.
@@ -122,6 +129,8 @@ pub struct BridgeDuty {
     pub mtu: Option<u32>,
     /// Whether the host's stack sees what the ports receive.
     pub share_with_host: bool,
+    /// Whether a port without a link takes the other one's.
+    pub carry_link: bool,
     /// The control socket.
     pub control: PathBuf,
 }

@@ -432,7 +432,7 @@ impl Host {
     /// Undoes everything but a kill switch: the process whose tunnel this is was killed.
     pub async fn abandon(mut self) {
         if !self.changes.is_empty() {
-            tracing::warn!("the process of the tunnel ended without a word: undoing its routes");
+            tracing::warn!("tunnel: its process ended unexpectedly: its routes are removed");
         }
         self.undo().await;
         self.unblock_ipv6().await;

@@ -6,17 +6,19 @@
 //! start removes those of processes that are gone. The same holds for rules of policy routing and
 //! kernel settings. What a kill switch keeps stays until it is released.
 
+mod entry;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
-use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use adit_linux::net::{Net, Route, RouteKind, Rule};
-use ipnet::IpNet;
+use adit_linux::net::{Net, Route, Rule};
 use serde::{Deserialize, Serialize};
 
-use super::policy::{capturing, is_of_tunnel};
+use super::owner::{Kept, began, files, namespace};
+use super::sysctl;
+use entry::{RouteEntry, RuleEntry};
 
 /// Where ledgers are kept. A memory file system: a reboot undoes routes and ledgers alike.
 const FOLDER: &str = "/run/adit";
@@ -35,39 +37,6 @@ pub(super) struct Ledger {
     page: Page,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
-    net: IpNet,
-    via: Option<IpAddr>,
-    link: Option<u32>,
-    metric: Option<u32>,
-    #[serde(default)]
-    table: Option<u32>,
-    #[serde(default)]
-    kind: Kind,
-}
-
-/// [`RouteKind`] as it is written.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
-    #[default]
-    Unicast,
-    Unreachable,
-    Throw,
-}
-
-/// A [`Rule`] as it is written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct RuleEntry {
-    v6: bool,
-    preference: u32,
-    from: Option<IpNet>,
-    to: Option<IpNet>,
-    not_mark: Option<u32>,
-    udp_ports: Option<(u16, u16)>,
-    table: u32,
-}
-
 /// What one process changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Page {
@@ -75,7 +44,7 @@ pub(super) struct Page {
     namespace: u64,
     /// When the process began, in clock ticks since boot: process ids are used again.
     began: u64,
-    routes: Vec<Entry>,
+    routes: Vec<RouteEntry>,
     #[serde(default)]
     rules: Vec<RuleEntry>,
     /// Kernel settings below /proc/sys with their former values.
@@ -110,7 +79,7 @@ impl Page {
 
     /// Undoes it, rules first: a table without its rule harms nothing. Rules, routes and kernel
     /// settings that a running tunnel has as well stay. Returns what was removed.
-    async fn undo(&self, net: &Net, own: &Path) -> Vec<String> {
+    async fn undo(&self, net: &Net) -> Vec<String> {
         let mut undone = Vec::new();
         let in_use = alive(Path::new(FOLDER));
         let rules = self.rules.iter().rev();
@@ -122,63 +91,19 @@ impl Page {
         }
         let routes = self.routes.iter().rev();
         let free = routes.filter(|route| !in_use.iter().any(|page| page.routes.contains(route)));
-        for route in free.filter_map(Entry::route) {
+        for route in free.filter_map(RouteEntry::route) {
             if net.delete_route(&route).await.is_ok() {
                 undone.push(format!("the route {route}"));
             }
         }
         for (key, former) in self.sysctls.iter().rev() {
-            let needed = other_sysctl(Path::new(FOLDER), namespace(), key, Some(own)).is_some();
-            if !needed && write_sysctl(key, former).is_ok() {
+            let needed =
+                in_use.iter().any(|page| page.sysctls.iter().any(|(known, _)| known == key));
+            if !needed && sysctl::write(key, former).is_ok() {
                 undone.push(format!("the setting {key}"));
             }
         }
         undone
-    }
-}
-
-impl From<&Rule> for RuleEntry {
-    fn from(rule: &Rule) -> Self {
-        let Rule { v6, preference, from, to, not_mark, udp_ports, table } = *rule;
-        Self { v6, preference, from, to, not_mark, udp_ports, table }
-    }
-}
-
-impl From<&RuleEntry> for Rule {
-    fn from(entry: &RuleEntry) -> Self {
-        let RuleEntry { v6, preference, from, to, not_mark, udp_ports, table } = *entry;
-        Self { v6, preference, from, to, not_mark, udp_ports, table }
-    }
-}
-
-impl From<&Route> for Entry {
-    fn from(route: &Route) -> Self {
-        Self {
-            net: route.to,
-            via: route.via,
-            link: route.link,
-            metric: route.metric,
-            table: route.table,
-            kind: match route.kind {
-                RouteKind::Unicast => Kind::Unicast,
-                RouteKind::Unreachable => Kind::Unreachable,
-                RouteKind::Throw => Kind::Throw,
-            },
-        }
-    }
-}
-
-impl Entry {
-    fn route(&self) -> Option<Route> {
-        let mut route = match (self.kind, self.link) {
-            (Kind::Unicast, link) => Route::dev(self.net, link?),
-            (Kind::Unreachable, _) => Route::without_hop(self.net, RouteKind::Unreachable),
-            (Kind::Throw, _) => Route::without_hop(self.net, RouteKind::Throw),
-        };
-        route.via = self.via;
-        route.table = self.table;
-        route.metric = self.metric;
-        Some(route)
     }
 }
 
@@ -228,14 +153,14 @@ impl Ledger {
         if self.page.sysctls.iter().any(|(known, _)| known == key) {
             return Ok(());
         }
-        let now = read_sysctl(key)?;
+        let now = sysctl::read(key)?;
         let other = other_sysctl(Path::new(FOLDER), namespace(), key, self.path());
         if now == value && other.is_none() {
             return Ok(());
         }
         self.page.sysctls.push((key.to_owned(), other.unwrap_or(now)));
         self.save();
-        write_sysctl(key, value)
+        sysctl::write(key, value)
     }
 
     /// Restores the kernel settings, but for those that another tunnel needs.
@@ -246,7 +171,7 @@ impl Ledger {
         for (key, former) in sysctls {
             let needed = other_sysctl(Path::new(FOLDER), namespace(), &key, self.path());
             if needed.is_none()
-                && let Err(e) = write_sysctl(&key, &former)
+                && let Err(e) = sysctl::write(&key, &former)
             {
                 tracing::warn!("{key}: not restored to {former}: {e}");
             }
@@ -278,7 +203,7 @@ impl Ledger {
     }
 
     pub(super) fn remove(&mut self, route: &Route) {
-        let gone = Entry::from(route);
+        let gone = RouteEntry::from(route);
         self.page.routes.retain(|entry| *entry != gone);
         self.save();
     }
@@ -332,8 +257,8 @@ impl Drop for Ledger {
 pub(super) async fn clean_up(net: &Net) {
     for (path, page) in leftovers(Path::new(FOLDER), namespace()) {
         if !page.kept {
-            for undone in page.undo(net, &path).await {
-                tracing::warn!("removed {undone}, which a killed process had left");
+            for undone in page.undo(net).await {
+                tracing::warn!("{undone}: removed: a killed process had left it");
             }
             let _ = fs::remove_file(path);
         }
@@ -359,48 +284,24 @@ pub(super) fn problems() -> Vec<String> {
 pub(super) async fn release(net: &Net) -> Vec<String> {
     let mut undone = Vec::new();
     for (path, page) in dead() {
-        undone.extend(page.undo(net, &path).await);
+        undone.extend(page.undo(net).await);
         let _ = fs::remove_file(path);
     }
     undone
 }
 
-/// Rules that take all traffic, and that no ledger names, into a table that leads nowhere: their
-/// ledger was removed, or it is in a folder that this process does not see.
-pub(super) async fn unclaimed(net: &Net) -> Vec<Rule> {
-    let (rules, routes) = (net.rules().await, net.routes().await);
-    let (rules, routes) = (rules.unwrap_or_default(), routes.unwrap_or_default());
-    let pages = pages(Path::new(FOLDER), namespace());
-    let claimed =
-        |rule: &Rule| pages.iter().any(|ledger| ledger.page.rules.contains(&RuleEntry::from(rule)));
-    // A tunnel that is up has a route into its device.
-    let leads = |rule: &Rule| routes.iter().any(|route| route.table == Some(rule.table));
-    let capturing = rules.iter().filter_map(capturing);
-    capturing.filter(|rule| !claimed(rule) && !leads(rule)).collect()
-}
+/// The rules that ledgers of this network namespace name.
+pub(super) struct Claims(Vec<RuleEntry>);
 
-/// Removes the rules that [`unclaimed`] finds, those of the same tunnel before them, and its table.
-pub(super) async fn release_unclaimed(net: &Net) -> Vec<String> {
-    let mut undone = Vec::new();
-    for rule in unclaimed(net).await {
-        let listed = net.rules().await.unwrap_or_default();
-        let same = listed.iter().filter(|other| is_of_tunnel(other, &rule));
-        for other in same {
-            let rule =
-                Rule { preference: other.preference, table: other.table, not_mark: None, ..rule };
-            if net.delete_rule(&rule).await.is_ok() {
-                undone.push(format!("the rule {rule}"));
-            }
-        }
-        let mut routes = net.all_routes().await.unwrap_or_default();
-        routes.retain(|route| route.table == Some(rule.table));
-        for route in routes {
-            if net.delete_route(&route).await.is_ok() {
-                undone.push(format!("the route {route}"));
-            }
-        }
+impl Claims {
+    pub(super) fn read() -> Self {
+        let pages = pages(Path::new(FOLDER), namespace()).into_iter();
+        Self(pages.flat_map(|ledger| ledger.page.rules).collect())
     }
-    undone
+
+    pub(super) fn contain(&self, rule: &Rule) -> bool {
+        self.0.contains(&RuleEntry::from(rule))
+    }
 }
 
 /// The pages of running tunnels of this network namespace.
@@ -455,54 +356,11 @@ fn pages(folder: &Path, namespace: u64) -> Vec<Found> {
     found
 }
 
-/// A file that a process keeps in the folder for this module or another one.
-pub(super) struct Kept {
-    pub(super) path: PathBuf,
-    pub(super) pid: u32,
-}
-
-/// The files of a folder that are named PID-NUMBER-NAMESPACE and `suffix`, for one namespace; also
-/// those without a namespace in their names.
-pub(super) fn files(
-    folder: &Path,
-    suffix: &'static str,
-    namespace: u64,
-) -> impl Iterator<Item = Kept> {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    entries.filter_map(move |entry| {
-        let name = entry.file_name();
-        let mut parts = name.to_str()?.strip_suffix(suffix)?.split('-');
-        let pid = parts.next()?.parse().ok()?;
-        let other = parts.nth(1).is_some_and(|part| part.parse() != Ok(namespace));
-        (!other).then(|| Kept { path: entry.path(), pid })
-    })
-}
-
-/// Returns where a kernel setting of the network is. Ledgers name no other file, whatever is in them.
-fn sysctl_path(key: &str) -> io::Result<PathBuf> {
-    let plain = |part: &str| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
-    };
-    let parts: Vec<&str> = key.split('.').collect();
-    if parts.first() != Some(&"net") || !parts.iter().all(|part| plain(part)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a setting of the network"));
-    }
-    Ok(parts.iter().fold(PathBuf::from("/proc/sys"), |path, part| path.join(part)))
-}
-
-fn read_sysctl(key: &str) -> io::Result<String> {
-    Ok(fs::read_to_string(sysctl_path(key)?)?.trim().to_owned())
-}
-
-fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
-    fs::write(sysctl_path(key)?, value)
-}
-
 /// For the fuzzer: what a ledger makes the next start undo.
 pub(super) fn fuzz(bytes: &[u8]) {
     let page = serde_json::Deserializer::from_slice(bytes).into_iter::<Page>().next();
     let Some(Ok(page)) = page else { return };
-    for route in page.routes.iter().filter_map(Entry::route) {
+    for route in page.routes.iter().filter_map(RouteEntry::route) {
         let _ = route.to_string();
     }
     for entry in &page.rules {
@@ -510,33 +368,17 @@ pub(super) fn fuzz(bytes: &[u8]) {
         let _ = rule.to_string();
         assert_eq!(&RuleEntry::from(&rule), entry);
     }
-    for path in page.sysctls.iter().filter_map(|(key, _)| sysctl_path(key).ok()) {
+    for path in page.sysctls.iter().filter_map(|(key, _)| sysctl::path(key).ok()) {
         assert!(path.starts_with("/proc/sys/net"), "{}", path.display());
         assert!(!path.components().any(|part| part == std::path::Component::ParentDir));
     }
     let _ = (page.mark(), page.is_kept(), page.is_empty());
 }
 
-pub(super) fn namespace() -> u64 {
-    // The calling thread's, which is what counts for netlink.
-    fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino())
-}
-
-/// Field 22 of /proc/PID/stat; `None` for a process that is gone, though its parent may not have
-/// noticed.
-pub(super) fn began(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
-    if fields.next().is_none_or(|state| matches!(state, "Z" | "X")) {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use adit_linux::net::RouteKind;
+
     use super::*;
 
     /// Above the kernel's highest process id.
@@ -562,21 +404,6 @@ mod tests {
         let (_, page) = &found[0];
         assert_eq!(page.routes[0].route().unwrap(), route);
         assert!(leftovers(folder.path(), namespace() + 1).is_empty());
-    }
-
-    #[test]
-    fn a_process_that_nobody_has_waited_for_is_gone() {
-        use std::process::{Command, Stdio};
-        let mut child =
-            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        assert!(began(child.id()).is_some());
-        drop(child.stdin.take());
-        // Its end closes the pipe, a moment before it is a zombie.
-        io::Read::read_to_end(&mut child.stdout.take().unwrap(), &mut Vec::new()).unwrap();
-        while began(child.id()).is_some() {
-            std::thread::yield_now();
-        }
-        child.wait().unwrap();
     }
 
     #[test]
@@ -606,29 +433,11 @@ mod tests {
         ledger.keep(true);
         std::mem::forget(ledger);
         let (_, page) = leftovers(folder.path(), namespace()).remove(0);
-        let routes: Vec<Route> = page.routes.iter().filter_map(Entry::route).collect();
+        let routes: Vec<Route> = page.routes.iter().filter_map(RouteEntry::route).collect();
         assert_eq!(routes, [reject, throw]);
         assert_eq!(page.rules.iter().map(Rule::from).collect::<Vec<_>>(), [rule]);
         assert!(page.kept);
         assert_eq!(page.mark(), Some(0xad17));
-    }
-
-    #[test]
-    fn a_ledger_names_settings_of_the_network_alone() {
-        let path = sysctl_path("net.ipv4.conf.all.src_valid_mark").unwrap();
-        assert_eq!(path, Path::new("/proc/sys/net/ipv4/conf/all/src_valid_mark"));
-        for key in [
-            "/etc/passwd",
-            "kernel.core_pattern",
-            "net.../kernel.modprobe",
-            "net",
-            "net..x",
-            "",
-            "net./",
-        ] {
-            let escaped = sysctl_path(key).is_ok_and(|path| path != Path::new("/proc/sys/net"));
-            assert!(!escaped, "{key}");
-        }
     }
 
     #[test]
@@ -671,7 +480,7 @@ mod tests {
         let found = pages(folder.path(), namespace());
         assert_eq!(found.len(), 1);
         assert!(found[0].alive && found[0].page.kept);
-        assert_eq!(found[0].page.routes, [Entry::from(&route)]);
+        assert_eq!(found[0].page.routes, [RouteEntry::from(&route)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use adit_linux::net::{Net, Rule};
 
 use super::dns::Dns;
-use super::ledger;
+use super::{ledger, unclaimed};
 
 /// What an ended process left.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub fn leftovers() -> Vec<Leftover> {
 
 fn unclaimed() -> io::Result<Vec<Rule>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { Ok(ledger::unclaimed(&Net::open()?).await) })
+    runtime.block_on(async { Ok(unclaimed::rules(&Net::open()?).await) })
 }
 
 /// Why tunnels that run do not have the rules and routes that they ask for.
@@ -62,7 +62,7 @@ pub fn release() -> io::Result<Vec<String>> {
     runtime.block_on(async {
         let net = Net::open()?;
         let mut undone = ledger::release(&net).await;
-        undone.extend(ledger::release_unclaimed(&net).await);
+        undone.extend(unclaimed::release(&net).await);
         let dns = Dns::default();
         if dns.is_left() {
             dns.clean_up().await;

@@ -9,9 +9,12 @@ mod handle;
 mod kernel;
 mod ledger;
 mod leftover;
+mod owner;
 mod plan;
 mod policy;
 mod routes;
+mod sysctl;
+mod unclaimed;
 mod watch;
 
 pub use apply::{Applied, Host};

@@ -13,8 +13,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::apply::Host;
-use super::ledger;
 use super::plan::{HostPlan, Via};
+use super::{ledger, unclaimed};
 
 /// The first table, and the first mark, that are tried. Several tunnels have a table each.
 pub(super) const BASE: u32 = 0xad17;
@@ -280,7 +280,7 @@ impl Host {
         }
         let mut kept = ledger::kept().into_iter().find_map(|(_, page)| page.mark());
         if kept.is_none() {
-            kept = ledger::unclaimed(&self.net).await.iter().find_map(|rule| rule.not_mark);
+            kept = unclaimed::rules(&self.net).await.iter().find_map(|rule| rule.not_mark);
         }
         let rules = self.net.rules().await.unwrap_or_default();
         let mark = own.or(kept).or_else(|| free_mark(&rules).filter(|_| may_mark))?;

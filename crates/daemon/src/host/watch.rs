@@ -64,7 +64,7 @@ pub(super) struct Follow {
 impl Follow {
     pub(super) fn start() -> Self {
         let watch = NetWatch::open()
-            .map_err(|e| tracing::warn!("changes of the network cannot be followed: {e}"));
+            .map_err(|e| tracing::warn!("network: changes cannot be followed: {e}"));
         Self { watch: watch.ok(), ..Self::default() }
     }
 

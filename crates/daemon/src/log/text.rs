@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_made_anew_when_the_second_is_another() {
+    fn a_stamp_is_made_again_when_the_second_is_another() {
         let mut stamps = Stamps::default();
         for unix in [0, 0, 1_795_166_363, 1_795_166_364, 1_795_166_364, 7, 0] {
             assert_eq!(stamps.at(unix), stamp(unix));

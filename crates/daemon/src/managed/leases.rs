@@ -85,7 +85,7 @@ impl Leases {
             .map_err(|error| error.to_string())
             .and_then(|text| files::replace(&self.path, &text).map_err(|e| e.to_string()));
         if let Err(error) = written {
-            tracing::warn!("leases are not kept: {error}");
+            tracing::warn!("leases: not saved: {error}");
         }
     }
 

@@ -75,7 +75,7 @@ impl Machine {
         self.forward(settings)?;
         match self.filter(settings) {
             Err(fault) if settings.nat == Nat::Off && settings.client_to_client => {
-                tracing::warn!("no firewall rules: {fault}");
+                tracing::warn!("firewall: rules not loaded: {fault}");
                 Ok(())
             }
             other => other,
@@ -88,13 +88,13 @@ impl Machine {
         if settings.network6.is_some() && self.sysctl_root.join(FORWARD6).exists() {
             let done = self.keep_router_advertisements().and_then(|()| self.set(FORWARD6, "1"));
             if let Err(fault) = done {
-                tracing::warn!("clients' IPv6 ends at this machine: {fault}");
+                tracing::warn!("forwarding: IPv6 of clients ends at this machine: {fault}");
             }
         }
         let alone = matches!(&settings.reach, Reach::Networks(routes) if routes.is_empty());
         match self.set(FORWARD4, "1") {
             Err(fault) if alone => {
-                tracing::warn!("clients' IPv4 ends at this machine: {fault}");
+                tracing::warn!("forwarding: IPv4 of clients ends at this machine: {fault}");
                 Ok(())
             }
             other => other,
@@ -173,17 +173,17 @@ impl Machine {
             if path.exists()
                 && let Err(error) = fs::write(&path, &former)
             {
-                tracing::warn!("cannot set {} back to {former}: {error}", path.display());
+                tracing::warn!("{}: not restored to {former}: {error}", path.display());
             }
         }
         if let Some(table) = self.undo.table.take()
             && let Err(fault) = firewall::load(&firewall::removal(&table))
         {
-            tracing::warn!("cannot remove the nft table {table}: {fault}");
+            tracing::warn!("nft table {table}: not removed: {fault}");
         }
         match fs::remove_file(self.places.undo_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("cannot remove {}: {error}", self.places.undo_file().display());
+                tracing::warn!("{}: not removed: {error}", self.places.undo_file().display());
             }
             _ => {}
         }

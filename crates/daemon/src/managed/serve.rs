@@ -253,7 +253,7 @@ impl Owner<'_> {
                 Ok(Err(reason)) => ends.push((peer.0, reason)),
                 Err(fault) => {
                     // No new client gets in; ending all sessions for an unreadable file would be worse.
-                    tracing::warn!("sessions were not checked again: {fault}");
+                    tracing::warn!("sessions: not checked again: {fault}");
                     return;
                 }
             }

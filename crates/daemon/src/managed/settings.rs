@@ -403,14 +403,7 @@ impl Settings {
 
     /// Checks the text of a file; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Outcome<Self> {
-        toml::from_str(text).map_err(|error| {
-            let line = error
-                .span()
-                .and_then(|span| text.get(..span.start))
-                .map_or(1, |before| before.matches('\n').count().saturating_add(1));
-            let message = error.message().trim();
-            Fault::operator(format!("{} line {line}: {message}", path.display()))
-        })
+        toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))
     }
 
     /// The file's text, with a comment for every key.

@@ -256,6 +256,27 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_has_every_key_with_its_default_and_example() {
+        let manual = include_str!("../../../../docs/server.md");
+        let rows: Vec<Vec<String>> = manual
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+            .map(|row| row.split(" | ").map(|cell| cell.replace('`', "")).collect())
+            .collect();
+        for key in &KEYS {
+            let row = rows.iter().find(|row| row.first().is_some_and(|cell| cell == key.name));
+            let Some([_, default, example, takes_effect]) = row.map(Vec::as_slice) else {
+                panic!("{} has no row of four cells", key.name);
+            };
+            assert_eq!(default, key.default.unwrap_or("required"), "{}", key.name);
+            assert_eq!(example, key.example, "{}", key.name);
+            assert_eq!(takes_effect.starts_with("restart"), key.restart, "{}", key.name);
+            let item = format!("\n- **`{}`**: ", key.name);
+            assert!(manual.contains(&item), "{} is not explained", key.name);
+        }
+    }
+
+    #[test]
     fn the_head_names_every_key_that_waits_for_a_restart() {
         let waiting = HEAD.split_once("restart: ").unwrap().1.split_once(".\n").unwrap().0;
         for key in &KEYS {

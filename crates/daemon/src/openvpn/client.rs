@@ -9,6 +9,7 @@ use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
+use adit_openvpn::negotiate::DnsOptions;
 
 use super::status::{Status, StatusFile, Totals};
 use super::{Next, lines, mapping, material, peer, process::Ground};
@@ -220,20 +221,10 @@ impl Hooks for Owner<'_> {
             ClientEvent::Pushed(message) => {
                 say!(3, "PUSH: Received control message: '{message}'");
             }
-            ClientEvent::Up(tunnel) => {
-                tunnel
-                    .dns
-                    .lines()
-                    .iter()
-                    .for_each(|line| say!(3, "dhcp-option from the server: {line}"));
-            }
+            ClientEvent::Up(tunnel) => self.offered_dns(&tunnel.dns),
             ClientEvent::Updated(tunnel) => {
                 say!(3, "PUSH_UPDATE: the session's options are changed");
-                tunnel
-                    .dns
-                    .lines()
-                    .iter()
-                    .for_each(|line| say!(3, "dhcp-option from the server: {line}"));
+                self.offered_dns(&tunnel.dns);
             }
             ClientEvent::Reverified { server, tls } => {
                 lines::authenticated(server, self.options.tls.peer_usage.is_some(), tls, None);
@@ -354,6 +345,15 @@ impl Hooks for Owner<'_> {
 }
 
 impl Owner<'_> {
+    /// DNS settings that came with the tunnel, and whether they are applied.
+    fn offered_dns(&self, dns: &DnsOptions) {
+        let head = match self.options.routes.apply_dns {
+            Some(true) => "DNS: settings",
+            _ => "DNS: settings, not applied without dns-updown force",
+        };
+        dns.lines().iter().for_each(|line| say!(3, "{head}: {line}"));
+    }
+
     /// The other end of a static key was heard.
     fn static_up(&self, tunnel: &TunnelConfig, suite: &BlockSuite) {
         if let Some(remote) = tunnel.remote {

@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_stocks_form() {
+    fn addresses_have_openvpns_form() {
         assert_eq!(address("192.0.2.1:1194".parse().unwrap()), "[AF_INET]192.0.2.1:1194");
         assert_eq!(address("[2001:db8::1]:1194".parse().unwrap()), "[AF_INET6]2001:db8::1:1194");
         assert_eq!(address("[::ffff:192.0.2.1]:1".parse().unwrap()), "[AF_INET]192.0.2.1:1");
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_certificate_has_stocks_form() {
+    fn a_refused_certificate_has_openvpns_form() {
         let revoked = "it, or an intermediate of its chain, is revoked";
         assert_eq!(verify_error("C=DE, CN=a", revoked), "certificate revoked: C=DE, CN=a");
         assert_eq!(verify_error("", "none came"), "certificate rejected");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_channel_has_stocks_form() {
+    fn the_control_channel_has_openvpns_form() {
         let peer = PeerIdentity {
             key: "256 bits ECprime256v1, signature: ecdsa-with-SHA256".into(),
             ..PeerIdentity::default()

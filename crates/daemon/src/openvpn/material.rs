@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_file_is_named_with_its_directive_as_stock_does() {
+    fn a_missing_file_is_named_with_its_directive_as_openvpn_does() {
         let source = Source::File("/nonexistent/ca.crt".into());
         let fault = read("ca", &source).unwrap_err();
         assert!(

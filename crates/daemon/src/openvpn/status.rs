@@ -223,7 +223,7 @@ mod tests {
     // The expected texts are what openvpn 2.6.14 wrote for such a client, but for the title and the
     // queue length, which we have none of.
     #[test]
-    fn version_1_is_stocks() {
+    fn version_1_is_openvpns() {
         assert_eq!(
             one().text(1, NOW),
             "OpenVPN CLIENT LIST\nUpdated,2026-11-20 09:19:23\n\
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_is_stocks() {
+    fn version_2_is_openvpns() {
         assert_eq!(
             one().text(2, NOW),
             format!(

@@ -14,6 +14,7 @@ use adit_linux::tcp::TcpStream;
 use adit_linux::udp::{
     MAX_PAYLOAD, MAX_SEGMENTS, RecvBatch, SendScratch, Train, UdpOptions, UdpSocket,
 };
+use tokio::sync::oneshot;
 
 use super::socks::{IPV4, IPV6, NAME};
 
@@ -25,7 +26,10 @@ const SLOTS: usize = 16;
 pub struct Association {
     near: SocketAddr,
     relay: SocketAddr,
+    /// Our end of the connection that keeps the association alive.
+    control: SocketAddr,
     client: Arc<OnceLock<SocketAddr>>,
+    ended: Option<oneshot::Receiver<()>>,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -76,6 +80,7 @@ impl Association {
         let far = crate::helper::sockets::udp(&options)?;
         let stop = Arc::new(EventFd::new()?);
         let near_at = near.local_addr();
+        let control_at = control.local_addr()?;
         let client = Arc::new(OnceLock::new());
         let pump = Pump {
             control,
@@ -89,12 +94,33 @@ impl Association {
             train: Vec::with_capacity(MAX_PAYLOAD),
             stop: Arc::clone(&stop),
         };
+        let (end, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name("socks-udp".into()).spawn(move || {
             if let Err(e) = pump.run() {
-                tracing::warn!("the proxy's relay for datagrams ended: {e}");
+                tracing::warn!("proxy: relay for datagrams ended: {e}");
+                // Fails only when the client is gone.
+                let _ = end.send(());
             }
         })?;
-        Ok(Self { near: near_at, relay, client, stop, thread: Some(thread) })
+        Ok(Self {
+            near: near_at,
+            relay,
+            control: control_at,
+            client,
+            ended: Some(ended),
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Resolves when the proxy ends the association, and fails when this is dropped. The first call gets it.
+    pub fn ended(&mut self) -> Option<oneshot::Receiver<()>> {
+        self.ended.take()
+    }
+
+    /// Our end of the connection to the proxy, without which it relays nothing.
+    pub fn control(&self) -> SocketAddr {
+        self.control
     }
 
     /// Names the local address of the data plane's socket: datagrams of other sockets on this machine are not carried.
@@ -273,6 +299,30 @@ mod tests {
         proxy.send_to(&[&header[..], b"answer"].concat(), from).unwrap();
         let (len, _) = plane.recv_from(&mut buffer).unwrap();
         assert_eq!(&buffer[..len], b"answer");
+    }
+
+    #[test]
+    fn the_end_of_the_proxys_connection_is_told_and_an_end_on_this_side_is_not() {
+        use std::net::TcpListener;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let start = || {
+            let options = adit_linux::tcp::TcpConnectOptions::new(listener.local_addr().unwrap());
+            let control = TcpStream::connect(&options).unwrap();
+            let (far_end, client) = listener.accept().unwrap();
+            let relay = "127.0.0.1:9".parse().unwrap();
+            let association = Association::start(control, relay, vec![0; 10], None, None).unwrap();
+            assert_eq!(association.control(), client);
+            (association, far_end)
+        };
+        let (mut association, far_end) = start();
+        let ended = association.ended().unwrap();
+        assert!(association.ended().is_none(), "told once");
+        drop(far_end);
+        assert_eq!(ended.blocking_recv(), Ok(()));
+        let (mut association, _far_end) = start();
+        let ended = association.ended().unwrap();
+        drop(association);
+        assert!(ended.blocking_recv().is_err());
     }
 
     #[test]

@@ -44,7 +44,7 @@ mod tests {
     use super::Rest;
 
     #[test]
-    fn half_of_them_or_the_last_bring_rest_and_nobody_does_not() {
+    fn the_end_of_half_of_them_or_of_the_last_brings_rest_and_no_end_does_not() {
         let mut rest = Rest { most: 0, alone: None };
         let due: Vec<bool> =
             [0, 0, 1, 0, 0, 10, 9, 6, 5, 5, 4, 3, 2, 1, 0, 0].map(|busy| rest.is_due(busy)).into();
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_has_gone_it_is_done_some_times_more_unless_somebody_comes() {
+    fn after_the_last_has_gone_it_is_done_some_times_more_unless_a_client_comes() {
         let mut rest = Rest::default();
         let mut ask = |busy: &[usize]| -> Vec<usize> {
             let due: Vec<bool> = busy.iter().map(|&busy| rest.is_due(busy)).collect();

@@ -1,6 +1,7 @@
 //! No secret of a session that has ended is left in the memory of its process. Alone in its process, because it
 //! searches all of the writable memory, by /proc/self/mem.
 
+mod devices;
 mod pki;
 mod points;
 mod search;

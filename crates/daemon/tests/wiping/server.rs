@@ -8,9 +8,9 @@ use adit_crypto::{BlockCipher, Cipher};
 use adit_engine::verbs::KeySlot;
 use adit_engine::{
     Engine, Grant, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Question, Random,
-    Reply, Target, UnixTime,
+    Reply, Target, Transport, UnixTime,
 };
-use adit_openvpn::client::{ClientConfig, ClientEngine, Credentials, Remote};
+use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Credentials, Remote};
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
 use adit_openvpn::session::Settings;
@@ -25,6 +25,9 @@ use crate::search::{MASK, Secret, aside, key_method_copies, of_key, search};
 
 pub const UNIX: UnixTime = UnixTime(1_800_000_000);
 pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
+
+/// Longest packet on a stream.
+const MAX_FRAME: usize = 9600;
 
 /// An engine with its data plane.
 struct End<E: Engine> {
@@ -43,6 +46,9 @@ struct World {
     /// Those of the first negotiation, until they were found in use.
     key_method: Vec<Secret>,
     asked: usize,
+    /// Frames on their way.
+    to_server: VecDeque<Vec<u8>>,
+    to_client: VecDeque<Vec<u8>>,
 }
 
 pub fn address(port: u16) -> SocketAddr {
@@ -58,7 +64,7 @@ fn plane(client: bool) -> (Memory, Upcalls) {
 }
 
 impl World {
-    fn new(settings: &Settings, seed: u8, password: &[u8]) -> Self {
+    fn new(settings: &Settings, transport: Transport, seed: u8, password: &[u8]) -> Self {
         let pki = Pki::new();
         let network = Network4::subnet(
             "10.9.0.1/24".parse().unwrap(),
@@ -80,7 +86,8 @@ impl World {
             authorize: true,
             compress_migrate: false,
         };
-        let target = Target { host: "vpn.example".into(), port: 1194, ..Target::default() };
+        let target =
+            Target { host: "vpn.example".into(), port: 1194, transport, ..Target::default() };
         let tls = ClientTls::new(ClientTlsOptions { common: pki.common("client") }).unwrap();
         let settings = Settings { exit_notify: Some(1), ..settings.clone() };
         let mut client = ClientConfig::new(settings, tls, vec![Remote { target }]);
@@ -91,11 +98,12 @@ impl World {
         let client = ClientEngine::new(client, [seed ^ 0xff; 32], START, UNIX);
         let end = |client| {
             let (plane, upcalls) = plane(client);
-            (
-                plane,
-                upcalls,
-                Link::datagram(Default::default(), None, address(if client { 1194 } else { 4000 })),
-            )
+            let remote = address(if client { 1194 } else { 4000 });
+            let link = match transport {
+                Transport::Tcp => Link::stream(1, remote),
+                Transport::Udp => Link::datagram(Default::default(), None, remote),
+            };
+            (plane, upcalls, link)
         };
         let ((sp, su, sl), (cp, cu, cl)) = (end(false), end(true));
         Self {
@@ -105,76 +113,67 @@ impl World {
             secrets: Vec::new(),
             key_method: key_method(seed),
             asked: 0,
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
         }
     }
 
     /// Runs both ends for so long.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
-        let mut to_server: VecDeque<Vec<u8>> = VecDeque::new();
-        let mut to_client: VecDeque<Vec<u8>> = VecDeque::new();
         while self.now < end {
-            let mut out = Outbox::new();
-            match to_server.pop_front() {
-                Some(mut frame) => {
-                    let input = Input::Frame(self.server.link, &mut frame);
-                    self.server.engine.handle(self.now, input, &mut out);
-                }
-                None => self.server.engine.handle(self.now, Input::Tick, &mut out),
-            }
-            let mut answers = Vec::new();
-            while let Some(output) = out.pop() {
-                match output {
-                    Output::Send(_, frame) => to_client.push_back(frame),
-                    Output::Plane(op) => apply(&mut self.secrets, &self.server.plane, "server", op),
-                    Output::Ask(ticket, Question::Authorize(identity)) => {
-                        self.asked += usize::from(identity.password.is_some());
-                        answers.push(ticket);
-                    }
-                    _ => {}
-                }
-            }
-            let mut out = Outbox::new();
-            for ticket in answers {
-                let input = Input::Answer(ticket, Reply::Accept(Grant::default()));
-                self.server.engine.handle(self.now, input, &mut out);
-            }
-            while let Some(output) = out.pop() {
-                match output {
-                    Output::Send(_, frame) => to_client.push_back(frame),
-                    Output::Plane(op) => apply(&mut self.secrets, &self.server.plane, "server", op),
-                    _ => {}
-                }
+            match self.to_server.pop_front() {
+                Some(mut frame) => self.at_server(Input::Frame(self.server.link, &mut frame)),
+                None => self.at_server(Input::Tick),
             }
             self.expect_key_method();
-            let mut out = Outbox::new();
-            match to_client.pop_front() {
-                Some(mut frame) => {
-                    let input = Input::Frame(self.client.link, &mut frame);
-                    self.client.engine.handle(self.now, input, &mut out);
-                }
-                None => self.client.engine.handle(self.now, Input::Tick, &mut out),
-            }
-            let mut dialled = false;
-            while let Some(output) = out.pop() {
-                match output {
-                    Output::Send(_, frame) => to_server.push_back(frame),
-                    Output::Plane(op) => apply(&mut self.secrets, &self.client.plane, "client", op),
-                    Output::Dial(_) => dialled = true,
-                    _ => {}
-                }
-            }
-            if dialled {
-                let mut out = Outbox::new();
-                let input = Input::LinkUp(self.client.link);
-                self.client.engine.handle(self.now, input, &mut out);
-                while let Some(output) = out.pop() {
-                    if let Output::Send(_, frame) = output {
-                        to_server.push_back(frame);
-                    }
-                }
+            match self.to_client.pop_front() {
+                Some(mut frame) => self.at_client(Input::Frame(self.client.link, &mut frame)),
+                None => self.at_client(Input::Tick),
             }
             self.now = self.now + Duration::from_millis(1);
+        }
+    }
+
+    /// Something happens at the server, which lets everyone in.
+    fn at_server(&mut self, input: Input<'_>) {
+        let mut out = Outbox::new();
+        self.server.engine.handle(self.now, input, &mut out);
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(_, frame) => self.to_client.push_back(frame),
+                Output::Plane(op) => apply(&mut self.secrets, &self.server.plane, "server", op),
+                Output::Ask(ticket, Question::Authorize(identity)) => {
+                    self.asked += usize::from(identity.password.is_some());
+                    drop(identity);
+                    self.at_server(Input::Answer(ticket, Reply::Accept(Grant::default())));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn at_client(&mut self, input: Input<'_>) {
+        let mut out = Outbox::new();
+        self.client.engine.handle(self.now, input, &mut out);
+        self.perform(out);
+    }
+
+    /// Does what the client asks for.
+    fn perform(&mut self, mut out: Outbox<ClientEvent>) {
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(_, frame) => self.to_server.push_back(frame),
+                Output::Plane(op) => apply(&mut self.secrets, &self.client.plane, "client", op),
+                Output::Dial(_) => {
+                    let streams = self.server.link.is_stream();
+                    if streams {
+                        self.at_server(Input::LinkUp(self.server.link));
+                    }
+                    self.at_client(Input::LinkUp(self.client.link));
+                }
+                _ => {}
+            }
         }
     }
 
@@ -195,23 +194,11 @@ impl World {
     fn end(&mut self) {
         let mut out = Outbox::new();
         self.client.engine.shutdown(self.now, &mut out);
-        while let Some(output) = out.pop() {
-            match output {
-                Output::Send(_, mut frame) => {
-                    let input = Input::Frame(self.server.link, &mut frame);
-                    let mut answer = Outbox::new();
-                    self.server.engine.handle(self.now, input, &mut answer);
-                    while let Some(output) = answer.pop() {
-                        if let Output::Plane(op) = output {
-                            self.server.plane.plane().apply(op);
-                        }
-                    }
-                }
-                Output::Plane(op) => self.client.plane.plane().apply(op),
-                _ => {}
-            }
-        }
+        self.perform(out);
         self.run(Duration::from_secs(15));
+        if self.server.link.is_stream() {
+            self.at_server(Input::LinkDown(self.server.link));
+        }
         assert_eq!(self.server.engine.clients().count(), 0, "the session has ended");
     }
 
@@ -237,7 +224,13 @@ impl World {
         let (link, mut passed) = (self.server.link, 0);
         for mut datagram in sent {
             let len = datagram.len();
-            self.server.plane.open(&link, len, &mut datagram, |_| passed += 1);
+            let End { plane, .. } = &mut self.server;
+            match link.is_stream() {
+                true => {
+                    plane.open_stream(&link, MAX_FRAME, &mut datagram, |_| passed += 1).unwrap()
+                }
+                false => plane.open(&link, len, &mut datagram, |_| passed += 1),
+            }
         }
         assert_eq!(passed, 1, "the session carries packets");
         let mut notices = Vec::new();
@@ -281,19 +274,16 @@ fn derive_key_method(seed: u8) -> Vec<Secret> {
 }
 
 /// One session from its start to its end.
-fn session(settings: &Settings, seed: u8) {
+fn session(settings: &Settings, transport: Transport, seed: u8) {
     let password =
         Secret::new("password", &[b"only-to-be-found-", &[b'A' + seed; 20][..]].concat());
-    let mut world = World::new(settings, seed, &password.1);
+    let mut world = World::new(settings, transport, seed, &password.1);
     world.run(Duration::from_millis(500));
     assert_eq!(world.server.engine.clients().count(), 1, "a session");
     assert_eq!(world.asked, 1, "the registry was asked about the password");
     world.traffic();
     // And a renegotiation.
-    let mut out = Outbox::new();
-    let near = Input::Notice(Notice::KeyNearLimit(PeerId(0), 0));
-    world.server.engine.handle(world.now, near, &mut out);
-    drop(out);
+    world.at_server(Input::Notice(Notice::KeyNearLimit(PeerId(0), 0)));
     world.run(Duration::from_millis(3000));
     let mut secrets = key_method(seed);
     secrets.append(&mut world.secrets);
@@ -323,7 +313,9 @@ fn nothing_secret_of_a_session_is_left_in_memory_after_its_end() {
         DataCipher::Aead(Cipher::ChaCha20Poly1305),
         DataCipher::Block(Some(BlockCipher::Aes256Cbc)),
     ];
-    for (seed, cipher) in (1..).zip(ciphers) {
-        session(&Settings { ciphers: vec![cipher], ..Settings::default() }, seed);
+    let transports = [Transport::Udp, Transport::Tcp];
+    let cases = transports.into_iter().flat_map(|by| ciphers.map(|cipher| (by, cipher)));
+    for (seed, (transport, cipher)) in (1..).zip(cases) {
+        session(&Settings { ciphers: vec![cipher], ..Settings::default() }, transport, seed);
     }
 }

@@ -1,75 +1,67 @@
 //! Keys in worker threads: on their stacks, in the snapshots that they read, in what they free.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
 use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
-use adit_engine::verbs::{
-    BlockSuite, DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
-};
+use adit_engine::verbs::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
 use adit_engine::{Instant, Link, Op, PeerId, SocketId};
+use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, Upcalls};
+use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, StreamOptions, Upcalls};
 
 use crate::alone;
+use crate::devices::Devices;
 use crate::search::{MASK, Secret, of_key, search};
 
 /// Long enough for the busiest machine; nothing waits for it to pass.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
-fn boot_clock() -> Instant {
+pub fn boot_clock() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())
 }
 
-struct Node {
-    plane: Plane,
-    _upcalls: Upcalls,
-    socket: Arc<UdpSocket>,
+/// Planes with workers, and the tunnels between them.
+pub trait Network {
+    fn planes(&self) -> Vec<&Plane>;
+
+    fn tunnels(&self) -> Vec<Tunnel>;
+
+    /// Passes packets through each tunnel, both ways. Each end's counters tell that they were authentic.
+    fn traffic(&mut self);
 }
 
-impl Node {
-    fn new(client: bool) -> Self {
-        let socket = UdpSocket::bind(&UdpOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
-        let socket = Arc::new(socket);
-        let config = PlaneConfig {
-            tun: None,
-            sockets: vec![(SocketId(3), Arc::clone(&socket))],
-            relay: if client { Relay::Kernel } else { Relay::Direct },
-            gates: Offloads::ALL,
-            client,
-            ethernet: false,
-        };
-        let (plane, _upcalls) = Plane::start(config, boot_clock).unwrap();
-        Self { plane, _upcalls, socket }
-    }
+/// A tunnel with its two ends, each a plane by its place in [`Network::planes`] and its peer there. The first end is the
+/// server's.
+pub struct Tunnel {
+    pub number: u8,
+    pub ends: [(usize, PeerId); 2],
+}
 
-    fn add(&self, id: PeerId, wire_id: Option<u32>, other: &Self) {
-        let link = Link::datagram(SocketId(3), None, other.socket.local_addr());
-        let spec = PeerSpec {
-            link,
-            wire_id,
-            float: true,
-            framing: Framing::None,
-            decompress: None,
-            fragment: None,
-            keepalive: Keepalive::default(),
-            mtu: InnerMtu::default(),
-            replay_window: 64,
-        };
-        self.plane.apply(Op::AddPeer(id, spec));
-        // Those of the clients' packets.
-        let inside = if wire_id == Some(2) || id.0 == 2 { "10.8.0.2/32" } else { "10.8.0.3/32" };
-        let inside = if id.0 == 0 { "0.0.0.0/0" } else { inside };
-        self.plane.apply(Op::SetRoutes(id, vec![inside.parse().unwrap()]));
+/// What both ends number a client's packets with. Under a static key there is nothing.
+pub fn wire_id(protection: Protection, number: u8) -> Option<u32> {
+    match protection {
+        Protection::Static(_) => None,
+        _ => Some(u32::from(number)),
     }
+}
 
-    fn until(&self, what: &str, done: impl Fn(&Plane) -> bool) {
-        let end = Wall::now() + PATIENCE;
-        while !done(&self.plane) {
-            assert!(Wall::now() < end, "{what}: {:?}", self.plane.totals());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+/// Waits for the other end of a connection, and for this one.
+pub fn connection(
+    listener: &TcpListener,
+    connect: impl FnOnce(&TcpConnectOptions) -> TcpStream,
+) -> [TcpStream; 2] {
+    let there = connect(&TcpConnectOptions::new(listener.local_addr()));
+    let end = Wall::now() + PATIENCE;
+    let mut here = None;
+    while here.is_none() || !there.finish_connect().unwrap() {
+        assert!(Wall::now() < end, "no connection came");
+        here = here.or_else(|| listener.accept().ok());
+        std::thread::sleep(Duration::from_millis(1));
     }
+    let (here, _) = here.unwrap();
+    [here, there]
 }
 
 /// Key material that is in no other place of the memory, made in place.
@@ -101,72 +93,137 @@ fn packet(from: u8, to: u8) -> Vec<u8> {
     packet
 }
 
-/// A server and two clients, each with a worker, and the keys of both.
-struct World {
-    server: Node,
-    clients: [(u8, Node); 2],
-    protection: Protection,
-    seed: u8,
-    secrets: Vec<Secret>,
+/// A server and two clients on the loopback interface, without devices: packets of one client go to the other.
+struct Relayed {
+    /// The server, then client 2 and client 3.
+    nodes: [Node; 3],
     passed: u64,
 }
 
-impl World {
-    fn new(protection: Protection, seed: u8) -> Self {
-        let server = Node::new(false);
-        let clients = [(2, Node::new(true)), (3, Node::new(true))];
-        for (n, client) in &clients {
-            // A static key has no packets with a peer-id.
-            let wire_id = match protection {
-                Protection::Static(_) => None,
-                _ => Some(u32::from(*n)),
-            };
-            server.add(PeerId((*n).into()), wire_id, client);
-            client.add(PeerId(0), wire_id, &server);
-        }
-        Self { server, clients, protection, seed, secrets: Vec::new(), passed: 0 }
+struct Node {
+    plane: Plane,
+    _upcalls: Upcalls,
+    address: SocketAddr,
+}
+
+impl Node {
+    fn new(client: bool) -> Self {
+        // So that both workers of the server have packets to open, whichever stream or address they come from.
+        let workers = if client { 1 } else { 2 };
+        let options = UdpOptions::new(([127, 0, 0, 1], 0).into());
+        let group = UdpSocket::bind_group(&options, workers).unwrap();
+        let sockets: Vec<_> = group.into_iter().map(Arc::new).collect();
+        let address = sockets[0].local_addr();
+        let config = PlaneConfig {
+            tun: None,
+            sockets: sockets.into_iter().map(|socket| (SocketId(3), socket)).collect(),
+            relay: if client { Relay::Kernel } else { Relay::Direct },
+            gates: Offloads::ALL,
+            client,
+            ethernet: false,
+        };
+        let (plane, _upcalls) = Plane::start(config, boot_clock).unwrap();
+        assert_eq!(plane.workers(), workers);
+        Self { plane, _upcalls, address }
     }
 
-    fn install(&mut self, slot: KeySlot, key_id: u8) {
-        for (n, client) in &self.clients {
-            for (plane, id, at_server) in
-                [(&self.server.plane, u32::from(*n), true), (&client.plane, 0, false)]
-            {
-                let key = key(self.protection, self.seed + n, key_id, at_server);
-                if at_server {
-                    self.secrets.extend(of_key(&format!("client {n}'s key {key_id}:"), &key));
+    fn add(&self, id: PeerId, wire_id: Option<u32>, link: Link, inside: &str) {
+        self.plane.apply(Op::AddPeer(id, PeerSpec { wire_id, ..PeerSpec::plain(link) }));
+        self.plane.apply(Op::SetRoutes(id, vec![inside.parse().unwrap()]));
+    }
+}
+
+impl Relayed {
+    fn new(protection: Protection, streams: bool) -> Self {
+        let nodes = [false, true, true].map(Node::new);
+        let [server, clients @ ..] = &nodes;
+        let listener =
+            TcpListener::bind(&TcpListenOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
+        for (number, client) in [2, 3].into_iter().zip(clients) {
+            let mut links =
+                [client, server].map(|to| Link::datagram(SocketId(3), None, to.address));
+            if streams {
+                let ends = connection(&listener, |to| TcpStream::connect(to).unwrap());
+                for ((node, stream), link) in [server, client].into_iter().zip(ends).zip(&mut links)
+                {
+                    *link = Link::stream(number.into(), stream.peer_addr().unwrap());
+                    node.plane.add_stream(*link, stream, StreamOptions::default()).unwrap();
                 }
-                plane.apply(Op::InstallKey(PeerId(id), slot, key));
             }
+            let wire_id = wire_id(protection, number);
+            let [to_client, to_server] = links;
+            server.add(PeerId(number.into()), wire_id, to_client, &format!("10.8.0.{number}/32"));
+            client.add(PeerId(0), wire_id, to_server, "0.0.0.0/0");
         }
+        Self { nodes, passed: 0 }
+    }
+}
+
+impl Network for Relayed {
+    fn planes(&self) -> Vec<&Plane> {
+        self.nodes.iter().map(|node| &node.plane).collect()
     }
 
-    /// Packets from each client to the other: the server's worker opens and seals, the other's opens.
+    fn tunnels(&self) -> Vec<Tunnel> {
+        let tunnel = |number: u8| Tunnel {
+            number,
+            ends: [(0, PeerId(number.into())), (usize::from(number) - 1, PeerId(0))],
+        };
+        vec![tunnel(2), tunnel(3)]
+    }
+
+    /// The server's workers open and seal, the other client's opens.
     fn traffic(&mut self) {
         const PACKETS: u64 = 10;
         self.passed += PACKETS;
-        for (from, to) in [(0, 1), (1, 0)] {
-            let ((a, sender), (b, receiver)) = (&self.clients[from], &self.clients[to]);
+        for (from, to) in [(2, 3), (3, 2)] {
+            let [sender, receiver] = [from, to].map(|n: u8| &self.nodes[usize::from(n) - 1].plane);
             for _ in 0..PACKETS {
-                sender.plane.apply(Op::SendData(PeerId(0), packet(*a, *b)));
+                sender.apply(Op::SendData(PeerId(0), packet(from, to)));
             }
-            let passed = self.passed;
             // Without a device the packets end at the other client, authentic.
-            receiver.until(&format!("{:?}: packets arrive", self.protection), |plane| {
-                plane.totals().dropped(DropReason::NoTun) == passed
-            });
+            let end = Wall::now() + PATIENCE;
+            while receiver.totals().dropped(DropReason::NoTun) != self.passed {
+                assert!(Wall::now() < end, "packets arrive: {:?}", receiver.totals());
+                std::thread::sleep(Duration::from_millis(2));
+            }
         }
     }
+}
 
-    fn planes(&self) -> impl Iterator<Item = (&Plane, Vec<PeerId>)> {
-        let clients = self.clients.iter().map(|(_, client)| (&client.plane, vec![PeerId(0)]));
-        clients.chain([(&self.server.plane, vec![PeerId(2), PeerId(3)])])
+/// A network and its keys.
+struct World<N> {
+    network: N,
+    protection: Protection,
+    seed: u8,
+    secrets: Vec<Secret>,
+}
+
+impl<N: Network> World<N> {
+    fn install(&mut self, slot: KeySlot, key_id: u8) {
+        let planes = self.network.planes();
+        for Tunnel { number, ends } in self.network.tunnels() {
+            for ((plane, peer), at_server) in ends.into_iter().zip([true, false]) {
+                let key = key(self.protection, self.seed + number, key_id, at_server);
+                if at_server {
+                    let name = format!("tunnel {number}'s key {key_id}:");
+                    self.secrets.extend(of_key(&name, &key));
+                }
+                planes[plane].apply(Op::InstallKey(peer, slot, key));
+            }
+        }
     }
 
     fn apply(&self, op: impl Fn(PeerId) -> Op) {
-        for (plane, peers) in self.planes() {
-            peers.into_iter().for_each(|peer| plane.apply(op(peer)));
+        let planes = self.network.planes();
+        for (plane, peer) in self.network.tunnels().into_iter().flat_map(|tunnel| tunnel.ends) {
+            planes[plane].apply(op(peer));
         }
+    }
+
+    fn expect_in_use(&self) {
+        let found = search(&self.secrets);
+        assert!(found.iter().any(|found| found.contains("data key")), "{:?}", self.protection);
     }
 
     /// Nothing of these is left once the workers have had their turn.
@@ -183,40 +240,61 @@ impl World {
     }
 }
 
-#[test]
-fn nothing_of_a_key_is_left_in_a_worker_after_it_was_deleted() {
+/// Installs, replaces and deletes the keys of a network, with traffic under each, and searches after each end.
+fn nothing_is_left<N: Network>(network: impl Fn(Protection) -> N) {
     let _alone = alone();
-    let block = |cipher| BlockSuite { cipher, digest: Some(Digest::Sha256) };
+    let block = BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha256) };
     for (protection, seed) in [
         Protection::Aead(Cipher::Aes256Gcm),
         Protection::Aead(Cipher::ChaCha20Poly1305),
         Protection::Epoch(Cipher::Aes256Gcm),
         Protection::Epoch(Cipher::ChaCha20Poly1305),
-        Protection::Block(block(Some(BlockCipher::Aes256Cbc))),
-        Protection::Static(block(Some(BlockCipher::Aes256Cbc))),
+        Protection::Block(block),
+        Protection::Static(block),
     ]
     .into_iter()
     .zip((100..).step_by(10))
     {
-        let mut world = World::new(protection, seed);
+        let network = network(protection);
+        let mut world = World { network, protection, seed, secrets: Vec::new() };
         world.install(KeySlot::Primary, 0);
-        world.traffic();
-        let found = search(&world.secrets);
-        assert!(found.iter().any(|found| found.contains("data key")), "{protection:?}");
+        world.network.traffic();
+        world.expect_in_use();
         // A static key is never replaced.
         if !matches!(protection, Protection::Static(_)) {
             let first = std::mem::take(&mut world.secrets);
             world.install(KeySlot::Secondary, 1);
             world.apply(Op::SwapKeys);
-            world.traffic();
+            world.network.traffic();
             world.apply(|peer| Op::DelKey(peer, KeySlot::Secondary));
             world.expect_nothing_of(&first, "key deleted");
         }
         // The peers go, and their workers go on.
-        let found = search(&world.secrets);
-        assert!(found.iter().any(|found| found.contains("data key")), "{protection:?}");
-        world.traffic();
+        world.expect_in_use();
+        world.network.traffic();
         world.apply(Op::DelPeer);
         world.expect_nothing_of(&world.secrets, "peer deleted");
     }
+}
+
+#[test]
+fn nothing_of_a_key_is_left_in_a_worker_after_it_was_deleted() {
+    nothing_is_left(|protection| Relayed::new(protection, false));
+}
+
+#[test]
+fn nothing_of_a_key_is_left_in_a_worker_of_streams() {
+    nothing_is_left(|protection| Relayed::new(protection, true));
+}
+
+#[test]
+fn nothing_of_a_key_is_left_in_a_worker_of_a_device() {
+    adit_testbed::needs_root!();
+    nothing_is_left(|protection| Devices::new(protection, false));
+}
+
+#[test]
+fn nothing_of_a_key_is_left_in_a_worker_of_a_device_and_a_stream() {
+    adit_testbed::needs_root!();
+    nothing_is_left(|protection| Devices::new(protection, true));
 }

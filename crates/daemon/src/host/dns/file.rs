@@ -9,7 +9,7 @@ use nix::libc;
 
 use super::plan::DnsPlan;
 use super::resolv_conf::{self, Original, Ours, Owner};
-use crate::host::ledger::began;
+use crate::host::owner::began;
 
 /// Bytes of a resolv.conf that are read.
 pub(super) const SIZE_LIMIT: u64 = 64 * 1024;

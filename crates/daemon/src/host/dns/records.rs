@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::back_ends::{self, Link};
 use super::plan::BackEnd;
-use crate::host::ledger::{Kept, began, files, namespace};
+use crate::host::owner::{Kept, began, files, namespace};
 
 /// A memory file system: a reboot ends settings and records alike.
 const FOLDER: &str = "run/adit";
@@ -76,7 +76,7 @@ pub(super) async fn clean_up(root: &Path) {
         let link = Link { name: page.device, index: page.index };
         match back_ends::undo(page.back_end, &link).await {
             Ok(()) => tracing::warn!(
-                "{}: DNS settings for {} removed, which a killed process had left",
+                "{}: DNS settings for {} removed: a killed process had left them",
                 page.back_end,
                 link.name
             ),

@@ -158,29 +158,29 @@ fn an_exempt_network_whose_route_stays_is_closed_or_said_and_tried_again_at_once
 fn a_kill_switch_without_a_ledger_is_found_and_released_and_a_running_tunnel_is_left_alone() {
     let Some((ns, _other)) = world() else { return };
     inside(&ns, async |net| {
-        use super::super::ledger;
+        use super::super::{ledger, unclaimed};
         add_native(net).await;
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").unwrap();
         let before = state(net).await;
         for round in 0..20 {
             let (mut host, device) = host(true).await;
             host.apply(&kill_switch()).await.unwrap();
-            assert_eq!(ledger::unclaimed(net).await, [], "{round}: it runs");
+            assert_eq!(unclaimed::rules(net).await, [], "{round}: it runs");
             host.close().await;
             drop(device);
-            assert_eq!(ledger::unclaimed(net).await, [], "{round}: its ledger names it");
+            assert_eq!(unclaimed::rules(net).await, [], "{round}: its ledger names it");
             let kept = ledger::kept();
             assert_eq!(kept.len(), 1, "{round}");
             for (path, _) in kept {
                 std::fs::remove_file(path).unwrap();
             }
-            assert_eq!(ledger::unclaimed(net).await.len(), 2, "{round}: both families");
+            assert_eq!(unclaimed::rules(net).await.len(), 2, "{round}: both families");
             assert_eq!(ledger::release(net).await, Vec::<String>::new());
             // A tunnel that runs meanwhile, with a table and rules of its own.
             let (mut running, device) = self::host(true).await;
             running.apply(&by_policy("def1 ipv6")).await.unwrap();
-            assert!(ledger::release_unclaimed(net).await.len() >= 8);
-            assert_eq!(ledger::unclaimed(net).await, []);
+            assert!(unclaimed::release(net).await.len() >= 8);
+            assert_eq!(unclaimed::rules(net).await, []);
             assert_eq!(ways(net).await, ["tun0"; 6]);
             running.close().await;
             drop(device);

@@ -17,8 +17,12 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
         workers: 1,
         mtu: None,
         share_with_host: false,
+        carry_link: false,
         control: control.clone(),
     };
+    let switch = Request::SwitchPort { side: PortSide::B, on: false };
+    let carries = Duty::Bridge(BridgeDuty { carry_link: true, ..duty.clone() });
+    Policy::derive(&carries, &[], 1).unwrap().check(&switch).unwrap();
     let policy = Policy::derive(&Duty::Bridge(duty), &[], 1).unwrap();
     for request in [
         Request::OpenPorts,
@@ -35,6 +39,7 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
     let opening = Opening { device: Device::Tun(None), offloads: [true; 3], queues: 1 };
     for request in [
         Request::Open(opening),
+        switch,
         Request::Apply(Box::default()),
         Request::Read("/etc/shadow".into()),
         Request::Read(control),
@@ -60,7 +65,7 @@ fn node() -> (tempfile::TempDir, NodeDuty) {
     let settings = "database = \"postgres://db.example/vpn?sslmode=verify-full&sslrootcert=/etc/ca.crt&\
         sslcert=/etc/node.crt&sslkey=/etc/node.key\"\nrole = \"r\"\nnode = 1\nname = \"n\"\n\
         addresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\nsubnets = [\"192.168.7.0/24\"]\n\
-        device = \"adit-vpn\"\npacket-size = 1400\naudit = \"none\"\nauditor = \"none\"\n\
+        device = \"adit-vpn\"\npacket-size = 1400\n\
         durability = \"relaxed\"\n";
     fs::write(places.settings_file(), settings).unwrap();
     let duty = NodeDuty {
@@ -121,7 +126,23 @@ fn a_nodes_plan_is_the_settings_one_with_routes_to_other_nodes() {
 }
 
 #[test]
-fn a_node_reads_certificates_and_replaces_its_pins_alone() {
+fn a_node_without_a_packet_size_of_its_own_may_follow_the_networks() {
+    let (_dir, duty) = node();
+    let places = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
+    let settings = std::fs::read_to_string(places.settings_file()).unwrap();
+    std::fs::write(places.settings_file(), settings.replace("packet-size = 1400\n", "")).unwrap();
+    let policy = Policy::derive(&Duty::Postgres(duty), &[], 1).unwrap();
+    for mtu in [7900, 1280, 1400] {
+        apply(&policy, HostPlan { mtu, ..node_plan() }).unwrap();
+    }
+    for mtu in [0, 1279, 7901, 65_535] {
+        let refused = apply(&policy, HostPlan { mtu, ..node_plan() }).unwrap_err();
+        assert!(refused.contains("plan: "), "{mtu}: {refused}");
+    }
+}
+
+#[test]
+fn a_node_reads_certificates_and_replaces_its_pins_and_the_networks_keys_alone() {
     let (_dir, duty) = node();
     let policy = Policy::derive(&Duty::Postgres(duty.clone()), &[], 1).unwrap();
     let places = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
@@ -131,6 +152,8 @@ fn a_node_reads_certificates_and_replaces_its_pins_alone() {
         Request::Read("/etc/node.key".into()),
         Request::Replace(places.pins_file()),
         Request::Commit(places.pins_file()),
+        Request::Replace(places.ring_file()),
+        Request::Commit(places.ring_file()),
         Request::Control(places.control_socket()),
         Request::Remove(places.control_socket()),
     ] {
@@ -139,6 +162,7 @@ fn a_node_reads_certificates_and_replaces_its_pins_alone() {
     for request in [
         Request::Read(places.secrets_file()),
         Request::Read("/etc/shadow".into()),
+        Request::Read(places.ring_file()),
         Request::Replace(places.secrets_file()),
         Request::Replace(places.settings_file()),
         Request::Replace(places.positions_file()),
