@@ -11,7 +11,7 @@ INTEROP ?= target/debug
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny doc build release demo demo-postgres lab lab-smoke lab-build
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny doc build release demo demo-postgres lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -27,6 +27,10 @@ deps:
 
 fmt:
 	$(CARGO) fmt --all --check
+
+# From now on git commit looks at what is staged: formatting, and words that the prose avoids. It takes a second.
+hooks:
+	git config core.hooksPath scripts/hooks
 
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
