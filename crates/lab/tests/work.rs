@@ -7,7 +7,7 @@ use adit_lab::work::{
     Echo, Edge, Limit, Measured, Route, Search, Sizes, Window, echo_latency, iperf3, requests,
     tcp_bulk, udp_open_loop, udp_search, unreachable,
 };
-use adit_testbed::failure::{Failure, Result, ensure};
+use adit_testbed::failure::{Result, ensure};
 use adit_testbed::net::{CABLE, End, Namespace, Pair};
 use adit_testbed::world::{Entered, enter};
 
@@ -53,13 +53,7 @@ fn main() -> ExitCode {
     let mut failed = false;
     for (name, check) in CHECKS.iter().filter(|(name, _)| wanted(name)) {
         let begun = Instant::now();
-        let attempt = || Pair::new().and_then(|pair| check(&pair));
-        let mut result = attempt();
-        for _ in 0..2 {
-            if result.as_ref().is_err_and(by_a_busy_machine) {
-                result = attempt();
-            }
-        }
+        let result = Pair::new().and_then(|pair| check(&pair));
         let seconds = begun.elapsed().as_secs_f64();
         match &result {
             Ok(()) => println!("test {name} ... ok ({seconds:.1} s)"),
@@ -70,9 +64,10 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Whether a trial was only declared invalid because this machine had other things to do. Then it is worth another.
-fn by_a_busy_machine(failure: &Failure) -> bool {
-    failure.0.contains("the flows' starts lie") || failure.0.contains("the generator ")
+/// Whether a trial was declared invalid because this machine had other things to do. That is a right thing to say on such a
+/// machine, and no defect: what was counted must still add up.
+fn by_a_busy_machine(reason: &str) -> bool {
+    reason.starts_with("the flows' starts lie") || reason.starts_with("the generator ")
 }
 
 const fn window(warmup: u64, length: u64) -> Window {
@@ -96,10 +91,13 @@ fn routes(pair: &Pair, count: usize, v6: bool) -> (Vec<Route<'_>>, Vec<Route<'_>
     (up.collect(), down.collect())
 }
 
-fn good(measured: &Measured, flows: usize) -> Result<()> {
-    ensure(measured.invalid.is_empty(), || measured.invalid.join("; "))?;
+/// Whether the machine left the trial alone; a failure where the trial is invalid for any other reason.
+fn good(measured: &Measured, flows: usize) -> Result<bool> {
+    let defect = measured.invalid.iter().find(|reason| !by_a_busy_machine(reason));
+    ensure(defect.is_none(), || measured.invalid.join("; "))?;
     let busy = measured.flows.iter().filter(|flow| flow.bytes > 0).count();
-    ensure(busy == flows && measured.mbps() > 0.0, || format!("{busy} of {flows} carried bytes"))
+    ensure(busy == flows && measured.mbps() > 0.0, || format!("{busy} of {flows} carried bytes"))?;
+    Ok(measured.invalid.is_empty())
 }
 
 fn one_bulk_flow_each_way(pair: &Pair) -> Result<()> {
@@ -167,11 +165,11 @@ fn an_open_loop_loses_nothing_and_counts_right(pair: &Pair) -> Result<()> {
         let (routes, _) = routes(pair, flows, v6);
         let window = window(50, 500);
         let udp = udp_open_loop(&routes, &window, 1000.0, sizes, &mut nothing)?;
-        good(&udp.measured, flows)?;
-        let counts = (udp.sent, udp.received, udp.lost, udp.duplicated, udp.reordered, udp.refused);
-        ensure(counts == (500, 500, 0, 0, 0, 0) && udp.latency.count == 500, || {
-            format!("{udp:?}")
-        })?;
+        let undisturbed = good(&udp.measured, flows)?;
+        let counts = (udp.duplicated, udp.reordered, udp.received + udp.lost, udp.latency.count);
+        let right = counts == (0, 0, udp.sent, udp.received) && udp.sent <= 500;
+        let whole = (udp.sent, udp.received, udp.refused) == (500, 500, 0);
+        ensure(right && (whole || !undisturbed), || format!("{udp:?}"))?;
     }
     Ok(())
 }
@@ -179,8 +177,9 @@ fn an_open_loop_loses_nothing_and_counts_right(pair: &Pair) -> Result<()> {
 fn large_datagrams_come_in_fragments(pair: &Pair) -> Result<()> {
     let (_, routes) = routes(pair, 2, false);
     let udp = udp_open_loop(&routes, &window(50, 200), 500.0, Sizes::Jumbo, &mut nothing)?;
-    good(&udp.measured, 2)?;
-    ensure(udp.received >= 98 && udp.received == udp.sent, || format!("{udp:?}"))
+    let undisturbed = good(&udp.measured, 2)?;
+    ensure(udp.received > 0 && udp.received == udp.sent, || format!("{udp:?}"))?;
+    ensure(udp.received >= 98 || !undisturbed, || format!("{udp:?}"))
 }
 
 fn echoes_come_back_also_under_load(pair: &Pair) -> Result<()> {
