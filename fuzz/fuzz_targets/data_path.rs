@@ -5,13 +5,13 @@
 use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
-use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{
+use adit_crypto::{Cipher, DirectionKey};
+use adit_engine::command::{
     DataKey, Framing, InnerMtu, KeyLimits, KeySlot, PeerSpec, Protection,
 };
-use adit_engine::{Instant, Link, Op, PeerId};
+use adit_engine::{Instant, Link, Command, PeerId};
 use adit_plane::Relay;
-use adit_plane::memory::Memory;
+use adit_plane::loopback::LoopbackPlane;
 use adit_wire::VnetHeader;
 
 #[cfg(fuzzing)]
@@ -40,12 +40,12 @@ fn link() -> Link {
     Link::datagram(Default::default(), None, SocketAddr::from(([192, 0, 2, 1], 1194)))
 }
 
-fn half() -> KeyHalf {
-    KeyHalf { cipher: [3; 64], hmac: [5; 64] }
+fn half() -> DirectionKey {
+    DirectionKey { cipher: [3; 64], hmac: [5; 64] }
 }
 
-fn end((framing, fragment): Inside) -> Memory {
-    let (end, _upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
+fn end((framing, fragment): Inside) -> LoopbackPlane {
+    let (end, _upcalls) = LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
         .expect("an end in memory");
     let mtu = InnerMtu { mss4: 1400, mss6: 1380, largest: 0 };
     let spec = PeerSpec {
@@ -64,9 +64,9 @@ fn end((framing, fragment): Inside) -> Memory {
         limits: KeyLimits::default(),
     };
     let everything = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("a prefix"));
-    end.plane().apply(Op::AddPeer(PEER, spec));
-    end.plane().apply(Op::SetRoutes(PEER, everything.into()));
-    end.plane().apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    end.plane().apply(Command::AddPeer(PEER, spec));
+    end.plane().apply(Command::SetRoutes(PEER, everything.into()));
+    end.plane().apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     end
 }
 

@@ -5,13 +5,13 @@
 use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
-use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{
+use adit_crypto::{Cipher, DirectionKey};
+use adit_engine::command::{
     DataKey, InnerMtu, KeyLimits, KeySlot, PeerSpec, Protection,
 };
-use adit_engine::{Instant, Link, Op, PeerId};
+use adit_engine::{Instant, Link, Command, PeerId};
 use adit_plane::Relay;
-use adit_plane::memory::Memory;
+use adit_plane::loopback::LoopbackPlane;
 use adit_wire::VnetHeader;
 use adit_wire::ethernet::{Ethernet, MAX_HEADER_LEN};
 use adit_wire::split::Segments;
@@ -36,13 +36,13 @@ fn link(peer: PeerId) -> Link {
     Link::datagram(Default::default(), None, SocketAddr::from(([192, 0, 2, 1], port)))
 }
 
-fn half() -> KeyHalf {
-    KeyHalf { cipher: [3; 64], hmac: [5; 64] }
+fn half() -> DirectionKey {
+    DirectionKey { cipher: [3; 64], hmac: [5; 64] }
 }
 
-fn end(relay: Relay, client: bool) -> Memory {
+fn end(relay: Relay, client: bool) -> LoopbackPlane {
     let (end, _upcalls) =
-        Memory::ethernet(relay, client, || Instant::from_nanos(1)).expect("an end in memory");
+        LoopbackPlane::ethernet(relay, client, || Instant::from_nanos(1)).expect("an end in memory");
     for peer in PEERS {
         let spec = PeerSpec {
  wire_id: Some(peer.0),
@@ -56,8 +56,8 @@ fn end(relay: Relay, client: bool) -> Memory {
             open: half(),
             limits: KeyLimits::default(),
         };
-        end.plane().apply(Op::AddPeer(peer, spec));
-        end.plane().apply(Op::InstallKey(peer, KeySlot::Primary, Box::new(key)));
+        end.plane().apply(Command::AddPeer(peer, spec));
+        end.plane().apply(Command::InstallKey(peer, KeySlot::Primary, Box::new(key)));
     }
     end
 }

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 
 use adit_crypto::block::{MAX_ADDED, SealBlock};
 use adit_crypto::epoch::EpochSecret;
-use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
-use adit_engine::verbs::{
+use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
+use adit_engine::command::{
     BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
 };
-use adit_engine::{Instant, Link, Op, PeerId};
+use adit_engine::{Instant, Link, Command, PeerId};
 use adit_plane::Relay;
-use adit_plane::memory::Memory;
+use adit_plane::loopback::LoopbackPlane;
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -44,20 +44,20 @@ fn link() -> Link {
     Link::datagram(Default::default(), None, SocketAddr::from(([192, 0, 2, 1], 1194)))
 }
 
-fn half() -> KeyHalf {
-    KeyHalf { cipher: [3; 64], hmac: [5; 64] }
+fn half() -> DirectionKey {
+    DirectionKey { cipher: [3; 64], hmac: [5; 64] }
 }
 
-fn end(protection: Protection, wire_id: Option<u32>) -> Memory {
-    let (end, _upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
+fn end(protection: Protection, wire_id: Option<u32>) -> LoopbackPlane {
+    let (end, _upcalls) = LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
         .expect("an end in memory");
     let spec = PeerSpec { wire_id, ..PeerSpec::plain(link()) };
     let limits = KeyLimits::default();
     let key = DataKey { key_id: 0, protection, seal: half(), open: half(), limits };
     let everything = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("a prefix"));
-    end.plane().apply(Op::AddPeer(PEER, spec));
-    end.plane().apply(Op::SetRoutes(PEER, everything.into()));
-    end.plane().apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    end.plane().apply(Command::AddPeer(PEER, spec));
+    end.plane().apply(Command::SetRoutes(PEER, everything.into()));
+    end.plane().apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     end
 }
 

@@ -6,12 +6,12 @@
 use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
-use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{
+use adit_crypto::{Cipher, DirectionKey};
+use adit_engine::command::{
     DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
 };
-use adit_engine::{Instant, Link, Op, PeerId};
-use adit_plane::memory::{Delivered, Memory};
+use adit_engine::{Instant, Link, Command, PeerId};
+use adit_plane::loopback::{Delivered, LoopbackPlane};
 use adit_plane::stream::frames::{Next, Packets, run as first_run};
 use adit_plane::{MAX_FRAME, Relay, StreamEnd, Upcall};
 
@@ -55,7 +55,7 @@ struct Outcome {
 }
 
 fn outcome(stream: &[u8], piece: usize) -> Outcome {
-    let (mut end, mut upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
+    let (mut end, mut upcalls) = LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
         .expect("an end in memory");
     introduce(&end);
     let mut outcome = Outcome::default();
@@ -111,11 +111,11 @@ fn link() -> Link {
     Link::stream(1, SocketAddr::from(([192, 0, 2, 1], 1194)))
 }
 
-fn half() -> KeyHalf {
-    KeyHalf { cipher: [3; 64], hmac: [5; 64] }
+fn half() -> DirectionKey {
+    DirectionKey { cipher: [3; 64], hmac: [5; 64] }
 }
 
-fn introduce(end: &Memory) {
+fn introduce(end: &LoopbackPlane) {
     let spec = PeerSpec { wire_id: Some(PEER.0), ..PeerSpec::plain(link()) };
     let key = DataKey {
         key_id: 0,
@@ -124,7 +124,7 @@ fn introduce(end: &Memory) {
         open: half(),
         limits: KeyLimits::default(),
     };
-    end.plane().apply(Op::AddPeer(PEER, spec));
-    end.plane().apply(Op::SetRoutes(PEER, vec!["0.0.0.0/0".parse().expect("a prefix")]));
-    end.plane().apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    end.plane().apply(Command::AddPeer(PEER, spec));
+    end.plane().apply(Command::SetRoutes(PEER, vec!["0.0.0.0/0".parse().expect("a prefix")]));
+    end.plane().apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
 }

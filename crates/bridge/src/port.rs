@@ -143,7 +143,7 @@ impl Port {
         let options = TunOptions {
             name: Some(name.to_owned()),
             queues,
-            lanes: 1,
+            flow_queues: 1,
             offloads,
             mode: TunMode::Tap,
         };

@@ -20,7 +20,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_daemon::Wiping;
+use adit_daemon::ZeroizingAllocator;
 use adit_daemon::connect::{self, ConnectOptions};
 use adit_daemon::fault::Fault;
 use adit_daemon::log::fault_line;
@@ -32,10 +32,10 @@ use args::{Cli, Connect, Place, Switch, Verb};
 // musl's own allocator takes a lock for each call.
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: Wiping<mimalloc::MiMalloc> = Wiping(mimalloc::MiMalloc);
+static ALLOCATOR: ZeroizingAllocator<mimalloc::MiMalloc> = ZeroizingAllocator(mimalloc::MiMalloc);
 #[cfg(not(target_env = "musl"))]
 #[global_allocator]
-static ALLOCATOR: Wiping<std::alloc::System> = Wiping(std::alloc::System);
+static ALLOCATOR: ZeroizingAllocator<std::alloc::System> = ZeroizingAllocator(std::alloc::System);
 
 type Done = Result<ExitCode, Fault>;
 

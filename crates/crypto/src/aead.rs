@@ -9,22 +9,22 @@ use aws_lc_rs::aead::{
 };
 use std::fmt;
 
-use crate::{Cipher, KeyHalf};
+use crate::{Cipher, DirectionKey};
 
 /// Length of an authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
 
 /// The crypto library refused: bad lengths when sealing, a wrong tag when opening.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub struct Refused;
+pub struct AeadError;
 
-impl fmt::Display for Refused {
+impl fmt::Display for AeadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("authentication failed")
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for AeadError {}
 
 /// Seals packets of one direction.
 pub struct SealKey(Half);
@@ -38,16 +38,16 @@ struct Half {
 }
 
 impl Half {
-    fn new(cipher: Cipher, half: &KeyHalf) -> Result<Self, Refused> {
+    fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
         let algorithm: &'static Algorithm = match cipher {
             Cipher::Aes128Gcm => &AES_128_GCM,
             Cipher::Aes192Gcm => &AES_192_GCM,
             Cipher::Aes256Gcm => &AES_256_GCM,
             Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        let material = half.cipher.get(..cipher.key_len()).ok_or(Refused)?;
-        let unbound = UnboundKey::new(algorithm, material).map_err(|_| Refused)?;
-        let implicit_iv = *half.hmac.first_chunk().ok_or(Refused)?;
+        let material = half.cipher.get(..cipher.key_len()).ok_or(AeadError)?;
+        let unbound = UnboundKey::new(algorithm, material).map_err(|_| AeadError)?;
+        let implicit_iv = *half.hmac.first_chunk().ok_or(AeadError)?;
         Ok(Self { key: LessSafeKey::new(unbound), implicit_iv })
     }
 
@@ -61,7 +61,7 @@ impl Half {
 
 impl SealKey {
     /// Prepares a key; it takes the leading bytes of `half` that `cipher` needs.
-    pub fn new(cipher: Cipher, half: &KeyHalf) -> Result<Self, Refused> {
+    pub fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
         Half::new(cipher, half).map(Self)
     }
 
@@ -76,18 +76,18 @@ impl SealKey {
         plain: &[u8],
         out: &mut [u8],
         tag: &mut [u8; TAG_LEN],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AeadError> {
         let nonce = self.0.nonce(packet_id);
         self.0
             .key
             .seal_out_of_place_scatter(nonce, Aad::from(aad), plain, out, &[], tag)
-            .map_err(|_| Refused)
+            .map_err(|_| AeadError)
     }
 }
 
 impl OpenKey {
     /// Prepares a key; it takes the leading bytes of `half` that `cipher` needs.
-    pub fn new(cipher: Cipher, half: &KeyHalf) -> Result<Self, Refused> {
+    pub fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
         Half::new(cipher, half).map(Self)
     }
 
@@ -99,13 +99,13 @@ impl OpenKey {
         aad: &[u8],
         tag: &[u8; TAG_LEN],
         text: &mut [u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AeadError> {
         let nonce = self.0.nonce(packet_id);
         self.0
             .key
             .open_in_place_separate_tag(nonce, Aad::from(aad), tag, text)
             .map(|_| ())
-            .map_err(|_| Refused)
+            .map_err(|_| AeadError)
     }
 }
 
@@ -121,8 +121,8 @@ impl CounterKey {
     ///
     /// # Errors
     /// The crypto library refused to work.
-    pub fn new(key: &[u8; Self::LEN]) -> Result<Self, Refused> {
-        let unbound = UnboundKey::new(&AES_256_GCM, key).map_err(|_| Refused)?;
+    pub fn new(key: &[u8; Self::LEN]) -> Result<Self, AeadError> {
+        let unbound = UnboundKey::new(&AES_256_GCM, key).map_err(|_| AeadError)?;
         Ok(Self(LessSafeKey::new(unbound)))
     }
 
@@ -144,10 +144,10 @@ impl CounterKey {
         counter: u64,
         aad: &[u8],
         text: &mut [u8],
-    ) -> Result<[u8; TAG_LEN], Refused> {
+    ) -> Result<[u8; TAG_LEN], AeadError> {
         let nonce = Self::nonce(counter);
         let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(aad), text);
-        tag.map_err(|_| Refused)?.as_ref().try_into().map_err(|_| Refused)
+        tag.map_err(|_| AeadError)?.as_ref().try_into().map_err(|_| AeadError)
     }
 
     /// Decrypts `text` in place. On failure its contents are garbage.
@@ -161,10 +161,10 @@ impl CounterKey {
         aad: &[u8],
         tag: &[u8; TAG_LEN],
         text: &mut [u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AeadError> {
         let nonce = Self::nonce(counter);
         let opened = self.0.open_in_place_separate_tag(nonce, Aad::from(aad), tag, text);
-        opened.map(|_| ()).map_err(|_| Refused)
+        opened.map(|_| ()).map_err(|_| AeadError)
     }
 }
 
@@ -190,8 +190,8 @@ impl fmt::Debug for OpenKey {
 mod tests {
     use super::*;
 
-    fn half(seed: u8) -> KeyHalf {
-        KeyHalf { cipher: [seed; 64], hmac: [seed ^ 0x5a; 64] }
+    fn half(seed: u8) -> DirectionKey {
+        DirectionKey { cipher: [seed; 64], hmac: [seed ^ 0x5a; 64] }
     }
 
     #[test]
@@ -208,21 +208,21 @@ mod tests {
             let mut copy = text;
             assert_eq!(
                 open.open(10, b"head", &tag, &mut copy),
-                Err(Refused),
+                Err(AeadError),
                 "packet id, {cipher}"
             );
             let mut copy = text;
-            assert_eq!(open.open(9, b"heaD", &tag, &mut copy), Err(Refused), "aad, {cipher}");
+            assert_eq!(open.open(9, b"heaD", &tag, &mut copy), Err(AeadError), "aad, {cipher}");
             let mut copy = text;
             copy[1399] ^= 1;
-            assert_eq!(open.open(9, b"head", &tag, &mut copy), Err(Refused), "text, {cipher}");
+            assert_eq!(open.open(9, b"head", &tag, &mut copy), Err(AeadError), "text, {cipher}");
             let mut bad = tag;
             bad[0] ^= 1;
             let mut copy = text;
-            assert_eq!(open.open(9, b"head", &bad, &mut copy), Err(Refused), "tag, {cipher}");
+            assert_eq!(open.open(9, b"head", &bad, &mut copy), Err(AeadError), "tag, {cipher}");
             let other = OpenKey::new(cipher, &half(8)).unwrap();
             let mut copy = text;
-            assert_eq!(other.open(9, b"head", &tag, &mut copy), Err(Refused), "key, {cipher}");
+            assert_eq!(other.open(9, b"head", &tag, &mut copy), Err(AeadError), "key, {cipher}");
 
             open.open(9, b"head", &tag, &mut text).unwrap();
             assert_eq!(text, plain, "{cipher}");
@@ -246,16 +246,16 @@ mod tests {
         let open = |counter, aad: &[u8], tag: &[u8; 16], mut text: [u8; 18]| {
             key.open(counter, aad, tag, &mut text).map(|()| text)
         };
-        assert_eq!(open(counter + 1, b"head", &tag, text), Err(Refused), "counter");
-        assert_eq!(open(counter, b"heaD", &tag, text), Err(Refused), "aad");
+        assert_eq!(open(counter + 1, b"head", &tag, text), Err(AeadError), "counter");
+        assert_eq!(open(counter, b"heaD", &tag, text), Err(AeadError), "aad");
         let mut altered = tag;
         altered[15] ^= 1;
-        assert_eq!(open(counter, b"head", &altered, text), Err(Refused), "tag");
+        assert_eq!(open(counter, b"head", &altered, text), Err(AeadError), "tag");
         let mut altered = text;
         altered[0] ^= 1;
-        assert_eq!(open(counter, b"head", &tag, altered), Err(Refused), "text");
+        assert_eq!(open(counter, b"head", &tag, altered), Err(AeadError), "text");
         let other = CounterKey::new(&[8; 32]).unwrap();
-        assert_eq!(other.open(counter, b"head", &tag, &mut text.clone()), Err(Refused), "key");
+        assert_eq!(other.open(counter, b"head", &tag, &mut text.clone()), Err(AeadError), "key");
         assert_eq!(open(counter, b"head", &tag, text).as_ref(), Ok(b"some text of a row"));
     }
 
@@ -263,6 +263,6 @@ mod tests {
     fn a_wrong_output_length_is_refused() {
         let seal = SealKey::new(Cipher::Aes256Gcm, &half(1)).unwrap();
         let mut tag = [0u8; TAG_LEN];
-        assert_eq!(seal.seal(1, b"", &[0; 10], &mut [0; 9], &mut tag), Err(Refused));
+        assert_eq!(seal.seal(1, b"", &[0; 10], &mut [0; 9], &mut tag), Err(AeadError));
     }
 }

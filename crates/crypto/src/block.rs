@@ -18,8 +18,8 @@ use aes::cipher::{
 use aws_lc_rs::rand;
 use zeroize::Zeroizing;
 
-use crate::aead::Refused;
-use crate::{Digest, HmacKey, KeyHalf};
+use crate::aead::AeadError;
+use crate::{Digest, DirectionKey, HmacKey};
 
 /// A block cipher in CBC mode, for peers that cannot do AEAD. All have blocks of 128 bits.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
@@ -104,10 +104,10 @@ enum Decrypt {
 struct IvSource(aes::Aes256Enc);
 
 impl IvSource {
-    fn new() -> Result<Self, Refused> {
+    fn new() -> Result<Self, AeadError> {
         let mut key = Zeroizing::new([0; 32]);
-        rand::fill(key.as_mut_slice()).map_err(|_| Refused)?;
-        aes::Aes256Enc::new_from_slice(key.as_slice()).map(Self).map_err(|_| Refused)
+        rand::fill(key.as_mut_slice()).map_err(|_| AeadError)?;
+        aes::Aes256Enc::new_from_slice(key.as_slice()).map(Self).map_err(|_| AeadError)
     }
 
     fn iv(&self, number: u64) -> [u8; IV_LEN] {
@@ -118,13 +118,13 @@ impl IvSource {
 }
 
 impl Encrypt {
-    fn new(cipher: BlockCipher, key: &[u8]) -> Result<Self, Refused> {
+    fn new(cipher: BlockCipher, key: &[u8]) -> Result<Self, AeadError> {
         match cipher {
             BlockCipher::Aes128Cbc => aes::Aes128Enc::new_from_slice(key).map(Self::Aes128),
             BlockCipher::Aes192Cbc => aes::Aes192Enc::new_from_slice(key).map(Self::Aes192),
             BlockCipher::Aes256Cbc => aes::Aes256Enc::new_from_slice(key).map(Self::Aes256),
         }
-        .map_err(|_| Refused)
+        .map_err(|_| AeadError)
     }
 
     /// Encrypts the first `len` bytes of `buffer` in place; the length of the ciphertext.
@@ -147,13 +147,13 @@ impl Encrypt {
 }
 
 impl Decrypt {
-    fn new(cipher: BlockCipher, key: &[u8]) -> Result<Self, Refused> {
+    fn new(cipher: BlockCipher, key: &[u8]) -> Result<Self, AeadError> {
         match cipher {
             BlockCipher::Aes128Cbc => aes::Aes128Dec::new_from_slice(key).map(Self::Aes128),
             BlockCipher::Aes192Cbc => aes::Aes192Dec::new_from_slice(key).map(Self::Aes192),
             BlockCipher::Aes256Cbc => aes::Aes256Dec::new_from_slice(key).map(Self::Aes256),
         }
-        .map_err(|_| Refused)
+        .map_err(|_| AeadError)
     }
 
     /// Decrypts in place; the length of the text without its padding.
@@ -174,14 +174,14 @@ impl Decrypt {
     }
 }
 
-fn cipher_key(cipher: BlockCipher, half: &KeyHalf) -> Result<&[u8], Refused> {
-    half.cipher.get(..cipher.key_len()).ok_or(Refused)
+fn cipher_key(cipher: BlockCipher, half: &DirectionKey) -> Result<&[u8], AeadError> {
+    half.cipher.get(..cipher.key_len()).ok_or(AeadError)
 }
 
-fn mac_key(digest: Option<Digest>, half: &KeyHalf) -> Result<Option<HmacKey>, Refused> {
+fn mac_key(digest: Option<Digest>, half: &DirectionKey) -> Result<Option<HmacKey>, AeadError> {
     let Some(digest) = digest else { return Ok(None) };
-    let key = half.hmac.get(..digest.output_len()).ok_or(Refused)?;
-    HmacKey::new(digest, key).map(Some).map_err(|_| Refused)
+    let key = half.hmac.get(..digest.output_len()).ok_or(AeadError)?;
+    HmacKey::new(digest, key).map(Some).map_err(|_| AeadError)
 }
 
 fn mac_len(mac: &Option<HmacKey>) -> usize {
@@ -192,12 +192,12 @@ impl SealBlock {
     /// Prepares a key; cipher and digest take the leading bytes of `half` that they need.
     ///
     /// # Errors
-    /// [`Refused`]: no random numbers, say.
+    /// [`AeadError`]: no random numbers, say.
     pub fn new(
         cipher: Option<BlockCipher>,
         digest: Option<Digest>,
-        half: &KeyHalf,
-    ) -> Result<Self, Refused> {
+        half: &DirectionKey,
+    ) -> Result<Self, AeadError> {
         let cipher = match cipher {
             Some(cipher) => {
                 Some((Encrypt::new(cipher, cipher_key(cipher, half)?)?, IvSource::new()?))
@@ -242,12 +242,12 @@ impl OpenBlock {
     /// Prepares a key; cipher and digest take the leading bytes of `half` that they need.
     ///
     /// # Errors
-    /// [`Refused`]
+    /// [`AeadError`]
     pub fn new(
         cipher: Option<BlockCipher>,
         digest: Option<Digest>,
-        half: &KeyHalf,
-    ) -> Result<Self, Refused> {
+        half: &DirectionKey,
+    ) -> Result<Self, AeadError> {
         let cipher = match cipher {
             Some(cipher) => Some(Decrypt::new(cipher, cipher_key(cipher, half)?)?),
             None => None,
@@ -258,16 +258,16 @@ impl OpenBlock {
     /// Verifies an envelope and decrypts it in place: head and payload.
     ///
     /// # Errors
-    /// [`Refused`], whatever the reason: a wrong HMAC is not told from wrong padding.
-    pub fn open<'p>(&self, envelope: &'p mut [u8]) -> Result<&'p mut [u8], Refused> {
-        let (mac, body) = envelope.split_at_mut_checked(mac_len(&self.mac)).ok_or(Refused)?;
+    /// [`AeadError`], whatever the reason: a wrong HMAC is not told from wrong padding.
+    pub fn open<'p>(&self, envelope: &'p mut [u8]) -> Result<&'p mut [u8], AeadError> {
+        let (mac, body) = envelope.split_at_mut_checked(mac_len(&self.mac)).ok_or(AeadError)?;
         if self.mac.as_ref().is_some_and(|key| !key.verify(&[body], mac)) {
-            return Err(Refused);
+            return Err(AeadError);
         }
         let Some(cipher) = &self.cipher else { return Ok(body) };
-        let (iv, text) = body.split_first_chunk_mut::<IV_LEN>().ok_or(Refused)?;
-        let len = cipher.apply(iv, text).ok_or(Refused)?;
-        text.get_mut(..len).ok_or(Refused)
+        let (iv, text) = body.split_first_chunk_mut::<IV_LEN>().ok_or(AeadError)?;
+        let len = cipher.apply(iv, text).ok_or(AeadError)?;
+        text.get_mut(..len).ok_or(AeadError)
     }
 }
 
@@ -289,8 +289,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn half(seed: u8) -> KeyHalf {
-        KeyHalf { cipher: [seed; 64], hmac: [seed ^ 0x5a; 64] }
+    fn half(seed: u8) -> DirectionKey {
+        DirectionKey { cipher: [seed; 64], hmac: [seed ^ 0x5a; 64] }
     }
 
     fn suites() -> impl Iterator<Item = (Option<BlockCipher>, Option<Digest>)> {
@@ -359,11 +359,11 @@ mod tests {
             raw.encrypt_block(&mut text);
             let body = [[0u8; 16].as_slice(), &text].concat();
             let mut packet = [mac.sign(&[&body]).as_bytes(), &body].concat();
-            assert_eq!(open.open(&mut packet).map(|_| ()), Err(Refused), "{last}");
+            assert_eq!(open.open(&mut packet).map(|_| ()), Err(AeadError), "{last}");
         }
         let mut packet = sealed(Some(BlockCipher::Aes256Cbc), Some(digest), b"payload");
         packet[0] ^= 1;
-        assert_eq!(open.open(&mut packet).map(|_| ()), Err(Refused));
+        assert_eq!(open.open(&mut packet).map(|_| ()), Err(AeadError));
     }
 
     #[test]

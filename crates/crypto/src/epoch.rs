@@ -12,8 +12,8 @@ use aws_lc_rs::aead::{
 };
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::aead::{Refused, TAG_LEN};
-use crate::{Cipher, KeyHalf, hkdf_expand_sha256};
+use crate::aead::{AeadError, TAG_LEN};
+use crate::{Cipher, DirectionKey, hkdf_expand_sha256};
 
 const SECRET_LEN: usize = 32;
 const NONCE_LEN: usize = 12;
@@ -29,12 +29,13 @@ pub struct EpochKey {
     iv: [u8; NONCE_LEN],
 }
 
-fn expand_label(secret: &[u8; SECRET_LEN], label: &[u8], out: &mut [u8]) -> Result<(), Refused> {
-    let out_len = u16::try_from(out.len()).map_err(|_| Refused)?;
-    let label_len = u8::try_from(PREFIX.len().saturating_add(label.len())).map_err(|_| Refused)?;
+fn expand_label(secret: &[u8; SECRET_LEN], label: &[u8], out: &mut [u8]) -> Result<(), AeadError> {
+    let out_len = u16::try_from(out.len()).map_err(|_| AeadError)?;
+    let label_len =
+        u8::try_from(PREFIX.len().saturating_add(label.len())).map_err(|_| AeadError)?;
     // No context: its length is the last byte.
     let lead = [out_len.to_be_bytes().as_slice(), &[label_len]].concat();
-    hkdf_expand_sha256(secret, &[&lead, PREFIX, label, &[0]], out).map_err(|_| Refused)
+    hkdf_expand_sha256(secret, &[&lead, PREFIX, label, &[0]], out).map_err(|_| AeadError)
 }
 
 impl EpochSecret {
@@ -42,15 +43,15 @@ impl EpochSecret {
     ///
     /// # Errors
     /// Never: the key is long enough by its type.
-    pub fn first(half: &KeyHalf) -> Result<Self, Refused> {
-        half.cipher.first_chunk().copied().map(Self).ok_or(Refused)
+    pub fn first(half: &DirectionKey) -> Result<Self, AeadError> {
+        half.cipher.first_chunk().copied().map(Self).ok_or(AeadError)
     }
 
     /// The secret of the epoch after.
     ///
     /// # Errors
-    /// [`Refused`]: the library failed.
-    pub fn next(&self) -> Result<Self, Refused> {
+    /// [`AeadError`]: the library failed.
+    pub fn next(&self) -> Result<Self, AeadError> {
         let mut next = Self([0; SECRET_LEN]);
         expand_label(&self.0, b"datakey upd", &mut next.0)?;
         Ok(next)
@@ -59,8 +60,8 @@ impl EpochSecret {
     /// The key that protects the packets of this epoch.
     ///
     /// # Errors
-    /// [`Refused`]: the library failed.
-    pub fn key(&self, cipher: Cipher) -> Result<EpochKey, Refused> {
+    /// [`AeadError`]: the library failed.
+    pub fn key(&self, cipher: Cipher) -> Result<EpochKey, AeadError> {
         let algorithm: &'static Algorithm = match cipher {
             Cipher::Aes128Gcm => &AES_128_GCM,
             Cipher::Aes192Gcm => &AES_192_GCM,
@@ -68,9 +69,9 @@ impl EpochSecret {
             Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
         let mut material = Zeroizing::new([0; 32]);
-        let material = material.get_mut(..cipher.key_len()).ok_or(Refused)?;
+        let material = material.get_mut(..cipher.key_len()).ok_or(AeadError)?;
         expand_label(&self.0, b"data_key", material)?;
-        let unbound = UnboundKey::new(algorithm, material).map_err(|_| Refused)?;
+        let unbound = UnboundKey::new(algorithm, material).map_err(|_| AeadError)?;
         let mut iv = [0; NONCE_LEN];
         expand_label(&self.0, b"data_iv", &mut iv)?;
         Ok(EpochKey { key: LessSafeKey::new(unbound), iv })
@@ -92,7 +93,7 @@ impl EpochKey {
     /// counter, as on the wire; never twice with one key.
     ///
     /// # Errors
-    /// [`Refused`]: the lengths differ.
+    /// [`AeadError`]: the lengths differ.
     #[inline]
     pub fn seal(
         &self,
@@ -101,17 +102,17 @@ impl EpochKey {
         plain: &[u8],
         out: &mut [u8],
         tag: &mut [u8; TAG_LEN],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AeadError> {
         let nonce = self.nonce(packet_id);
         self.key
             .seal_out_of_place_scatter(nonce, Aad::from(aad), plain, out, &[], tag)
-            .map_err(|_| Refused)
+            .map_err(|_| AeadError)
     }
 
     /// Decrypts `text` in place. On failure its contents are garbage.
     ///
     /// # Errors
-    /// [`Refused`]: not authentic.
+    /// [`AeadError`]: not authentic.
     #[inline]
     pub fn open(
         &self,
@@ -119,12 +120,12 @@ impl EpochKey {
         aad: &[u8],
         tag: &[u8; TAG_LEN],
         text: &mut [u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AeadError> {
         let nonce = self.nonce(packet_id);
         self.key
             .open_in_place_separate_tag(nonce, Aad::from(aad), tag, text)
             .map(|_| ())
-            .map_err(|_| Refused)
+            .map_err(|_| AeadError)
     }
 }
 
@@ -146,10 +147,10 @@ mod tests {
     use super::*;
 
     /// The key and the text of the reference implementation's test_ssl.c.
-    fn vector_key() -> KeyHalf {
+    fn vector_key() -> DirectionKey {
         let text = b"abcdefgh01234567ABCDEFGHjkuchenl";
         let at = |i: usize| text[i % 32] ^ i as u8;
-        KeyHalf { cipher: std::array::from_fn(at), hmac: std::array::from_fn(|i| at(i + 64)) }
+        DirectionKey { cipher: std::array::from_fn(at), hmac: std::array::from_fn(|i| at(i + 64)) }
     }
 
     const PLAIN: &[u8] = b"The quick little fox jumps over the bureaucratic hurdles";
@@ -188,12 +189,12 @@ mod tests {
             let mut bad = tag;
             bad[15] ^= 1;
             assert_eq!(open(&key, 5, b"head", tag, 0), Ok(()), "{cipher}");
-            assert_eq!(open(&key, 6, b"head", tag, 0), Err(Refused), "packet id, {cipher}");
-            assert_eq!(open(&key, 5, b"heaD", tag, 0), Err(Refused), "aad, {cipher}");
-            assert_eq!(open(&key, 5, b"head", bad, 0), Err(Refused), "tag, {cipher}");
-            assert_eq!(open(&key, 5, b"head", tag, 1), Err(Refused), "text, {cipher}");
+            assert_eq!(open(&key, 6, b"head", tag, 0), Err(AeadError), "packet id, {cipher}");
+            assert_eq!(open(&key, 5, b"heaD", tag, 0), Err(AeadError), "aad, {cipher}");
+            assert_eq!(open(&key, 5, b"head", bad, 0), Err(AeadError), "tag, {cipher}");
+            assert_eq!(open(&key, 5, b"head", tag, 1), Err(AeadError), "text, {cipher}");
             let other = at_epoch(3).key(cipher).unwrap();
-            assert_eq!(open(&other, 5, b"head", tag, 0), Err(Refused), "epoch, {cipher}");
+            assert_eq!(open(&other, 5, b"head", tag, 0), Err(AeadError), "epoch, {cipher}");
         }
     }
 }

@@ -5,7 +5,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// One direction's half of an OpenVPN key pair: 64 bytes for the cipher, 64 for the MAC (or, with
 /// an AEAD, the implicit part of the nonce). A cipher takes as many leading bytes as it needs.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct KeyHalf {
+pub struct DirectionKey {
     /// Cipher key material.
     pub cipher: [u8; 64],
     /// MAC key material; its first 8 bytes complete an AEAD's nonce.
@@ -13,8 +13,8 @@ pub struct KeyHalf {
 }
 
 // By hand: keys never reach a log.
-impl fmt::Debug for KeyHalf {
+impl fmt::Debug for DirectionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyHalf(..)")
+        f.write_str("DirectionKey(..)")
     }
 }

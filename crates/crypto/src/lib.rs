@@ -23,7 +23,7 @@ pub use ctr::{Aes256Ctr, aes256_ctr};
 pub use digest::{
     Digest, HmacKey, HmacStream, Mac, constant_time_eq, hash, hkdf_expand_sha256, hmac, sha256,
 };
-pub use key::KeyHalf;
+pub use key::DirectionKey;
 pub use prf::tls1_prf;
 pub use scrub::{scrub_packet_stack, scrub_stack};
 

@@ -181,8 +181,8 @@ fn debug_is_redacted() {
     assert_eq!(format!("{key:?}"), "HmacKey(SHA256)");
     assert_eq!(format!("{:?}", key.sign(&[])), "Mac(32 bytes)");
     assert_eq!(format!("{:?}", Aes256Ctr::new(&[1; 32]).unwrap()), "Aes256Ctr(..)");
-    let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
-    assert_eq!(format!("{half:?}"), "KeyHalf(..)");
+    let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
+    assert_eq!(format!("{half:?}"), "DirectionKey(..)");
 }
 
 proptest! {

@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use adit_engine::{Grant, Identity, Question, Reply};
+use adit_engine::{Identity, auth};
 
 /// A reply that may take its time.
-pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub type Answer = Pin<Box<dyn Future<Output = auth::Response> + Send>>;
 
 /// Decides on peers that have proved who they are.
 ///
@@ -23,13 +23,13 @@ pub struct CertificateOnly;
 
 impl Authorizer for CertificateOnly {
     fn authorize(&self, _identity: Identity) -> Answer {
-        Box::pin(async { Reply::Accept(Grant::default()) })
+        Box::pin(async { auth::Response::Accept(auth::ClientParams::default()) })
     }
 }
 
 /// The answer to a question, whatever its kind.
-pub(crate) fn answer(authorizer: &dyn Authorizer, question: Question) -> Answer {
-    match question {
-        Question::Authorize(identity) => authorizer.authorize(identity),
+pub(crate) fn answer(authorizer: &dyn Authorizer, request: auth::Request) -> Answer {
+    match request {
+        auth::Request::Authorize(identity) => authorizer.authorize(identity),
     }
 }

@@ -32,4 +32,4 @@ pub mod server;
 mod signals;
 mod workers;
 
-pub use adit_linux::wiping::Wiping;
+pub use adit_linux::zeroizing_alloc::ZeroizingAllocator;

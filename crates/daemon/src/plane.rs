@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_engine::{Link, Op, Seed, SocketId};
+use adit_engine::{Command, Link, Seed, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
@@ -34,7 +34,7 @@ impl Planes {
 }
 
 impl Backend for Planes {
-    fn apply(&self, op: Op) {
+    fn apply(&self, op: Command) {
         self.plane.apply(op);
     }
 
@@ -168,7 +168,7 @@ mod tests {
     #[tokio::test]
     async fn a_plane_calls_once_for_all_that_comes_until_the_next_drain_and_then_again() {
         use adit_engine::PeerId;
-        use adit_engine::verbs::PeerSpec;
+        use adit_engine::command::PeerSpec;
 
         let config = adit_plane::PlaneConfig {
             tun: None,
@@ -189,9 +189,9 @@ mod tests {
         let soon = std::time::Duration::from_millis(20);
         for _ in 0..3 {
             // An id that no peer can have is refused by a notice.
-            planes.apply(Op::AddPeer(PeerId(u32::MAX), spec.clone()));
+            planes.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
             wakeup.readable().await.unwrap().clear_ready();
-            planes.apply(Op::AddPeer(PeerId(u32::MAX), spec.clone()));
+            planes.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
             assert!(tokio::time::timeout(soon, wakeup.readable()).await.is_err(), "he is awake");
             let mut seen = 0;
             planes.drain(&mut |_| seen += 1);

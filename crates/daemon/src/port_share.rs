@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use adit_engine::{Instant, Shares};
+use adit_engine::{AddressQuota, Instant};
 use adit_linux::tcp::TcpStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -50,17 +50,17 @@ pub struct PortShare {
 
 /// Connections at once, in all and by network.
 #[derive(Debug)]
-struct Places(Mutex<Shares>);
+struct Places(Mutex<AddressQuota>);
 
 /// One of them, given back when it is dropped.
 struct Place<'a>(&'a Places, IpAddr);
 
 impl Places {
     fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Shares::new(most, FREE_PER_CONNECTION))))
+        Arc::new(Self(Mutex::new(AddressQuota::new(most, FREE_PER_CONNECTION))))
     }
 
-    fn shares(&self) -> MutexGuard<'_, Shares> {
+    fn shares(&self) -> MutexGuard<'_, AddressQuota> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +72,7 @@ impl Places {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.shares().give_back(self.1);
+        self.0.shares().release(self.1);
     }
 }
 

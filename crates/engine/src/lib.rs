@@ -6,23 +6,23 @@
 
 #![forbid(unsafe_code)]
 
+mod address_quota;
+pub mod auth;
+pub mod command;
 mod link;
 mod network;
 mod outbox;
-mod questions;
 mod random;
-mod shares;
 mod time;
-pub mod verbs;
 
+pub use address_quota::AddressQuota;
+pub use auth::{Identity, MAX_GROUPS, is_group_name};
+pub use command::{Command, Notice, PeerId};
 pub use link::{Family, Link, SocketId, Target, Transport};
 pub use network::Network;
 pub use outbox::{Outbox, Output};
-pub use questions::{Grant, Identity, MAX_GROUPS, Question, Reply, Ticket, is_group_name};
 pub use random::{Random, Seed};
-pub use shares::Shares;
 pub use time::{Instant, UnixTime};
-pub use verbs::{Notice, Op, PeerId};
 
 /// One protocol, client or server, without I/O.
 pub trait Engine {
@@ -33,7 +33,7 @@ pub trait Engine {
     /// Takes one input and appends what must happen to `out`, in the order in which it must happen.
     ///
     /// There is no error to return: a peer that misbehaves is an event and a
-    /// [`Op::DelPeer`], never a threat to the others.
+    /// [`Command::DelPeer`], never a threat to the others.
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Outbox<Self::Event>);
 
     /// When to call again with [`Input::Tick`], and why (for logs and `status`).
@@ -60,6 +60,6 @@ pub enum Input<'a> {
     LinkDown(Link),
     /// The data plane reports something.
     Notice(Notice),
-    /// The reply to a [`Output::Ask`].
-    Answer(Ticket, Reply),
+    /// The reply to a [`Output::AuthRequest`].
+    AuthResponse(auth::RequestId, auth::Response),
 }

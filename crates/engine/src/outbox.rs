@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use crate::{Link, Op, Question, Target, Ticket};
+use crate::{Command, Link, Target, auth};
 
 /// What an engine wants done.
 #[derive(Debug)]
@@ -8,13 +8,13 @@ pub enum Output<E> {
     /// Send one packet.
     Send(Link, Vec<u8>),
     /// Change the data plane.
-    Plane(Op),
+    Plane(Command),
     /// Resolve, connect, and report with [`crate::Input::LinkUp`] or [`crate::Input::DialFailed`].
     Dial(Target),
     /// Close a link the engine no longer needs.
     Hangup(Link),
     /// A question whose answer may be slow.
-    Ask(Ticket, Question),
+    AuthRequest(auth::RequestId, auth::Request),
     /// News.
     Event(E),
 }
@@ -41,7 +41,7 @@ impl<E> Outbox<E> {
     }
 
     /// Makes the list as small as what is in it.
-    pub fn rest(&mut self) {
+    pub fn shrink_to_fit(&mut self) {
         self.queue.shrink_to_fit();
     }
 
@@ -56,7 +56,7 @@ impl<E> Outbox<E> {
     }
 
     /// Appends a data plane verb.
-    pub fn plane(&mut self, op: Op) {
+    pub fn plane(&mut self, op: Command) {
         self.push(Output::Plane(op));
     }
 

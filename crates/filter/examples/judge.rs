@@ -14,7 +14,7 @@ use adit_filter::ruleset::{CtDirection, CtState};
 use adit_filter::{Context, Filter, IfName, Judge, Memo, Nanos, lang};
 use adit_wire::VnetHeader;
 
-#[path = "../../pieces/src/rules.rs"]
+#[path = "../../icount/src/rules.rs"]
 mod rules;
 
 use rules::{FOUR, many, random, udp};

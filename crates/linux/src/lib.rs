@@ -1,7 +1,7 @@
 //! What adit asks of the Linux kernel: TUN devices and UDP sockets with their offloads, epoll,
 //! clocks, namespaces, interfaces and routes, privileges.
 //!
-//! This is the only crate of the workspace with `unsafe`, and it keeps it in twelve files: [`tun`] (lanes too), [`ethtool`],
+//! This is the only crate of the workspace with `unsafe`, and it keeps it in twelve files: [`tun`] (flow queues too), [`ethtool`],
 //! [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls that no crate wraps), [`netns`]
 //! (between fork and exec), [`clock`] (the time zone) and [`memory`] (giving it back). Nothing here knows a protocol.
 
@@ -16,8 +16,8 @@ pub mod packet;
 pub mod poll;
 pub mod privileges;
 pub mod process;
+mod socket_opts;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
-mod way;
-pub mod wiping;
+pub mod zeroizing_alloc;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use adit_crypto::block::{OpenBlock, SealBlock};
-use adit_crypto::{BlockCipher, Digest, KeyHalf};
+use adit_crypto::{BlockCipher, Digest, DirectionKey};
 use adit_engine::{Instant, UnixTime};
 
 use crate::keys::{ServerKey, StaticKey};
@@ -134,7 +134,7 @@ fn client_key() -> Case {
 }
 
 fn cbc() -> Case {
-    let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+    let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
     let suite = (Some(BlockCipher::Aes256Cbc), Some(Digest::Sha1));
     let seal = SealBlock::new(suite.0, suite.1, &half).expect("a key");
     let open = std::rc::Rc::new(OpenBlock::new(suite.0, suite.1, &half).expect("a key"));

@@ -5,8 +5,8 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::verbs::Framing;
-use adit_engine::{Engine, Grant, Input, Notice, Outbox, Reply, Ticket, Transport};
+use adit_engine::command::Framing;
+use adit_engine::{Engine, Input, Notice, Outbox, Transport, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::server::{Farewell, Network4, Offer, ServerConfig, ServerEvent, Topology};
@@ -30,12 +30,15 @@ fn net(text: &str) -> IpNet {
     text.parse().expect("a network")
 }
 
-fn behind(networks: &[&str]) -> Reply {
-    Reply::Accept(Grant { iroutes: networks.iter().map(|n| net(n)).collect(), ..Grant::default() })
+fn behind(networks: &[&str]) -> auth::Response {
+    auth::Response::Accept(auth::ClientParams {
+        iroutes: networks.iter().map(|n| net(n)).collect(),
+        ..auth::ClientParams::default()
+    })
 }
 
 /// Connects a client to whom the registry grants this.
-fn join(w: &mut World, name: &str, reply: Reply) -> usize {
+fn join(w: &mut World, name: &str, reply: auth::Response) -> usize {
     w.reply = reply;
     let c = w.connect(named(name), Impairment::default(), 1);
     assert!(w.run(10 * SECOND, |w| w.is_up(c)), "{name}: {:?}", w.clients[c].events);
@@ -108,7 +111,11 @@ fn what_a_client_has_is_told_with_its_name_and_groups() {
     let groups = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     let grant = |iroute: &str, names: &[&str]| {
         let iroutes = vec![net(iroute)];
-        Reply::Accept(Grant { iroutes, groups: groups(names), ..Grant::default() })
+        auth::Response::Accept(auth::ClientParams {
+            iroutes,
+            groups: groups(names),
+            ..auth::ClientParams::default()
+        })
     };
     join(&mut w, "alice", grant("10.50.0.0/16", &["staff", "ops", "staff"]));
     join(&mut w, "bob", grant("10.50.0.0/16", &[]));
@@ -157,19 +164,22 @@ fn a_client_does_not_take_anothers_address_by_a_network_behind_it() {
     assert!(warned(&w, "tunnel address of alice"));
 }
 
-fn at(address: &str) -> Grant {
+fn at(address: &str) -> auth::ClientParams {
     let mask = "255.255.255.0".parse().expect("a mask");
-    Grant { ifconfig4: Some((address.parse().expect("ip"), mask)), ..Grant::default() }
+    auth::ClientParams {
+        ifconfig4: Some((address.parse().expect("ip"), mask)),
+        ..auth::ClientParams::default()
+    }
 }
 
 #[test]
 fn a_fixed_address_is_taken_back_from_whom_it_was_lent_to() {
     let mut w = World::new(registry(), 1);
-    let lent = join(&mut w, "guest", Reply::Accept(Grant::default()));
+    let lent = join(&mut w, "guest", auth::Response::Accept(auth::ClientParams::default()));
     assert!(routes(&w, "guest").contains(&"10.9.0.2/32".into()));
-    let fixed = join(&mut w, "owner", Reply::Accept(at("10.9.0.2")));
+    let fixed = join(&mut w, "owner", auth::Response::Accept(at("10.9.0.2")));
     assert_eq!(tunnel(&w, fixed).ipv4.map(|n| n.to_string()).as_deref(), Some("10.9.0.2/24"));
-    w.reply = Reply::Accept(Grant::default());
+    w.reply = auth::Response::Accept(auth::ClientParams::default());
     assert!(w.run(30 * SECOND, |w| w.ups(lent) == 2), "{:?}", w.clients[lent].events);
     assert!(routes(&w, "guest").contains(&"10.9.0.3/32".into()), "{:?}", routes(&w, "guest"));
 }
@@ -177,7 +187,7 @@ fn a_fixed_address_is_taken_back_from_whom_it_was_lent_to() {
 #[test]
 fn two_that_claim_the_same_address_do_not_throw_each_other_out() {
     let mut w = World::new(registry(), 1);
-    let first = join(&mut w, "alice", Reply::Accept(at("10.9.0.77")));
+    let first = join(&mut w, "alice", auth::Response::Accept(at("10.9.0.77")));
     let second = w.connect(named("bob"), Impairment::default(), 1);
     w.run(20 * SECOND, |_| false);
     assert!(!w.is_up(second) && w.ups(first) == 1);
@@ -190,7 +200,11 @@ fn two_that_claim_the_same_address_do_not_throw_each_other_out() {
 fn an_address_by_ifconfig_push_goes_out_as_it_is_written() {
     let mut w = World::new(registry(), 1);
     let six = Some(("fd77::5/48".parse().expect("net"), "fd77::1".parse().ok()));
-    let c = join(&mut w, "alice", Reply::Accept(Grant { ifconfig6: six, ..at("10.20.0.5") }));
+    let c = join(
+        &mut w,
+        "alice",
+        auth::Response::Accept(auth::ClientParams { ifconfig6: six, ..at("10.20.0.5") }),
+    );
     assert_eq!(tunnel(&w, c).ipv4.map(|n| n.to_string()).as_deref(), Some("10.20.0.5/24"));
     assert_eq!(tunnel(&w, c).ipv6.map(|n| n.to_string()).as_deref(), Some("fd77::5/48"));
     assert_eq!(tunnel(&w, c).gateway6, "fd77::1".parse().ok());
@@ -206,15 +220,16 @@ fn push_reset_and_push_remove_take_away_what_all_get() {
             .into();
     let mut w = World::new(config, 1);
     let own = vec!["route 10.3.0.0 255.255.0.0".to_owned()];
-    let reset = Grant { push_reset: true, push: own.clone(), ..Grant::default() };
-    let c = join(&mut w, "alice", Reply::Accept(reset));
+    let reset =
+        auth::ClientParams { push_reset: true, push: own.clone(), ..auth::ClientParams::default() };
+    let c = join(&mut w, "alice", auth::Response::Accept(reset));
     assert_eq!(nets(&w, c), ["10.3.0.0/16"]);
     assert!(tunnel(&w, c).dns.is_empty());
     // Without these it could not live: they stay.
     assert!(tunnel(&w, c).ipv4.is_some() && tunnel(&w, c).gateway4.is_some());
     let push_remove = ["route 10.1", "ifconfig-ipv6", "route-gateway"].map(str::to_owned).into();
-    let remove = Grant { push_remove, push: own, ..Grant::default() };
-    let c = join(&mut w, "bob", Reply::Accept(remove));
+    let remove = auth::ClientParams { push_remove, push: own, ..auth::ClientParams::default() };
+    let c = join(&mut w, "bob", auth::Response::Accept(remove));
     assert_eq!(nets(&w, c), ["10.2.0.0/16", "10.3.0.0/16"]);
     assert_eq!(
         (tunnel(&w, c).dns.lines().len(), tunnel(&w, c).ipv6, tunnel(&w, c).gateway4),
@@ -351,8 +366,9 @@ fn an_update_keeps_what_is_particular_to_a_client() {
     let mut w = World::new(registry(), 1);
     let own = vec!["route 10.3.0.0 255.255.0.0".to_owned()];
     let remove = vec!["route 10.79".to_owned()];
-    let grant = Grant { push: own, push_remove: remove, ..Grant::default() };
-    let c = join(&mut w, "alice", Reply::Accept(grant));
+    let grant =
+        auth::ClientParams { push: own, push_remove: remove, ..auth::ClientParams::default() };
+    let c = join(&mut w, "alice", auth::Response::Accept(grant));
     change(&mut w, &["route 10.78.0.0 255.255.0.0", "route 10.79.0.0 255.255.0.0"]);
     assert!(w.run(5 * SECOND, |w| updates(w, c) == 1));
     assert_eq!(nets(&w, c), ["10.78.0.0/16", "10.3.0.0/16"]);
@@ -406,7 +422,7 @@ fn cve_2020_15078_nothing_is_given_before_a_deferred_check_ends() {
     assert!(w.plane.peers.is_empty() && w.server.clients().next().is_none());
     assert!(!w.is_up(c));
     let ticket = w.asked[0];
-    w.to_server(Input::Answer(ticket, Reply::Accept(Grant::default())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Accept(auth::ClientParams::default())));
     assert!(w.run(10 * SECOND, |w| w.is_up(c)));
 }
 
@@ -419,10 +435,13 @@ fn cve_2022_0547_one_yes_does_not_outweigh_a_no() {
     assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
     let ticket = w.asked[0];
     // One that was never asked, or is another client's, says nothing about this one.
-    w.to_server(Input::Answer(Ticket(ticket.0 + 1), Reply::Accept(Grant::default())));
+    w.to_server(Input::AuthResponse(
+        auth::RequestId(ticket.0 + 1),
+        auth::Response::Accept(auth::ClientParams::default()),
+    ));
     assert!(w.server.clients().next().is_none());
-    w.to_server(Input::Answer(ticket, Reply::Reject("no".into())));
-    w.to_server(Input::Answer(ticket, Reply::Accept(Grant::default())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Reject("no".into())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Accept(auth::ClientParams::default())));
     w.run(20 * SECOND, |_| false);
     assert!(!w.is_up(c) && w.plane.peers.is_empty());
     assert_eq!(told(&w, "PUSH_REPLY"), 0);
@@ -443,7 +462,7 @@ fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
     kept.extend(w.capture(c));
     assert!(!kept.is_empty(), "there is something to send again");
     let ticket = w.asked[0];
-    w.to_server(Input::Answer(ticket, Reply::Reject("no".into())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Reject("no".into())));
     let refused = w.now;
     if deaf {
         // It never acknowledges what it is told.
@@ -637,12 +656,12 @@ fn with_duplicate_cn_no_client_is_sent_away() {
 #[test]
 fn a_check_has_a_session_of_its_own_and_leaves_the_other_alone() {
     let mut w = World::new(registry(), 1);
-    let grant = Grant {
+    let grant = auth::ClientParams {
         ipv4: Some("10.9.0.77".parse().unwrap()),
         iroutes: vec![net("10.5.0.0/16")],
-        ..Grant::default()
+        ..auth::ClientParams::default()
     };
-    let first = join(&mut w, "bob", Reply::Accept(grant));
+    let first = join(&mut w, "bob", auth::Response::Accept(grant));
     let check = w.connect(ClientConfig { check: true, ..named("bob") }, Impairment::default(), 2);
     assert!(w.run(10 * SECOND, |w| w.is_up(check)), "{:?}", w.clients[check].events);
     assert_eq!(w.downs(), Vec::<&str>::new());
@@ -675,13 +694,16 @@ fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
         Some(Network4 { server, pool: None, topology: Topology::Subnet, netmask: None });
     let mut w = World::new(config, 1);
     let ip = |text: &str| text.parse::<std::net::Ipv4Addr>().expect("an address");
-    w.reply = Reply::Accept(Grant {
+    w.reply = auth::Response::Accept(auth::ClientParams {
         ifconfig4: Some((ip("10.9.0.77"), ip("255.255.255.0"))),
-        ..Grant::default()
+        ..auth::ClientParams::default()
     });
     let first = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(5 * SECOND, |w| w.is_up(first)));
-    w.reply = Reply::Accept(Grant { warnings: ["of its file".into()].into(), ..Grant::default() });
+    w.reply = auth::Response::Accept(auth::ClientParams {
+        warnings: ["of its file".into()].into(),
+        ..auth::ClientParams::default()
+    });
     let second = w.connect(client_config(Settings::default()), Impairment::default(), 2);
     assert!(w.run(5 * SECOND, |w| w.is_up(second)));
     let mut given: Vec<_> =

@@ -8,8 +8,8 @@ mod support;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::verbs::{BlockSuite, Inactive, Keepalive, Traffic};
-use adit_engine::{Grant, Reply, Transport};
+use adit_engine::command::{BlockSuite, Inactive, Keepalive, Traffic};
+use adit_engine::{Transport, auth};
 use adit_openvpn::client::{ClientEvent, Stop};
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
@@ -51,8 +51,8 @@ fn traffic(packets: u64) -> Traffic {
     Traffic {
         packets: 2 * packets,
         bytes: packets * (100 + 24 + 16 + 24),
-        asides: packets,
-        aside_bytes: packets * 16,
+        in_band_packets: packets,
+        in_band_bytes: packets * 16,
     }
 }
 
@@ -125,13 +125,25 @@ fn a_session_of_a_server_has_its_time_and_the_client_comes_back() {
 #[test]
 fn one_client_may_have_other_times_than_all() {
     for (grant, ends) in [
-        (Grant { session_timeout: Some(30 * SECOND), ..Grant::default() }, true),
-        (Grant { session_timeout: Some(Duration::ZERO), ..Grant::default() }, false),
+        (
+            auth::ClientParams {
+                session_timeout: Some(30 * SECOND),
+                ..auth::ClientParams::default()
+            },
+            true,
+        ),
+        (
+            auth::ClientParams {
+                session_timeout: Some(Duration::ZERO),
+                ..auth::ClientParams::default()
+            },
+            false,
+        ),
     ] {
         let mut config = server_config(with(session(60)));
         config.authorize = true;
         let mut w = World::new(config, 1);
-        w.reply = Reply::Accept(grant);
+        w.reply = auth::Response::Accept(grant);
         let c = w.connect(client_config(Settings::default()), delay(), 1);
         assert!(w.run(5 * SECOND, |w| w.is_up(c)));
         assert_eq!(w.run(31 * SECOND, |w| !w.downs().is_empty()), ends);

@@ -36,7 +36,7 @@ fn come_and_go(w: &mut World, clients: usize, seed: u64) {
     w.plane = PlaneModel::default();
     // What is held against strangers is forgotten by then.
     w.now = w.now + Duration::from_secs(100);
-    w.server.rest(w.now);
+    w.server.release_memory(w.now);
 }
 
 #[test]

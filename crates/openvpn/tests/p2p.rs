@@ -10,7 +10,7 @@ mod points;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
-use adit_engine::verbs::{BlockSuite, Keepalive};
+use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{Input, Link, Notice, PeerId, SocketId, Transport, UnixTime};
 use adit_openvpn::client::{ClientEvent, Stop};
 use adit_openvpn::keys::{Direction, Metadata, ServerKey, StaticKey};

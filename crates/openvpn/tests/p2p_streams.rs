@@ -10,7 +10,7 @@ mod points;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::verbs::{BlockSuite, Keepalive};
+use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{Input, Link, Notice, Outbox, PeerId, Transport};
 use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{Direction, StaticKey};
@@ -216,7 +216,7 @@ fn notices_that_come_late_do_not_name_a_connection_that_is_gone() {
     assert_eq!(w.nodes[L].plane.link(PEER), link);
     w.cut(w.common());
     let ups = w.ups(L);
-    w.feed(L, Input::Notice(Notice::PeerHeard(PEER)));
+    w.feed(L, Input::Notice(Notice::PeerActive(PEER)));
     assert_eq!(w.ups(L), ups, "no peer is connected");
     assert!(w.run(5 * SECOND, |w| w.ups(L) > ups));
 }

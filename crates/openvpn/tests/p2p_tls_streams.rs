@@ -12,7 +12,7 @@ mod points;
 
 use std::time::Duration;
 
-use adit_engine::verbs::Keepalive;
+use adit_engine::command::Keepalive;
 use adit_engine::{Outbox, Transport};
 use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{Direction, StaticKey};

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use adit_engine::{Notice, Outbox, Reply};
+use adit_engine::{Notice, Outbox, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::server::{Farewell, ServerEvent};
@@ -226,7 +226,7 @@ fn the_registry_decides_before_anything_is_pushed() {
     let mut config = server_config(Settings::default());
     config.authorize = true;
     let mut w = World::new(config, 5);
-    w.reply = Reply::Reject("disabled".into());
+    w.reply = auth::Response::Reject("disabled".into());
     let c = w.connect(client_config(Settings::default()), delay(10), 5);
     assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
     assert!(matches!(stopped(&w, c), Some(Stop::AuthFailed(_))));
@@ -400,7 +400,7 @@ fn no_common_cipher_is_said_to_the_client() {
 }
 
 /// The format of each end's key in use, which is that of both; whether it is from a rekey.
-fn protection(w: &World, client: usize) -> (adit_engine::verbs::Protection, bool) {
+fn protection(w: &World, client: usize) -> (adit_engine::command::Protection, bool) {
     let at_server = w.plane.peers.values().next().and_then(|peer| peer.primary.as_ref());
     let at_client = w.clients[client].plane.peers.values().next().and_then(|p| p.primary.as_ref());
     let (at_server, at_client) = (at_server.expect("a key"), at_client.expect("a key"));
@@ -411,7 +411,7 @@ fn protection(w: &World, client: usize) -> (adit_engine::verbs::Protection, bool
 #[test]
 fn data_formats_are_agreed_upon_and_survive_rekeys() {
     use adit_crypto::{BlockCipher, Cipher, Digest};
-    use adit_engine::verbs::{BlockSuite, Protection};
+    use adit_engine::command::{BlockSuite, Protection};
     use adit_openvpn::negotiate::DataCipher;
     let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
     let suite = BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha512) };
@@ -525,7 +525,7 @@ fn a_token_that_expired_gives_way_to_the_password() {
     let peer = *w.plane.peers.keys().next().expect("a peer");
     let mut out = Outbox::new();
     w.server.kick(w.now, peer, Farewell::ComeBack, "kicked", &mut out);
-    w.reply = Reply::Reject("expired".into());
+    w.reply = auth::Response::Reject("expired".into());
     w.perform_server(out);
     let gave_way = |w: &World| {
         w.clients[c].events.iter().any(
@@ -534,7 +534,7 @@ fn a_token_that_expired_gives_way_to_the_password() {
     };
     assert!(w.run(10 * SECOND, gave_way), "{:?}", w.clients[c].events);
     assert_eq!(w.password.as_deref(), Some("abc"));
-    w.reply = Reply::Accept(Default::default());
+    w.reply = auth::Response::Accept(Default::default());
     assert!(w.run(10 * SECOND, |w| w.ups(c) == 2));
     assert_eq!(w.password.as_deref(), Some("secret"));
 }

@@ -5,7 +5,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Notice, Outbox, Reply};
+use adit_engine::{Engine, Input, Link, Notice, Outbox, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::keys::{Metadata, ServerKey, StaticKey};
 use adit_openvpn::packet::{Control, Opcode, SessionId};
@@ -382,7 +382,7 @@ fn no_client_renegotiates_before_the_registry_has_answered() {
     w.to_client(c, Input::Frame(link, &mut soft_reset(server)));
     assert!(w.capture(c).is_empty(), "and so does the server's");
     let ticket = w.asked.remove(0);
-    w.to_server(Input::Answer(ticket, Reply::Accept(Default::default())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Accept(Default::default())));
     assert!(w.run(10 * SECOND, |w| w.is_up(c)), "{:?} {:?}", w.events, w.clients[c].events);
     assert!(w.asked.is_empty(), "asked once");
     assert_eq!(w.server.clients().count(), 1);
@@ -395,7 +395,7 @@ fn a_refused_client_does_not_renegotiate_either() {
     let client = w.session_ids.0;
     w.clients[c].address.set_port(9);
     let ticket = w.asked.remove(0);
-    w.to_server(Input::Answer(ticket, Reply::Reject("no".into())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Reject("no".into())));
     assert!(w.stranger(own, &soft_reset(client)).is_empty());
 }
 
@@ -410,7 +410,7 @@ fn a_registry_that_never_answers_holds_no_handshake_for_ever() {
         matches!(event, ServerEvent::HandshakeFailed(_, why) if why.contains("authorization"))
     });
     assert!(failed, "{:?}", w.events);
-    w.to_server(Input::Answer(ticket, Reply::Accept(Default::default())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Accept(Default::default())));
     assert_eq!(w.server.clients().count(), 0, "an answer that comes too late changes nothing");
 }
 

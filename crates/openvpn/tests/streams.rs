@@ -5,7 +5,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Reply, Transport};
+use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Transport, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::packet::{Control, Opcode, SessionId};
@@ -420,7 +420,7 @@ fn a_session_is_replaced_only_by_one_that_is_authenticated() {
     assert!(w.run(5 * SECOND, |w| !w.asked.is_empty()));
     assert!(w.downs().is_empty(), "TLS is done, and still the old one goes on");
     let ticket = w.asked[0];
-    w.to_server(Input::Answer(ticket, Reply::Reject("no".into())));
+    w.to_server(Input::AuthResponse(ticket, auth::Response::Reject("no".into())));
     w.run(5 * SECOND, |_| false);
     assert!(w.downs().is_empty() && w.server.clients().count() == 1);
     assert!(!w.is_up(second));
@@ -478,7 +478,7 @@ fn a_refusal_is_heard_before_the_stream_ends() {
     let mut config = server_config(Settings::default());
     config.authorize = true;
     let mut w = World::new(config, 1);
-    w.reply = Reply::Reject("no".into());
+    w.reply = auth::Response::Reject("no".into());
     let c = w.connect(by_tcp(Settings::default()), delay(10), 1);
     let refused = |w: &World| {
         let failed = |e: &ClientEvent| matches!(e, ClientEvent::Stopped(Stop::AuthFailed(_)));

@@ -6,7 +6,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Reply};
+use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, auth};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::negotiate::{PullFilters, PushedOption, PushedOptions};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
@@ -194,7 +194,7 @@ fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authen
         assert!(w.run(5 * SECOND, |w| !w.asked.is_empty()));
         w.run(10 * SECOND, |_| false);
         assert!(w.downs().is_empty(), "TLS is done, and still the old one goes on");
-        w.to_server(Input::Answer(w.asked[0], Reply::Reject("no".into())));
+        w.to_server(Input::AuthResponse(w.asked[0], auth::Response::Reject("no".into())));
         w.run(10 * SECOND, |_| false);
         assert!(w.downs().is_empty() && w.server.clients().count() == 1 && !w.is_up(second));
         // This time it may: and the former one's last words are under way.

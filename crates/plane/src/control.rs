@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_engine::verbs::{Counters, DataKey, Keepalive, KeySlot, PeerSpec, Protection};
-use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
+use adit_engine::command::{Counters, DataKey, Keepalive, KeySlot, PeerSpec, Protection};
+use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::{TunDevice, TunQueue};
@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 
 use crate::egress::Arena;
 use crate::ethernet::{MacTotals, Switch};
-use crate::guard::Filtered;
+use crate::guard::FilterConfig;
 use crate::key::Key;
 use crate::peer::{Keys, MAX_WAITING, Peer};
 use crate::recursion::OwnTransport;
@@ -114,7 +114,7 @@ impl Plane {
     /// their way back from it.
     pub fn start_filtered(
         config: PlaneConfig,
-        filtered: Option<Filtered>,
+        filtered: Option<FilterConfig>,
         clock: fn() -> Instant,
     ) -> io::Result<(Self, Upcalls)> {
         let PlaneConfig { tun, sockets, relay, gates, client, ethernet } = config;
@@ -206,10 +206,10 @@ impl Plane {
     }
 
     /// Performs one verb. Never waits for a worker longer than it takes to send one burst.
-    pub fn apply(&self, op: Op) {
+    pub fn apply(&self, op: Command) {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
         match op {
-            Op::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
+            Command::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
                 if spec.fragment.is_some() || spec.decompress.is_some() {
                     self.shared.pieces.store(true, Ordering::Relaxed);
                 }
@@ -217,24 +217,26 @@ impl Plane {
                 tables.add_peer(Peer::new(id, spec, now));
                 self.shared.expect_sweep(first_due(keepalive, now));
             }
-            Op::AddPeer(id, _) => upcalls.notice(stats, Notice::PeerGone(id, Counters::default())),
-            Op::SetLink(id, link) => self.with(id, |peer| {
+            Command::AddPeer(id, _) => {
+                upcalls.notice(stats, Notice::PeerGone(id, Counters::default()))
+            }
+            Command::SetLink(id, link) => self.with(id, |peer| {
                 tables.set_link(peer, link);
                 peer.lock_tx().oversize = 0;
             }),
-            Op::SetKeepalive(id, keepalive) => {
+            Command::SetKeepalive(id, keepalive) => {
                 self.with(id, |peer| {
                     peer.update(|spec| spec.keepalive = keepalive);
                     peer.await_anew(clock());
                 });
                 self.wake();
             }
-            Op::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
-            Op::ProbePath(id, size) => self.with(id, |peer| self.probe(peer, size)),
-            Op::ReadTraffic(id) => self.with(id, |peer| {
+            Command::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
+            Command::ProbePath(id, size) => self.with(id, |peer| self.probe(peer, size)),
+            Command::ReadTraffic(id) => self.with(id, |peer| {
                 upcalls.notice(stats, Notice::Traffic(id, peer.traffic()));
             }),
-            Op::DelPeer(id) => {
+            Command::DelPeer(id) => {
                 if let Some(peer) = tables.remove_peer(id) {
                     if let Some(switch) = &self.shared.ethernet {
                         switch.macs.remove(id);
@@ -247,7 +249,7 @@ impl Plane {
                     }
                 }
             }
-            Op::InstallKey(id, slot, key) => {
+            Command::InstallKey(id, slot, key) => {
                 if let Protection::Static(_) = key.protection {
                     tables.statics.store(true, Ordering::Relaxed);
                 }
@@ -262,21 +264,21 @@ impl Plane {
                     false => adit_crypto::scrub_stack(),
                 }
             }
-            Op::SwapKeys(id) => self.with(id, |peer| {
+            Command::SwapKeys(id) => self.with(id, |peer| {
                 change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));
             }),
-            Op::DelKey(id, slot) => {
+            Command::DelKey(id, slot) => {
                 self.with(id, |peer| change_keys(peer, |keys| *keys.slot(slot) = None));
                 self.clear_stacks();
             }
-            Op::SetRoutes(id, prefixes) => {
+            Command::SetRoutes(id, prefixes) => {
                 if tables.peers.load().get(id).is_some() {
                     tables.set_routes(id, &prefixes);
                 }
             }
-            Op::SendData(id, message) => self.with(id, |peer| self.send_data(peer, message)),
-            Op::AdmitLink(link) => tables.admit(link),
-            Op::DismissLink(link) => tables.dismiss(&link),
+            Command::SendData(id, message) => self.with(id, |peer| self.send_data(peer, message)),
+            Command::AdmitLink(link) => tables.admit(link),
+            Command::DismissLink(link) => tables.dismiss(&link),
         }
     }
 
@@ -400,17 +402,17 @@ impl Plane {
 
     /// Makes the tables as small as what is in them: for a server that many have left.
     pub fn shrink(&self) {
-        self.shared.tables.rest();
-        self.shared.upcalls.rest();
+        self.shared.tables.release_memory();
+        self.shared.upcalls.release_memory();
     }
 
     /// Has the workers give back what their buffers take, megabytes once much was received: for a server without
     /// clients. The next packets cost a little more.
-    pub fn rest(&self) {
+    pub fn release_memory(&self) {
         self.shrink();
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
         arena.clear();
-        arena.rest();
+        arena.release_memory();
         drop(arena);
         self.shared.rests.fetch_add(1, Ordering::Relaxed);
         self.wake();
@@ -451,7 +453,7 @@ impl Plane {
         let probed = self.shared.probe(peer, &mut peer.lock_tx(), size, &mut arena);
         // Of one that left, and of which the kernel was not asked, there is nothing to say.
         if probed.size == 0 || probed.kernel != 0 {
-            self.shared.upcalls.notice(&self.shared.stats, Notice::Probed(peer.id, probed));
+            self.shared.upcalls.notice(&self.shared.stats, Notice::ProbeResult(peer.id, probed));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use adit_engine::verbs::{Framing, InnerMtu, PeerSpec};
+use adit_engine::command::{Framing, InnerMtu, PeerSpec};
 use adit_wire::mss;
 use adit_wire::split::Segments;
 
@@ -105,7 +105,7 @@ impl Arena {
     }
 
     /// Gives back the memory of an empty arena until it is used again.
-    pub fn rest(&mut self) {
+    pub fn release_memory(&mut self) {
         if self.used == 0 {
             adit_linux::memory::release(&mut self.buffer);
         }
@@ -361,13 +361,13 @@ mod tests {
     use crate::key::Key;
     use crate::packet;
     use crate::peer::{Stamp, Tx};
-    use adit_crypto::{Cipher, KeyHalf};
-    use adit_engine::verbs::{DataKey, KeyLimits, Protection};
+    use adit_crypto::{Cipher, DirectionKey};
+    use adit_engine::command::{DataKey, KeyLimits, Protection};
     use adit_wire::VnetHeader;
     use proptest::prelude::*;
 
     fn key() -> Key {
-        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         let limits = KeyLimits::default();
         let data = DataKey {
             key_id: 0,

@@ -1,7 +1,7 @@
 //! The compression framing inside the encryption, and the two magic
 //! messages of OpenVPN's data channel.
 
-use adit_engine::verbs::{Framing, Misframed};
+use adit_engine::command::{Framing, FramingError};
 
 /// What a keepalive ping holds.
 pub const PING: [u8; 16] = [
@@ -55,29 +55,29 @@ pub enum Stripped<'t> {
 /// # Errors
 /// It is not framed as agreed, or compressed in another way than agreed.
 #[inline]
-pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, Misframed> {
+pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, FramingError> {
     match framing {
         Framing::None => Ok(Stripped::Plain(text)),
         Framing::LzoStub => match text.split_first_mut() {
             Some((&mut LZO_STUB, packet)) => Ok(Stripped::Plain(packet)),
             Some((&mut LZO, packet)) => Ok(Stripped::Packed(Packed::Lzo, packet)),
-            Some((&mut LZ4, _)) => Err(Misframed::Compressed),
-            _ => Err(Misframed::Framing),
+            Some((&mut LZ4, _)) => Err(FramingError::Compressed),
+            _ => Err(FramingError::Framing),
         },
         Framing::SwapStub => {
             // The packet's first byte is at the end; an empty packet is the stub alone.
-            let (head, packet) = text.split_last_mut().ok_or(Misframed::Framing)?;
+            let (head, packet) = text.split_last_mut().ok_or(FramingError::Framing)?;
             let Some(first) = packet.first_mut() else {
                 return match *head {
                     SWAP_STUB => Ok(Stripped::Plain(packet)),
-                    _ => Err(Misframed::Framing),
+                    _ => Err(FramingError::Framing),
                 };
             };
             match std::mem::replace(first, *head) {
                 SWAP_STUB => Ok(Stripped::Plain(packet)),
                 LZ4 => Ok(Stripped::Packed(Packed::Lz4, packet)),
-                LZO => Err(Misframed::Compressed),
-                _ => Err(Misframed::Framing),
+                LZO => Err(FramingError::Compressed),
+                _ => Err(FramingError::Framing),
             }
         }
         Framing::StubV2 => match text {
@@ -85,7 +85,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, Misframe
             [V2_ESCAPE, V2_PLAIN | 0x0a, packet @ ..] => Ok(Stripped::Plain(packet)),
             [V2_ESCAPE, V2_LZ4, packet @ ..] => Ok(Stripped::Packed(Packed::Lz4, packet)),
             [V2_ESCAPE, V2_LZO, packet @ ..] => Ok(Stripped::Packed(Packed::Lzo, packet)),
-            [V2_ESCAPE, ..] => Err(Misframed::Compressed),
+            [V2_ESCAPE, ..] => Err(FramingError::Compressed),
             _ => Ok(Stripped::Plain(text)),
         },
     }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(frame(Framing::None, b"123456789", &mut out), None);
     }
 
-    fn plain(framing: Framing, mut text: Vec<u8>) -> Result<Vec<u8>, Misframed> {
+    fn plain(framing: Framing, mut text: Vec<u8>) -> Result<Vec<u8>, FramingError> {
         match strip(framing, &mut text)? {
             Stripped::Plain(packet) => Ok(packet.to_vec()),
             Stripped::Packed(..) => panic!("packed"),
@@ -145,11 +145,11 @@ mod tests {
 
     #[test]
     fn unframed_packets_are_refused() {
-        let compressed = Err(Misframed::Compressed);
+        let compressed = Err(FramingError::Compressed);
         assert_eq!(plain(Framing::LzoStub, vec![0x69, 1, 2]), compressed);
         assert_eq!(plain(Framing::SwapStub, vec![0x66, 1, 2]), compressed);
         assert_eq!(plain(Framing::StubV2, vec![0x50, 3, 2]), compressed);
-        let other = Err(Misframed::Framing);
+        let other = Err(FramingError::Framing);
         assert_eq!(plain(Framing::LzoStub, vec![]), other);
         assert_eq!(plain(Framing::LzoStub, vec![0x45, 1, 2]), other);
         assert_eq!(plain(Framing::SwapStub, vec![0x45, 1, 2]), other);

@@ -28,7 +28,7 @@ const MAX_EXTRA: usize = 256;
 
 /// Rules for a plane, and what they call its device.
 #[derive(Clone, Debug)]
-pub struct Filtered {
+pub struct FilterConfig {
     /// The rules with their state.
     pub firewall: Arc<Firewall>,
     /// The name of the tunnel's device in rules.
@@ -85,7 +85,7 @@ pub(crate) enum Judged {
 }
 
 impl Guard {
-    pub fn new(filtered: &Filtered, ethernet: bool) -> Self {
+    pub fn new(filtered: &FilterConfig, ethernet: bool) -> Self {
         Self {
             worker: filtered.firewall.worker(),
             device: IfName::new(&filtered.device),

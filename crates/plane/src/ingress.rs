@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::verbs::{Framing, Misframed, PeerSpec};
+use adit_engine::command::{Framing, FramingError, PeerSpec};
 use adit_engine::{Instant, Link, Notice, PeerId};
 use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
@@ -20,9 +20,9 @@ use crate::fragment::{Arrived, Assembly, Origin};
 use crate::framing::{self, OCC, OCC_MTU_REQUEST, PING, Packed, Stripped};
 use crate::guard::Relayed;
 use crate::key::{Key, Open as _};
-use crate::packet::{DATA_V1, DATA_V2, Lead};
+use crate::packet::{DATA_V1, DATA_V2, DataHeader};
 use crate::peer::Peer;
-use crate::replay::Place;
+use crate::replay::ReplayCheck;
 use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::stats::DropReason;
@@ -187,7 +187,7 @@ impl<'a, 's> Ingress<'a, 's> {
         let bare = self.shared.tables.statics.load(Relaxed) && self.is_static(link);
         let mut rest = data;
         while !rest.is_empty() {
-            let lead = if bare { Some(Lead::OF_STATIC) } else { Lead::parse(rest) };
+            let lead = if bare { Some(DataHeader::STATIC_KEY) } else { DataHeader::parse(rest) };
             let Some(lead) = lead else {
                 let (_, tail) = rest.split_at_mut(segment.min(rest.len()));
                 self.shared.stats.drop(DropReason::Short);
@@ -221,8 +221,8 @@ impl<'a, 's> Ingress<'a, 's> {
             rest = tail;
             (taken, packets) = (taken.saturating_add(len), packets.saturating_add(count));
             if count > 0 {
-                let lead = run.get(frames::LENGTH..).and_then(Lead::parse);
-                match if bare { Some(Lead::OF_STATIC) } else { lead } {
+                let lead = run.get(frames::LENGTH..).and_then(DataHeader::parse);
+                match if bare { Some(DataHeader::STATIC_KEY) } else { lead } {
                     Some(lead) => self.run(link, lead, Framed(count), run),
                     None => self.shared.stats.drop_many(DropReason::Short, count),
                 }
@@ -242,7 +242,7 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 
     /// Packets with the same opcode, key and peer.
-    fn run(&mut self, link: &Link, lead: Lead, cut: impl Cut, run: &'a mut [u8]) {
+    fn run(&mut self, link: &Link, lead: DataHeader, cut: impl Cut, run: &'a mut [u8]) {
         let stats = &self.shared.stats;
         let count = cut.count(run);
         match lead.opcode {
@@ -354,7 +354,7 @@ impl<'a, 's> Ingress<'a, 's> {
             };
             let content = self.content(&run, text);
             let empty = matches!(content, Content::Other { empty: true });
-            let newest = place == Place::Newest && run.peer.is_newest(key);
+            let newest = place == ReplayCheck::Newest && run.peer.is_newest(key);
             if !run.at_home && newest && !empty {
                 // Said before the move, so that a worker with a packet under an older key hears it.
                 run.peer.used(key);
@@ -384,7 +384,7 @@ impl<'a, 's> Ingress<'a, 's> {
             peer.used(key);
             key.count_opened(packets, bytes);
             if peer.was_missed() {
-                upcalls.notice(stats, Notice::PeerHeard(peer.id));
+                upcalls.notice(stats, Notice::PeerActive(peer.id));
             }
             if key.first_use() {
                 upcalls.notice(stats, Notice::KeyFirstUse(peer.id, key.id));
@@ -419,7 +419,7 @@ impl<'a, 's> Ingress<'a, 's> {
     #[inline(never)]
     fn decompress(&mut self, run: &Run<'_>, packed: Packed, text: &[u8]) -> Option<&'a mut [u8]> {
         let Some(most) = run.spec.decompress else {
-            self.misframed(run.peer, Misframed::Compressed);
+            self.misframed(run.peer, FramingError::Compressed);
             return None;
         };
         let rare = self.rare.get_or_insert_default();
@@ -455,7 +455,7 @@ impl<'a, 's> Ingress<'a, 's> {
             Arrived::Waiting => {}
             Arrived::Bad => {
                 rare.spare = Some(spare);
-                self.misframed(run.peer, Misframed::Fragment);
+                self.misframed(run.peer, FramingError::Fragment);
                 return None;
             }
         }
@@ -464,15 +464,15 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 
     /// Counts a packet that is not framed as agreed, and tells control of the first.
-    fn misframed(&self, peer: &Peer, wrong: Misframed) {
+    fn misframed(&self, peer: &Peer, wrong: FramingError) {
         let Shared { stats, upcalls, .. } = self.shared;
         stats.drop(match wrong {
-            Misframed::Compressed => DropReason::Compressed,
-            Misframed::Framing => DropReason::BadFraming,
-            Misframed::Fragment => DropReason::BadFragment,
+            FramingError::Compressed => DropReason::Compressed,
+            FramingError::Framing => DropReason::BadFraming,
+            FramingError::Fragment => DropReason::BadFragment,
         });
         if !peer.misframed.swap(true, Relaxed) {
-            upcalls.notice(stats, Notice::Misframed(peer.id, wrong));
+            upcalls.notice(stats, Notice::FramingError(peer.id, wrong));
         }
     }
 

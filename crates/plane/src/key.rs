@@ -9,12 +9,12 @@ mod epoch;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use adit_crypto::aead::Refused;
-use adit_engine::verbs::{DataKey, KeyLimits, Protection};
+use adit_crypto::aead::AeadError;
+use adit_engine::command::{DataKey, KeyLimits, Protection};
 
 use crate::apart::Apart;
 use crate::peer::{Stamp, Tx};
-use crate::replay::Place;
+use crate::replay::ReplayCheck;
 use crate::stats::DropReason;
 
 /// AES-GCM's limit: blocks and packets together, after which confidentiality weakens.
@@ -127,7 +127,7 @@ impl Open for Opening<'_> {
 }
 
 /// What a datagram held: its place in the replay window, its packet id and the text.
-pub(crate) type Opened<'p> = Result<(Place, u64, &'p mut [u8]), DropReason>;
+pub(crate) type Opened<'p> = Result<(ReplayCheck, u64, &'p mut [u8]), DropReason>;
 
 /// What an opener of any format does.
 pub(crate) trait Open {
@@ -152,7 +152,7 @@ fn usage(len: usize) -> u64 {
 }
 
 impl Key {
-    pub fn new(key: &DataKey, replay_window: u32, stamp: Stamp) -> Result<Self, Refused> {
+    pub fn new(key: &DataKey, replay_window: u32, stamp: Stamp) -> Result<Self, AeadError> {
         let format = match key.protection {
             Protection::Aead(cipher) => {
                 Format::Aead(aead::Aead::new(cipher, &key.seal, &key.open, replay_window)?)
@@ -162,7 +162,7 @@ impl Key {
                 Format::Epoch(Box::new(epoch))
             }
             // A configuration that leads here is refused before; if one did, nothing must come in.
-            Protection::Block(suite) if suite.digest.is_none() => return Err(Refused),
+            Protection::Block(suite) if suite.digest.is_none() => return Err(AeadError),
             Protection::Block(suite) => {
                 let block = block::Block::new(suite, &key.seal, &key.open, replay_window, None)?;
                 Format::Block(Box::new(block))
@@ -314,10 +314,10 @@ impl Drop for Ledger<'_> {
 mod tests {
     use super::*;
     use crate::packet;
-    use adit_crypto::{Cipher, KeyHalf};
+    use adit_crypto::{Cipher, DirectionKey};
 
     fn key(cipher: Cipher, limits: KeyLimits) -> Key {
-        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         let protection = Protection::Aead(cipher);
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
         Key::new(&key, 64, Stamp::default()).unwrap()
@@ -348,9 +348,9 @@ mod tests {
     #[test]
     #[should_panic(expected = "under the lock of another peer")]
     fn a_key_is_never_used_under_the_lock_of_another_peer() {
-        let spec = || adit_engine::verbs::PeerSpec {
+        let spec = || adit_engine::command::PeerSpec {
             float: false,
-            ..adit_engine::verbs::PeerSpec::plain(adit_engine::Link::datagram(
+            ..adit_engine::command::PeerSpec::plain(adit_engine::Link::datagram(
                 Default::default(),
                 None,
                 ([192, 0, 2, 1], 1).into(),
@@ -358,7 +358,7 @@ mod tests {
         };
         let peer = |id| crate::peer::Peer::new(adit_engine::PeerId(id), spec(), Default::default());
         let (own, other) = (peer(1), peer(2));
-        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         let protection = Protection::Aead(Cipher::Aes256Gcm);
         let limits = KeyLimits::default();
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
@@ -401,7 +401,7 @@ mod tests {
             let Opening::Aead(mut opener) = key.opener() else { panic!() };
             opener.open(datagram).map(|(place, ..)| place)
         };
-        assert_eq!(open(&mut sealed), Ok(Place::Newest));
+        assert_eq!(open(&mut sealed), Ok(ReplayCheck::Newest));
         key.preset(3, 0, FAILED_LIMIT);
         assert_eq!(open(&mut again), Err(DropReason::KeyExhausted));
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!            control thread                         worker thread
-//!   Plane::apply(Op) ──> tables (snapshots) ──────────> read
+//!   Plane::apply(Command) ──> tables (snapshots) ──────────> read
 //!   Upcalls::drain  <── bounded queues <── ingress <── recvmmsg + UDP GRO
 //!                                             └──> merge ──> one writev per super-packet ──> TUN
 //!                        sendmmsg + UDP GSO <── egress <── split <── one readv per super-packet
@@ -18,8 +18,8 @@
 //! received train for the replay window. A worker never holds the former of two peers.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`packet::parse`], [`packet::parse_epoch`],
-//! [`framing::strip`], [`stream::frames::run`], [`memory::Memory::open`],
-//! [`memory::Memory::open_stream`], [`memory::Memory::seal`].
+//! [`framing::strip`], [`stream::frames::run`], [`loopback::LoopbackPlane::open`],
+//! [`loopback::LoopbackPlane::open_stream`], [`loopback::LoopbackPlane::seal`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -44,7 +44,7 @@ mod guard;
 pub mod ingress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod key;
-pub mod memory;
+pub mod loopback;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod packet;
 mod peer;
@@ -64,9 +64,9 @@ mod worker;
 
 pub use control::{Plane, PlaneConfig, Relay};
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
-pub use guard::{Filtered, HOST};
+pub use guard::{FilterConfig, HOST};
 pub use recursion::OwnTransport;
-pub use replay::{Place, Window};
+pub use replay::{ReplayCheck, ReplayWindow};
 pub use routes::Routes;
 pub use shared::Failure;
 pub use stats::{DropReason, Histogram, Offloads, Totals};

@@ -31,7 +31,7 @@ pub const OVERHEAD: usize = V2_PREFIX + ID_LEN + TAG_LEN;
 
 /// The first bytes of a datagram: enough to find peer and key.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub struct Lead {
+pub struct DataHeader {
     /// 5-bit opcode.
     pub opcode: u8,
     /// 3-bit key id.
@@ -40,9 +40,9 @@ pub struct Lead {
     pub peer_id: Option<u32>,
 }
 
-impl Lead {
+impl DataHeader {
     /// What stands for the lead of packets that have none: they are the one static key's.
-    pub(crate) const OF_STATIC: Self = Self { opcode: DATA_V1, key_id: 0, peer_id: None };
+    pub(crate) const STATIC_KEY: Self = Self { opcode: DATA_V1, key_id: 0, peer_id: None };
 
     /// How many of the first bytes it was read from.
     #[inline]
@@ -221,14 +221,14 @@ impl Prefix {
 mod tests {
     use super::*;
     use adit_crypto::aead::OpenKey;
-    use adit_crypto::{Cipher, KeyHalf};
+    use adit_crypto::{Cipher, DirectionKey};
     use proptest::prelude::*;
 
     /// The key of the reference implementation's test_ssl.c.
-    fn vector_key() -> KeyHalf {
+    fn vector_key() -> DirectionKey {
         let text = b"abcdefgh01234567ABCDEFGHjkuchenl";
         let at = |i: usize| text[i % 32] ^ i as u8;
-        KeyHalf { cipher: std::array::from_fn(at), hmac: std::array::from_fn(|i| at(i + 64)) }
+        DirectionKey { cipher: std::array::from_fn(at), hmac: std::array::from_fn(|i| at(i + 64)) }
     }
 
     const PLAIN: &[u8] = b"The quick little fox jumps over the bureaucratic hurdles";
@@ -255,8 +255,8 @@ mod tests {
             let mut out = [0u8; 100];
             let len = prefix.seal(&seal, 77, PLAIN, &mut out).unwrap();
             let datagram = &mut out[..len];
-            let lead = Lead::parse(datagram).unwrap();
-            assert_eq!(lead, Lead { opcode, key_id: 5, peer_id: wire_id });
+            let lead = DataHeader::parse(datagram).unwrap();
+            assert_eq!(lead, DataHeader { opcode, key_id: 5, peer_id: wire_id });
             let sealed = parse(datagram).unwrap();
             assert_eq!(sealed.packet_id, 77);
             open.open(77, sealed.aad, sealed.tag, sealed.text).unwrap();
@@ -281,16 +281,16 @@ mod tests {
 
     #[test]
     fn the_peer_id_that_means_none_is_none() {
-        assert_eq!(Lead::parse(&[DATA_V2 << 3, 0xff, 0xff, 0xff]).unwrap().peer_id, None);
-        assert_eq!(Lead::parse(&[DATA_V2 << 3, 0, 0, 0]).unwrap().peer_id, Some(0));
-        assert_eq!(Lead::parse(&[DATA_V2 << 3, 0, 0]), None);
-        assert_eq!(Lead::parse(&[]), None);
+        assert_eq!(DataHeader::parse(&[DATA_V2 << 3, 0xff, 0xff, 0xff]).unwrap().peer_id, None);
+        assert_eq!(DataHeader::parse(&[DATA_V2 << 3, 0, 0, 0]).unwrap().peer_id, Some(0));
+        assert_eq!(DataHeader::parse(&[DATA_V2 << 3, 0, 0]), None);
+        assert_eq!(DataHeader::parse(&[]), None);
     }
 
     proptest! {
         #[test]
         fn no_datagram_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = Lead::parse(&bytes);
+            let _ = DataHeader::parse(&bytes);
             if let Some(sealed) = parse(&mut bytes) {
                 prop_assert!(sealed.aad.len() == 4 || sealed.aad.len() == 8);
             }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_engine::verbs::{Counters, KeySlot, PeerSpec, Traffic};
+use adit_engine::command::{Counters, KeySlot, PeerSpec, Traffic};
 use adit_engine::{Instant, Link, PeerId};
 use arc_swap::ArcSwap;
 
@@ -36,8 +36,8 @@ pub(crate) struct Peer {
     /// Control wants to know when it is heard next.
     missed: AtomicBool,
     /// Pings and messages among the packets, both directions, and what they had inside.
-    asides: AtomicU64,
-    aside_bytes: AtomicU64,
+    in_band_packets: AtomicU64,
+    in_band_bytes: AtomicU64,
     // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
     // it comes from others' workers.
     sent: Apart<Sent>,
@@ -159,8 +159,8 @@ impl Peer {
             longest_sent: AtomicU16::new(0),
             misframed: AtomicBool::new(false),
             missed: AtomicBool::new(false),
-            asides: AtomicU64::new(0),
-            aside_bytes: AtomicU64::new(0),
+            in_band_packets: AtomicU64::new(0),
+            in_band_bytes: AtomicU64::new(0),
             sent: Apart(Sent {
                 tx: Mutex::new(Tx { owner, ..Tx::default() }),
                 last: AtomicU64::new(now.as_nanos()),
@@ -280,8 +280,8 @@ impl Peer {
 
     /// A ping or a message was received, or is sent.
     pub fn aside(&self, len: usize) {
-        self.asides.fetch_add(1, Relaxed);
-        self.aside_bytes.fetch_add(len as u64, Relaxed);
+        self.in_band_packets.fetch_add(1, Relaxed);
+        self.in_band_bytes.fetch_add(len as u64, Relaxed);
     }
 
     pub fn traffic(&self) -> Traffic {
@@ -289,8 +289,8 @@ impl Peer {
         Traffic {
             packets: rx_packets.saturating_add(tx_packets),
             bytes: rx_bytes.saturating_add(tx_bytes),
-            asides: self.asides.load(Relaxed),
-            aside_bytes: self.aside_bytes.load(Relaxed),
+            in_band_packets: self.in_band_packets.load(Relaxed),
+            in_band_bytes: self.in_band_bytes.load(Relaxed),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::verbs::Probed;
+use adit_engine::command::ProbeResult;
 
 use crate::egress::{Arena, Shape};
 use crate::framing::{OCC, OCC_MTU_REPLY, OCC_MTU_REQUEST};
@@ -22,21 +22,21 @@ impl Shared {
     ///
     /// The kernel is asked for its opinion where the probe did not leave, or the last one of this size was not
     /// answered: that takes more system calls than the probe, and most paths carry the first one.
-    pub fn probe(&self, peer: &Peer, tx: &mut Tx, size: u16, arena: &mut Arena) -> Probed {
+    pub fn probe(&self, peer: &Peer, tx: &mut Tx, size: u16, arena: &mut Arena) -> ProbeResult {
         let spec = peer.settings.load();
         let sockets = self.tables.sockets.load();
         let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
         // Pieces have sizes of their own.
         let Some(socket) = socket.filter(|_| spec.fragment.is_none()) else {
-            return Probed::default();
+            return ProbeResult::default();
         };
         let (to, from) = (spec.link.remote(), spec.link.local());
         let opinion = || socket.path_mtu(to, from).unwrap_or_default();
         let again = std::mem::replace(&mut tx.probed, size) == size;
-        let mut probed = Probed::default();
+        let mut probed = ProbeResult::default();
         let keys = peer.keys.load();
         let Some(key) = keys.primary.as_ref().filter(|_| size != 0 && !tx.blocked) else {
-            return Probed { size: 0, kernel: opinion() };
+            return ProbeResult { size: 0, kernel: opinion() };
         };
         let mut sealer = key.sealer(tx, spec.wire_id);
         let shape = Shape::of(&spec, 1);

@@ -5,7 +5,7 @@
 /// Like stock OpenVPN, an id that lies `size` or more behind the newest is refused. Id 0 is never
 /// sent and always refused.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct ReplayWindow {
     newest: u64,
     size: u64,
     /// A power of two of blocks, one more than `size` needs, so that the block that is being
@@ -15,7 +15,7 @@ pub struct Window {
 
 /// Where an acceptable id stands.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum Place {
+pub enum ReplayCheck {
     /// Beyond all ids so far.
     Newest,
     /// Late, but within the window and not seen.
@@ -26,7 +26,7 @@ pub enum Place {
 const MAX_SIZE: u32 = 65536;
 const BLOCK: u64 = 64;
 
-impl Window {
+impl ReplayWindow {
     /// An empty window of `size` packets (clamped to 1..=65536).
     pub fn new(size: u32) -> Self {
         let size = size.clamp(1, MAX_SIZE);
@@ -43,15 +43,15 @@ impl Window {
     /// Whether a packet with this id may still be accepted. Changes nothing: the packet is not
     /// authenticated yet.
     #[inline]
-    pub fn check(&self, id: u64) -> Option<Place> {
+    pub fn check(&self, id: u64) -> Option<ReplayCheck> {
         if id > self.newest {
-            return Some(Place::Newest);
+            return Some(ReplayCheck::Newest);
         }
         if id == 0 || self.newest.wrapping_sub(id) >= self.size {
             return None;
         }
         let block = self.blocks.get(self.block_of(id))?;
-        if block & bit_of(id) == 0 { Some(Place::Late) } else { None }
+        if block & bit_of(id) == 0 { Some(ReplayCheck::Late) } else { None }
     }
 
     /// Marks the id of an authentic packet as seen.
@@ -94,23 +94,23 @@ mod tests {
 
     #[test]
     fn openvpns_distance() {
-        let mut window = Window::new(64);
+        let mut window = ReplayWindow::new(64);
         window.accept(100);
-        assert_eq!(window.check(37), Some(Place::Late));
+        assert_eq!(window.check(37), Some(ReplayCheck::Late));
         assert_eq!(window.check(36), None);
         assert_eq!(window.check(100), None);
-        assert_eq!(window.check(101), Some(Place::Newest));
+        assert_eq!(window.check(101), Some(ReplayCheck::Newest));
         assert_eq!(window.check(0), None);
     }
 
     #[test]
     fn the_last_ids_work() {
-        let mut window = Window::new(64);
+        let mut window = ReplayWindow::new(64);
         window.accept(u64::from(u32::MAX));
         assert_eq!(window.check(u64::from(u32::MAX)), None);
         window.accept(u64::MAX);
         assert_eq!(window.check(u64::MAX), None);
-        assert_eq!(window.check(u64::MAX - 1), Some(Place::Late));
+        assert_eq!(window.check(u64::MAX - 1), Some(ReplayCheck::Late));
     }
 
     proptest! {
@@ -119,7 +119,7 @@ mod tests {
             size in prop_oneof![Just(1u32), Just(64), Just(65), 1u32..300],
             steps in proptest::collection::vec((0u8..4, 0u64..400), 1..400),
         ) {
-            let mut window = Window::new(size);
+            let mut window = ReplayWindow::new(size);
             let (mut seen, mut newest) = (HashSet::new(), 0u64);
             for (kind, delta) in steps {
                 let id = match kind {
@@ -131,11 +131,11 @@ mod tests {
                 let expected = if id == 0 || seen.contains(&id) {
                     None
                 } else if id > newest {
-                    Some(Place::Newest)
+                    Some(ReplayCheck::Newest)
                 } else if newest - id >= u64::from(size) {
                     None
                 } else {
-                    Some(Place::Late)
+                    Some(ReplayCheck::Late)
                 };
                 prop_assert_eq!(window.check(id), expected, "id {} newest {}", id, newest);
                 if expected.is_some() {

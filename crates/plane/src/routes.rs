@@ -107,7 +107,7 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
         }
     }
 
-    fn rest(&mut self) {
+    fn release_memory(&mut self) {
         if self.prefixes.is_empty() {
             self.prefixes = PrefixMap::default();
         }
@@ -193,10 +193,10 @@ impl Routes {
     }
 
     /// Makes the tables as small as what is in them.
-    pub fn rest(&mut self) {
+    pub fn release_memory(&mut self) {
         self.owned.0.shrink_to_fit();
-        self.v4.rest();
-        self.v6.rest();
+        self.v4.release_memory();
+        self.v6.release_memory();
     }
 
     /// Forgets a peer.

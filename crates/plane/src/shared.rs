@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-use adit_engine::verbs::PeerSpec;
+use adit_engine::command::PeerSpec;
 use adit_engine::{Instant, Link, Notice};
 use adit_linux::poll::{EventFd, Poller};
 use arc_swap::ArcSwapOption;
@@ -12,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use crate::control::Relay;
 use crate::egress::{Arena, Shape};
 use crate::ethernet::Switch;
-use crate::guard::{Filtered, Guard};
+use crate::guard::{FilterConfig, Guard};
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::recursion::OwnTransport;
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     /// With a TAP device.
     pub ethernet: Option<Switch>,
     /// Rules for what passes, if there are any; set before there is a worker.
-    pub filtered: OnceLock<Filtered>,
+    pub filtered: OnceLock<FilterConfig>,
     pub clock: fn() -> Instant,
     pub stop: AtomicBool,
     /// Why packets no longer move; set once.

@@ -248,13 +248,13 @@ impl Tables {
     }
 
     /// Makes the tables as small as what is in them.
-    pub fn rest(&self) {
+    pub fn release_memory(&self) {
         write(&self.addresses).shrink_to_fit();
         write(&self.admitted).shrink_to_fit();
-        self.streams.rest();
+        self.streams.release_memory();
         self.routes.rcu(|routes| {
             let mut routes = Routes::clone(routes);
-            routes.rest();
+            routes.release_memory();
             routes
         });
     }
@@ -282,7 +282,7 @@ impl Tables {
 mod tests {
     use super::*;
     use adit_engine::Instant;
-    use adit_engine::verbs::PeerSpec;
+    use adit_engine::command::PeerSpec;
 
     fn link(port: u16) -> Link {
         Link::datagram(SocketId(0), None, ([192, 0, 2, 1], port).into())

@@ -252,11 +252,11 @@ impl Notices {
             Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_add(1),
             // Said once per peer, key or question, whose numbers bound them; what is lost here is not repeated.
             Notice::PeerSilent(_)
-            | Notice::PeerHeard(_)
+            | Notice::PeerActive(_)
             | Notice::KeyFirstUse(..)
             | Notice::KeyNearLimit(..)
-            | Notice::Misframed(..)
-            | Notice::Probed(..)
+            | Notice::FramingError(..)
+            | Notice::ProbeResult(..)
             | Notice::Traffic(..) => {}
         }
         self.items.push_back(notice);
@@ -329,8 +329,8 @@ impl UpcallSender {
     }
 
     /// Gives back what the queues take that hold nothing.
-    pub fn rest(&self) {
-        self.0.rest();
+    pub fn release_memory(&self) {
+        self.0.release_memory();
     }
 
     /// Makes the receiving end look, though nothing was queued.
@@ -349,7 +349,7 @@ impl UpcallSender {
 
 impl Queues {
     /// Makes the queues as small as what waits in them.
-    fn rest(&self) {
+    fn release_memory(&self) {
         {
             let mut notices = lock(&self.notices);
             notices.items.shrink_to_fit();

@@ -2,8 +2,8 @@
 
 mod common;
 
-use adit_engine::verbs::{KeySlot, PeerSpec, Traffic};
-use adit_engine::{Link, Notice, Op, PeerId, SocketId};
+use adit_engine::command::{KeySlot, PeerSpec, Traffic};
+use adit_engine::{Command, Link, Notice, PeerId, SocketId};
 use adit_plane::{DropReason, Relay, Upcall};
 use common::*;
 use proptest::prelude::*;
@@ -91,15 +91,15 @@ fn a_withheld_packet_under_a_former_key_moves_no_peer() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     let crossing = client.seal_one(&packet(2, SERVER, 1));
     let withheld = client.seal_one(&packet(2, SERVER, 2));
-    server.apply(Op::InstallKey(PeerId(2), KeySlot::Secondary, key(2, 1, true)));
+    server.apply(Command::InstallKey(PeerId(2), KeySlot::Secondary, key(2, 1, true)));
     assert_eq!(server.open(link(4, 4), &crossing).len(), 1);
     let floated = server.memory.plane().link(PeerId(2));
     assert_eq!(floated, Some(link(4, 4)), "a key that is not used yet changes nothing");
-    client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 1, false)));
+    client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 1, false)));
     // From yet another address: the new key moves its peer before it is swapped in.
     let next = client.seal_one(&packet(2, SERVER, 3));
     assert_eq!(server.open(link(5, 5), &next).len(), 1);
-    server.apply(Op::SwapKeys(PeerId(2)));
+    server.apply(Command::SwapKeys(PeerId(2)));
     assert_eq!(server.memory.plane().link(PeerId(2)), Some(link(5, 5)));
     server.notices();
     assert_eq!(server.open(link(66, 66), &withheld).len(), 1, "late, but authentic");
@@ -121,7 +121,7 @@ fn no_peer_floats_onto_anothers_address() {
 fn an_empty_payload_moves_no_peer() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     // An empty packet cannot come from a TUN device: seal it by hand.
-    let half = adit_crypto::KeyHalf { cipher: [33; 64], hmac: [!33; 64] };
+    let half = adit_crypto::DirectionKey { cipher: [33; 64], hmac: [!33; 64] };
     assert!(client.seal(&[]).is_empty());
     let seal = adit_crypto::aead::SealKey::new(adit_crypto::Cipher::Aes256Gcm, &half).unwrap();
     let mut datagram = [0u8; 24];
@@ -134,11 +134,11 @@ fn an_empty_payload_moves_no_peer() {
 #[test]
 fn a_peer_that_may_not_move_is_heard_only_at_home() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-    server.apply(Op::AddPeer(
+    server.apply(Command::AddPeer(
         PeerId(2),
         PeerSpec { float: false, wire_id: Some(2), ..spec(link(2, 1000)) },
     ));
-    server.apply(Op::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
+    server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
     let sealed = client.seal_one(&packet(2, SERVER, 1));
     assert!(server.open(link(2, 1001), &sealed).is_empty());
     assert_eq!(server.dropped(DropReason::WrongAddress), 1);
@@ -165,8 +165,8 @@ fn inner_sources_must_belong_to_the_sender() {
 #[test]
 fn ipv6_sources_are_checked_too() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-    client.apply(Op::SetRoutes(PeerId(0), vec!["::/0".parse().unwrap()]));
-    server.apply(Op::SetRoutes(PeerId(2), vec!["fd00::2/128".parse().unwrap()]));
+    client.apply(Command::SetRoutes(PeerId(0), vec!["::/0".parse().unwrap()]));
+    server.apply(Command::SetRoutes(PeerId(2), vec!["fd00::2/128".parse().unwrap()]));
     for (last, passes) in [(2u8, true), (3, false)] {
         let mut packet = vec![0u8; 60];
         packet[0] = 0x60;
@@ -203,9 +203,9 @@ fn what_passes_between_peers_depends_on_the_relay() {
 fn control_packets_of_strangers_have_a_queue_of_their_own() {
     let (mut server, [_client]) = world(Relay::Kernel, [2]);
     let reset = [7 << 3, 1, 2, 3];
-    server.apply(Op::AdmitLink(link(50, 1)));
-    server.apply(Op::AdmitLink(link(51, 1)));
-    server.apply(Op::DismissLink(link(51, 1)));
+    server.apply(Command::AdmitLink(link(50, 1)));
+    server.apply(Command::AdmitLink(link(51, 1)));
+    server.apply(Command::DismissLink(link(51, 1)));
     for n in [2, 50, 51, 52] {
         server.open(link(n, if n == 2 { 1000 } else { 1 }), &reset);
     }
@@ -252,7 +252,7 @@ fn malformed_datagrams_cost_a_counter() {
 #[test]
 fn in_band_messages_go_up_and_pings_nowhere() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-    let half = adit_crypto::KeyHalf { cipher: [33; 64], hmac: [!33; 64] };
+    let half = adit_crypto::DirectionKey { cipher: [33; 64], hmac: [!33; 64] };
     let seal = adit_crypto::aead::SealKey::new(adit_crypto::Cipher::Aes256Gcm, &half).unwrap();
     let mut exit = adit_plane::framing::OCC.to_vec();
     exit.push(6);
@@ -271,18 +271,19 @@ fn in_band_messages_go_up_and_pings_nowhere() {
     );
     assert_eq!(server.all_drops(), 0);
     // Neither counts as traffic of the tunnel.
-    let asides = Traffic { packets: 2, bytes: 2 * 24 + 16 + 17, asides: 2, aside_bytes: 16 + 17 };
-    server.apply(Op::ReadTraffic(PeerId(2)));
-    assert_eq!(server.notices(), [Notice::Traffic(PeerId(2), asides)]);
+    let in_band_packets =
+        Traffic { packets: 2, bytes: 2 * 24 + 16 + 17, in_band_packets: 2, in_band_bytes: 16 + 17 };
+    server.apply(Command::ReadTraffic(PeerId(2)));
+    assert_eq!(server.notices(), [Notice::Traffic(PeerId(2), in_band_packets)]);
     let answer = server.seal_one(&packet(SERVER, 2, 1));
     // The first two numbers are taken.
     let [_, _, sealed] = [1, 2, 3].map(|n| client.seal_one(&packet(2, SERVER, n)));
     assert_eq!(server.open(link(2, 1000), &sealed).len(), 1);
-    let bytes = asides.bytes + (answer.len() + sealed.len()) as u64;
-    server.apply(Op::ReadTraffic(PeerId(2)));
+    let bytes = in_band_packets.bytes + (answer.len() + sealed.len()) as u64;
+    server.apply(Command::ReadTraffic(PeerId(2)));
     assert_eq!(
         server.notices(),
-        [Notice::Traffic(PeerId(2), Traffic { packets: 4, bytes, ..asides })]
+        [Notice::Traffic(PeerId(2), Traffic { packets: 4, bytes, ..in_band_packets })]
     );
 }
 
@@ -291,7 +292,7 @@ fn a_removed_peer_is_gone_with_its_counters_told() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     let sealed = client.seal_one(&packet(2, SERVER, 1));
     server.open(link(2, 1000), &sealed);
-    server.apply(Op::DelPeer(PeerId(2)));
+    server.apply(Command::DelPeer(PeerId(2)));
     let gone = server.notices().pop_back();
     assert!(matches!(gone, Some(Notice::PeerGone(PeerId(2), c)) if c.rx_packets == 1), "{gone:?}");
     server.open(link(2, 1000), &client.seal_one(&packet(2, SERVER, 1)));
@@ -338,7 +339,7 @@ fn a_packet_to_another_address_of_ours_is_not_from_home() {
         Link::datagram(SocketId(0), local.parse().ok(), remote)
     };
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-    server.apply(Op::SetLink(PeerId(2), at("203.0.113.1")));
+    server.apply(Command::SetLink(PeerId(2), at("203.0.113.1")));
     let sealed = client.seal_one(&packet(2, SERVER, 1));
     assert_eq!(server.open(at("203.0.113.2"), &sealed).len(), 1);
     assert_eq!(server.memory.plane().link(PeerId(2)), Some(at("203.0.113.2")), "answered there");

@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use adit_engine::verbs::InnerMtu;
-use adit_engine::{Op, PeerId};
-use adit_plane::memory::Delivered;
+use adit_engine::command::InnerMtu;
+use adit_engine::{Command, PeerId};
+use adit_plane::loopback::Delivered;
 use adit_plane::{DropReason, MACS_PER_PEER, MacTotals, Relay};
 use adit_wire::{Gso, VnetHeader};
 use common::*;
@@ -90,7 +90,7 @@ fn a_station_is_reached_through_the_peer_it_spoke_from() {
     let totals = server.memory.plane().mac_totals();
     assert_eq!(totals, Some(MacTotals { known: 2, learnt: 2, moved: 1 }));
     // And nowhere in particular once its peer is gone.
-    server.apply(Op::DelPeer(PeerId(3)));
+    server.apply(Command::DelPeer(PeerId(3)));
     assert_eq!(reaches(&mut server, &mut clients, &to(2)), [0]);
     assert_eq!(server.memory.plane().mac_totals().unwrap().known, 0);
 }
@@ -167,7 +167,7 @@ fn syns_are_clamped_behind_the_header_and_its_tags() {
     for tags in 0..3 {
         let (mut server, [mut client]) = switch(Relay::Kernel, [2]);
         let mtu = InnerMtu { mss4: 1300, mss6: 1280, largest: 0 };
-        server.apply(Op::SetMtu(PeerId(2), mtu));
+        server.apply(Command::SetMtu(PeerId(2), mtu));
         let mut syn = vec![0u8; 44];
         let header = [0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1];
         syn[..20].copy_from_slice(&header);

@@ -5,12 +5,12 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use adit_engine::Op;
+use adit_engine::Command;
 use adit_engine::PeerId;
 use adit_filter::firewall::{Firewall, Limits};
 use adit_filter::ruleset::Members;
 use adit_filter::{Filter, IpRange, lang};
-use adit_plane::{DropReason, Filtered, HOST, Relay};
+use adit_plane::{DropReason, FilterConfig, HOST, Relay};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
 use common::{End, SERVER, link, packet, world, world_of};
@@ -24,7 +24,7 @@ fn filter(rules: &str) -> Filter {
 
 fn guard(end: &mut End, rules: &str) -> Arc<Firewall> {
     let firewall = Firewall::new(filter(rules), Limits::default(), [7; 16]);
-    end.memory.filter(Filtered { firewall: Arc::clone(&firewall), device: "tun0".into() });
+    end.memory.filter(FilterConfig { firewall: Arc::clone(&firewall), device: "tun0".into() });
     firewall
 }
 
@@ -188,7 +188,7 @@ fn frames_are_judged_between_stations_and_to_all() {
     let parsed = lang::parse("test", text, &mut |_| Err(std::io::ErrorKind::NotFound.into()));
     let rules = Filter::compile(parsed.unwrap_or_else(|wrong| panic!("{wrong}"))).unwrap();
     let firewall = Firewall::new(rules, Limits::default(), [7; 16]);
-    server.memory.filter(Filtered { firewall, device: "tap0".into() });
+    server.memory.filter(FilterConfig { firewall, device: "tap0".into() });
     let frame = |kind: [u8; 2]| {
         let mut frame = vec![0xff; 6];
         frame.extend([2, 0, 0, 0, 0, 2]);
@@ -214,7 +214,7 @@ fn frames_are_judged_between_stations_and_to_all() {
 fn a_packet_that_belongs_to_no_peer_is_no_connection() {
     let (mut server, [_a]) = world(Relay::Deny, [2]);
     let firewall = guard(&mut server, "policy accept; ct state new accept");
-    server.apply(Op::DelPeer(PeerId(2)));
+    server.apply(Command::DelPeer(PeerId(2)));
     assert!(server.seal(&tcp(SERVER, 2, (80, 4000), 1, 0, SYN, 0)).is_empty());
     assert_eq!((firewall.stats().track.flows, server.dropped(DropReason::NoRoute)), (0, 1));
 }

@@ -3,9 +3,9 @@
 
 mod common;
 
-use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
-use adit_engine::verbs::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Notice, Op, PeerId};
+use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
+use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::{Command, Notice, PeerId};
 use adit_plane::{DropReason, Relay};
 use adit_wire::{Gso, VnetHeader};
 use common::{End, SERVER, link, packet, spec};
@@ -35,8 +35,8 @@ fn formats() -> Vec<Protection> {
     ]
 }
 
-fn half(byte: u8) -> KeyHalf {
-    KeyHalf { cipher: [byte; 64], hmac: [!byte; 64] }
+fn half(byte: u8) -> DirectionKey {
+    DirectionKey { cipher: [byte; 64], hmac: [!byte; 64] }
 }
 
 fn key(protection: Protection, at_server: bool) -> Box<DataKey> {
@@ -48,13 +48,13 @@ fn key(protection: Protection, at_server: bool) -> Box<DataKey> {
 /// A server and a client that both have the key. Without a `wire_id` packets are DATA_V1.
 fn pair(protection: Protection, wire_id: Option<u32>) -> (End, End) {
     let server = End::new(Relay::Kernel, false);
-    server.apply(Op::AddPeer(ID, PeerSpec { wire_id, ..spec(link(PEER, 1000)) }));
-    server.apply(Op::SetRoutes(ID, vec![format!("10.8.0.{PEER}/32").parse().unwrap()]));
-    server.apply(Op::InstallKey(ID, KeySlot::Primary, key(protection, true)));
+    server.apply(Command::AddPeer(ID, PeerSpec { wire_id, ..spec(link(PEER, 1000)) }));
+    server.apply(Command::SetRoutes(ID, vec![format!("10.8.0.{PEER}/32").parse().unwrap()]));
+    server.apply(Command::InstallKey(ID, KeySlot::Primary, key(protection, true)));
     let client = End::new(Relay::Kernel, true);
-    client.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
-    client.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-    client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(protection, false)));
+    client.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
+    client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+    client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(protection, false)));
     (server, client)
 }
 
@@ -222,9 +222,9 @@ fn a_static_key_floats_where_that_is_allowed_and_nowhere_else() {
         // Point to point: all datagrams are the one peer's.
         let mut far = End::new(Relay::Kernel, true);
         let spec = PeerSpec { float, wire_id: None, ..spec(link(200, 1194)) };
-        far.apply(Op::AddPeer(PeerId(0), spec));
-        far.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-        far.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(protection, true)));
+        far.apply(Command::AddPeer(PeerId(0), spec));
+        far.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+        far.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(protection, true)));
         let (_, mut client) = pair(protection, None);
         let sealed = client.seal_one(&packet(PEER, SERVER, 1));
         let got = far.open(link(77, 7), &sealed).len();

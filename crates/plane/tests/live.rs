@@ -5,8 +5,8 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
-use adit_engine::verbs::{Keepalive, KeySlot, PeerSpec};
-use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
+use adit_engine::command::{Keepalive, KeySlot, PeerSpec};
+use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, Upcall, Upcalls};
@@ -53,8 +53,8 @@ impl Node {
 
     fn introduce(&self, other: &Self, at_server: bool, keepalive: Keepalive) {
         let spec = PeerSpec { wire_id: Some(5), keepalive, ..spec(self.link_to(other)) };
-        self.plane.apply(Op::AddPeer(self.peer, spec));
-        self.plane.apply(Op::InstallKey(self.peer, KeySlot::Primary, key(2, 0, at_server)));
+        self.plane.apply(Command::AddPeer(self.peer, spec));
+        self.plane.apply(Command::InstallKey(self.peer, KeySlot::Primary, key(2, 0, at_server)));
     }
 
     /// Waits until an upcall answers.
@@ -104,9 +104,9 @@ fn messages_of_control_travel_both_ways() {
         Upcall::Notice(Notice::InBand(id, message)) => Some((id, message)),
         _ => None,
     };
-    client.plane.apply(Op::SendData(PeerId(0), exit.clone()));
+    client.plane.apply(Command::SendData(PeerId(0), exit.clone()));
     assert_eq!(server.wait_for(in_band), (PeerId(5), exit.clone()));
-    server.plane.apply(Op::SendData(PeerId(5), exit.clone()));
+    server.plane.apply(Command::SendData(PeerId(5), exit.clone()));
     assert_eq!(client.wait_for(in_band), (PeerId(0), exit));
     assert_eq!(server.plane.counters(PeerId(5)).unwrap().tx_packets, 1);
     assert_eq!(server.plane.totals().received.packets, 1);
@@ -121,7 +121,7 @@ fn control_packets_come_up_and_can_be_admitted() {
     stranger.socket.send_to(to, None, &reset).unwrap();
     let link = server.link_to(&stranger);
     assert_eq!(server.wait_for(Some), Upcall::Stranger(link, reset.to_vec()));
-    server.plane.apply(Op::AdmitLink(link));
+    server.plane.apply(Command::AdmitLink(link));
     stranger.socket.send_to(to, None, &reset).unwrap();
     assert_eq!(server.wait_for(Some), Upcall::Frame(link, reset.to_vec()));
     client.socket.send_to(to, None, &reset).unwrap();
@@ -134,14 +134,14 @@ fn an_idle_peer_is_pinged_and_a_silent_one_reported_once() {
     let (server, mut client) = pair(keepalive(150, 0), keepalive(0, 1500));
     client.until(|plane| plane.counters(PeerId(0)).unwrap().rx_packets >= 3);
     assert_eq!(client.plane.totals().dropped(DropReason::NotIp), 0, "pings go no further");
-    server.plane.apply(Op::SetKeepalive(PeerId(5), Keepalive::default()));
-    client.plane.apply(Op::ReadTraffic(PeerId(0)));
+    server.plane.apply(Command::SetKeepalive(PeerId(5), Keepalive::default()));
+    client.plane.apply(Command::ReadTraffic(PeerId(0)));
     let traffic = client.wait_for(|upcall| match upcall {
         Upcall::Notice(Notice::Traffic(_, traffic)) => Some(traffic),
         _ => None,
     });
-    assert_eq!(traffic.packets, traffic.asides, "pings are no traffic");
-    assert_eq!(traffic.aside_bytes, 16 * traffic.asides);
+    assert_eq!(traffic.packets, traffic.in_band_packets, "pings are no traffic");
+    assert_eq!(traffic.in_band_bytes, 16 * traffic.in_band_packets);
     let silent = |upcall| match upcall {
         Upcall::Notice(Notice::PeerSilent(id)) => Some(id),
         _ => None,
@@ -157,7 +157,7 @@ fn an_idle_peer_is_pinged_and_a_silent_one_reported_once() {
 fn a_peer_that_was_missed_is_told_of_when_it_is_heard_and_only_then() {
     let (server, mut client) = pair(keepalive(50, 0), keepalive(0, 400));
     let told = |upcall| match upcall {
-        Upcall::Notice(Notice::PeerHeard(id) | Notice::PeerSilent(id)) => Some((id, true)),
+        Upcall::Notice(Notice::PeerActive(id) | Notice::PeerSilent(id)) => Some((id, true)),
         _ => None,
     };
     client.until(|plane| plane.counters(PeerId(0)).unwrap().rx_packets >= 3);
@@ -169,15 +169,15 @@ fn a_peer_that_was_missed_is_told_of_when_it_is_heard_and_only_then() {
         _ => None,
     };
     let heard = |upcall| match upcall {
-        Upcall::Notice(Notice::PeerHeard(id)) => Some(id),
+        Upcall::Notice(Notice::PeerActive(id)) => Some(id),
         _ => None,
     };
-    server.plane.apply(Op::SetKeepalive(PeerId(5), Keepalive::default()));
+    server.plane.apply(Command::SetKeepalive(PeerId(5), Keepalive::default()));
     assert_eq!(client.wait_for(silent), PeerId(0));
     // Control goes on waiting: silence is news once more.
-    client.plane.apply(Op::SetKeepalive(PeerId(0), keepalive(0, 400)));
+    client.plane.apply(Command::SetKeepalive(PeerId(0), keepalive(0, 400)));
     assert_eq!(client.wait_for(silent), PeerId(0));
-    server.plane.apply(Op::SetKeepalive(PeerId(5), keepalive(50, 0)));
+    server.plane.apply(Command::SetKeepalive(PeerId(5), keepalive(50, 0)));
     assert_eq!(client.wait_for(heard), PeerId(0));
 }
 
@@ -188,16 +188,16 @@ fn a_direct_relay_seals_for_the_other_peer() {
     for (n, client) in [(2u8, &a), (3, &b)] {
         let id = PeerId(u32::from(n));
         let spec = PeerSpec { wire_id: Some(id.0), ..spec(server.link_to(client)) };
-        server.plane.apply(Op::AddPeer(id, spec));
-        server.plane.apply(Op::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
-        server.plane.apply(Op::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
+        server.plane.apply(Command::AddPeer(id, spec));
+        server.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
+        server.plane.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
         let spec = PeerSpec { wire_id: Some(id.0), ..common::spec(client.link_to(&server)) };
-        client.plane.apply(Op::AddPeer(PeerId(0), spec));
-        client.plane.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
-        client.plane.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+        client.plane.apply(Command::AddPeer(PeerId(0), spec));
+        client.plane.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
+        client.plane.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
     }
     for fill in 0..10 {
-        a.plane.apply(Op::SendData(PeerId(0), common::packet(2, 3, fill)));
+        a.plane.apply(Command::SendData(PeerId(0), common::packet(2, 3, fill)));
     }
     // Without a device the packets end at the other client, authentic.
     b.until(|plane| plane.totals().dropped(DropReason::NoTun) == 10);
@@ -215,7 +215,7 @@ fn sockets_can_be_exchanged() {
     client.socket.send_to(new.local_addr(), None, &[7 << 3]).unwrap();
     let link = Link::datagram(SocketId(4), Some([127, 0, 0, 1].into()), client.socket.local_addr());
     assert_eq!(server.wait_for(Some), Upcall::Stranger(link, vec![7 << 3]));
-    server.plane.apply(Op::SendData(PeerId(5), vec![1]));
+    server.plane.apply(Command::SendData(PeerId(5), vec![1]));
     assert_eq!(server.plane.totals().dropped(DropReason::NoSocket), 1);
 }
 

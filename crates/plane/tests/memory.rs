@@ -2,8 +2,8 @@
 
 mod common;
 
-use adit_engine::verbs::KeySlot;
-use adit_engine::{Op, PeerId};
+use adit_engine::command::KeySlot;
+use adit_engine::{Command, PeerId};
 use adit_plane::Relay;
 use common::{End, key, link, spec};
 
@@ -14,20 +14,20 @@ const MARGIN: usize = 512;
 fn come_and_go(end: &mut End, ids: std::ops::Range<u32>) {
     for id in ids.clone() {
         let link = link((id % 250) as u8, 1000 + (id % 1000) as u16);
-        end.apply(Op::AdmitLink(link));
-        end.apply(Op::AddPeer(PeerId(id), spec(link)));
-        end.apply(Op::InstallKey(PeerId(id), KeySlot::Primary, key(1, 0, true)));
+        end.apply(Command::AdmitLink(link));
+        end.apply(Command::AddPeer(PeerId(id), spec(link)));
+        end.apply(Command::InstallKey(PeerId(id), KeySlot::Primary, key(1, 0, true)));
         let [_, high, middle, low] = id.to_be_bytes();
         let own = format!("10.{high}.{middle}.{low}/32").parse().unwrap();
         let behind = format!("fd00:{id:x}::/64").parse().unwrap();
-        end.apply(Op::SetRoutes(PeerId(id), vec![own, behind]));
+        end.apply(Command::SetRoutes(PeerId(id), vec![own, behind]));
     }
     for id in ids {
-        end.apply(Op::DismissLink(link((id % 250) as u8, 1000 + (id % 1000) as u16)));
-        end.apply(Op::DelPeer(PeerId(id)));
+        end.apply(Command::DismissLink(link((id % 250) as u8, 1000 + (id % 1000) as u16)));
+        end.apply(Command::DelPeer(PeerId(id)));
     }
     while end.upcalls.look(|_| ()) {}
-    end.memory.plane().rest();
+    end.memory.plane().release_memory();
 }
 
 #[test]

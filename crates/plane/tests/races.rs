@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_crypto::Cipher;
-use adit_engine::verbs::{DataKey, KeySlot, PeerSpec, Protection};
-use adit_engine::{Link, Notice, Op, PeerId};
-use adit_plane::memory::{Delivered, Memory};
+use adit_engine::command::{DataKey, KeySlot, PeerSpec, Protection};
+use adit_engine::{Command, Link, Notice, PeerId};
+use adit_plane::loopback::{Delivered, LoopbackPlane};
 use adit_plane::{DropReason, Relay};
 use common::{End, SERVER, key, link, packet, spec, world};
 
@@ -67,7 +67,7 @@ fn wait_until(done: impl Fn() -> bool) {
 /// Has two threads open a datagram each, at nearly the same moment, round by round until it was done often or for
 /// long. `look` is told how many packets each of them let through. Returns the number of rounds.
 fn race(
-    server: &Memory,
+    server: &LoopbackPlane,
     mut prepare: impl FnMut(usize) -> [(Link, Vec<u8>); 2],
     mut look: impl FnMut(usize, [usize; 2]),
 ) -> usize {
@@ -110,7 +110,7 @@ fn race(
 }
 
 impl Lane {
-    fn open(&self, worker: &mut Memory) {
+    fn open(&self, worker: &mut LoopbackPlane) {
         let (from, mut datagram) = self.given.lock().unwrap().take().unwrap();
         for _ in 0..self.delay.load(Ordering::Relaxed) {
             std::hint::spin_loop();
@@ -129,9 +129,9 @@ impl Lane {
 /// The client's next key, at both ends: it seals with it, the server still with the former.
 fn next_key(server: &End, client: &End, round: usize) {
     let id = (round % 7) as u8 + 1;
-    server.apply(Op::InstallKey(PEER, KeySlot::Secondary, key(CLIENT, id, true)));
-    client.apply(Op::InstallKey(PeerId(0), KeySlot::Secondary, key(CLIENT, id, false)));
-    client.apply(Op::SwapKeys(PeerId(0)));
+    server.apply(Command::InstallKey(PEER, KeySlot::Secondary, key(CLIENT, id, true)));
+    client.apply(Command::InstallKey(PeerId(0), KeySlot::Secondary, key(CLIENT, id, false)));
+    client.apply(Command::SwapKeys(PeerId(0)));
 }
 
 fn moves(server: &mut End) -> Vec<Link> {
@@ -169,7 +169,7 @@ fn a_packet_held_back_never_wins_against_one_under_a_newer_key() {
             assert_eq!(memory.plane().link(PEER), Some(at(round, 0)), "round {round}");
             let moves = moves(&mut server);
             assert_eq!(moves.last(), Some(&at(round, 0)), "round {round}");
-            server.apply(Op::SwapKeys(PEER));
+            server.apply(Command::SwapKeys(PEER));
         },
     );
     let refused = server.borrow().dropped(DropReason::WrongAddress);
@@ -249,9 +249,9 @@ fn seal_on_all_workers(protection: Protection, nonce: usize) {
     // Threads take turns as they please: what one has sealed may wait while others go on.
     let wide = PeerSpec { replay_window: 65536, ..spec(link(200, 1194)) };
     let mut client = End { memory: client.memory, ..client };
-    client.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id: Some(PEER.0), ..wide }));
-    client.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-    server.apply(Op::InstallKey(PEER, KeySlot::Primary, key(0, true)));
+    client.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id: Some(PEER.0), ..wide }));
+    client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+    server.apply(Command::InstallKey(PEER, KeySlot::Primary, key(0, true)));
     let (threads, each) = (4, 3000);
     let sealed: Vec<Vec<Vec<u8>>> = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -270,15 +270,15 @@ fn seal_on_all_workers(protection: Protection, nonce: usize) {
             })
             .collect();
         for id in 1..=7 {
-            server.apply(Op::InstallKey(PEER, KeySlot::Secondary, key(id, true)));
-            server.apply(Op::SwapKeys(PEER));
+            server.apply(Command::InstallKey(PEER, KeySlot::Secondary, key(id, true)));
+            server.apply(Command::SwapKeys(PEER));
             thread::yield_now();
         }
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     let mut nonces = BTreeSet::new();
     for id in 0..=7u8 {
-        client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(id, false)));
+        client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(id, false)));
         for datagram in sealed.iter().flatten().filter(|datagram| datagram[0] & 7 == id) {
             let named = &datagram[..nonce];
             assert!(nonces.insert(named.to_vec()), "{protection:?}: {named:?}");

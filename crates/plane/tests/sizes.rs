@@ -2,8 +2,8 @@
 
 mod common;
 
-use adit_engine::verbs::{Framing, InnerMtu, KeySlot, Misframed, PeerSpec};
-use adit_engine::{Notice, Op, PeerId};
+use adit_engine::command::{Framing, FramingError, InnerMtu, KeySlot, PeerSpec};
+use adit_engine::{Command, Notice, PeerId};
 use adit_plane::{DropReason, Relay};
 use common::{End, SERVER, key, link, packet, spec, world};
 
@@ -11,12 +11,12 @@ use common::{End, SERVER, key, link, packet, spec, world};
 fn pieces(limit: u16, framing: Framing) -> (End, End) {
     let (server, [client]) = world(Relay::Kernel, [2]);
     let with = |at| PeerSpec { wire_id: Some(2), fragment: Some(limit), framing, ..spec(at) };
-    server.apply(Op::AddPeer(PeerId(2), with(link(2, 1000))));
-    server.apply(Op::SetRoutes(PeerId(2), vec!["10.8.0.2/32".parse().unwrap()]));
-    server.apply(Op::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
-    client.apply(Op::AddPeer(PeerId(0), with(link(200, 1194))));
-    client.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-    client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
+    server.apply(Command::AddPeer(PeerId(2), with(link(2, 1000))));
+    server.apply(Command::SetRoutes(PeerId(2), vec!["10.8.0.2/32".parse().unwrap()]));
+    server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
+    client.apply(Command::AddPeer(PeerId(0), with(link(200, 1194))));
+    client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+    client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
     (server, client)
 }
 
@@ -71,8 +71,8 @@ fn a_peer_without_the_header_is_told_of_once() {
         assert!(server.open(link(2, 1000), &sealed).is_empty());
     }
     assert_eq!(server.dropped(DropReason::BadFragment), 3);
-    let told = server.notices().into_iter().filter(|n| matches!(n, Notice::Misframed(..)));
-    assert_eq!(told.collect::<Vec<_>>(), [Notice::Misframed(PeerId(2), Misframed::Fragment)]);
+    let told = server.notices().into_iter().filter(|n| matches!(n, Notice::FramingError(..)));
+    assert_eq!(told.collect::<Vec<_>>(), [Notice::FramingError(PeerId(2), FramingError::Fragment)]);
 }
 
 /// CVE-2017-7508: a SYN whose headers promise more than there is met the code that changes its MSS.
@@ -80,12 +80,12 @@ fn a_peer_without_the_header_is_told_of_once() {
 fn cve_2017_7508_short_headers_under_mssfix() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     let mtu = InnerMtu { mss4: 1000, mss6: 1000, largest: 0 };
-    server.apply(Op::SetMtu(PeerId(2), mtu));
-    server.apply(Op::SetRoutes(
+    server.apply(Command::SetMtu(PeerId(2), mtu));
+    server.apply(Command::SetRoutes(
         PeerId(2),
         vec!["10.8.0.2/32".parse().unwrap(), "fd00::2/128".parse().unwrap()],
     ));
-    client.apply(Op::SetRoutes(
+    client.apply(Command::SetRoutes(
         PeerId(0),
         vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
     ));

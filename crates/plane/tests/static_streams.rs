@@ -6,9 +6,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::time::{Duration, Instant as Wall};
 
-use adit_crypto::{BlockCipher, Digest, KeyHalf};
-use adit_engine::verbs::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Instant, Link, Notice, Op, PeerId};
+use adit_crypto::{BlockCipher, Digest, DirectionKey};
+use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::{Command, Instant, Link, Notice, PeerId};
 use adit_linux::tcp::{TcpConnectOptions, TcpStream};
 use adit_plane::{
     DropReason, Offloads, Plane, PlaneConfig, Relay, StreamEnd, StreamOptions, Upcall, Upcalls,
@@ -25,7 +25,7 @@ fn boot_clock() -> Instant {
 }
 
 fn static_key(bytes: u8) -> Box<DataKey> {
-    let half = KeyHalf { cipher: [bytes; 64], hmac: [bytes.wrapping_add(1); 64] };
+    let half = DirectionKey { cipher: [bytes; 64], hmac: [bytes.wrapping_add(1); 64] };
     let suite = BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha256) };
     Box::new(DataKey {
         key_id: 0,
@@ -57,9 +57,9 @@ struct Host {
 /// The other end's packets, or those of an end with another key.
 fn other(key: u8) -> End {
     let end = End::new(Relay::Kernel, true);
-    end.apply(Op::AddPeer(PEER, static_spec(common::link(1, 1194))));
-    end.apply(Op::InstallKey(PEER, KeySlot::Primary, static_key(key)));
-    end.apply(Op::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
+    end.apply(Command::AddPeer(PEER, static_spec(common::link(1, 1194))));
+    end.apply(Command::InstallKey(PEER, KeySlot::Primary, static_key(key)));
+    end.apply(Command::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
     end
 }
 
@@ -80,9 +80,9 @@ impl Host {
             ethernet: false,
         };
         let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
-        plane.apply(Op::AddPeer(PEER, PeerSpec { float, ..static_spec(nowhere()) }));
-        plane.apply(Op::InstallKey(PEER, KeySlot::Primary, static_key(7)));
-        plane.apply(Op::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
+        plane.apply(Command::AddPeer(PEER, PeerSpec { float, ..static_spec(nowhere()) }));
+        plane.apply(Command::InstallKey(PEER, KeySlot::Primary, static_key(7)));
+        plane.apply(Command::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         Self { plane, upcalls, listener, next: 1, seen: Vec::new() }
     }
@@ -150,7 +150,7 @@ fn numbered(socket: &mut StdStream) -> (u32, u32) {
     socket.read_exact(&mut length).unwrap();
     let mut sealed = vec![0; u16::from_be_bytes(length).into()];
     socket.read_exact(&mut sealed).unwrap();
-    let half = KeyHalf { cipher: [7; 64], hmac: [8; 64] };
+    let half = DirectionKey { cipher: [7; 64], hmac: [8; 64] };
     let open = adit_crypto::block::OpenBlock::new(
         Some(BlockCipher::Aes256Cbc),
         Some(Digest::Sha256),
@@ -166,7 +166,7 @@ fn numbered(socket: &mut StdStream) -> (u32, u32) {
 fn an_authentic_packet_shows_whose_connection_it_is() {
     let mut host = Host::new(true);
     let (_silent, first) = host.connection();
-    host.plane.apply(Op::SetLink(PEER, first));
+    host.plane.apply(Command::SetLink(PEER, first));
     let (mut theirs, second) = host.connection();
     let mut end = other(7);
     theirs.write_all(&framed(&mut end, 1)).unwrap();
@@ -179,7 +179,7 @@ fn an_authentic_packet_shows_whose_connection_it_is() {
 fn neither_strangers_nor_captured_packets_move_a_peer_or_come_in() {
     let mut host = Host::new(true);
     let (mut theirs, link) = host.connection();
-    host.plane.apply(Op::SetLink(PEER, link));
+    host.plane.apply(Command::SetLink(PEER, link));
     let mut end = other(7);
     let captured: Vec<_> = (0..5).map(|fill| framed(&mut end, fill)).collect();
     theirs.write_all(&captured.concat()).unwrap();
@@ -191,10 +191,10 @@ fn neither_strangers_nor_captured_packets_move_a_peer_or_come_in() {
         assert_eq!((host.plane.link(PEER), host.received()), (Some(link), 5));
     }
     // Also when the peer's own connection is gone.
-    host.plane.apply(Op::SetLink(PEER, nowhere()));
+    host.plane.apply(Command::SetLink(PEER, nowhere()));
     host.plane.remove_stream(link);
     let (mut stranger, foreign) = host.connection();
-    host.plane.apply(Op::SetLink(PEER, foreign));
+    host.plane.apply(Command::SetLink(PEER, foreign));
     stranger.write_all(&captured[2]).unwrap();
     assert_eq!(host.end_of(foreign), StreamEnd::BadPacket);
     assert_eq!(host.received(), 5);
@@ -205,7 +205,7 @@ fn neither_strangers_nor_captured_packets_move_a_peer_or_come_in() {
 fn without_float_another_connection_is_not_listened_to() {
     let mut host = Host::new(false);
     let (_theirs, link) = host.connection();
-    host.plane.apply(Op::SetLink(PEER, link));
+    host.plane.apply(Command::SetLink(PEER, link));
     let (mut elsewhere, _) = host.connection();
     elsewhere.write_all(&framed(&mut other(7), 1)).unwrap();
     host.until(|host| host.plane.totals().dropped(DropReason::WrongAddress) == 1);
@@ -219,17 +219,17 @@ fn packets_are_counted_from_the_start_on_each_connection() {
     let mut last = 0;
     for _ in 0..3 {
         let (mut theirs, link) = host.connection();
-        host.plane.apply(Op::SetLink(PEER, link));
+        host.plane.apply(Command::SetLink(PEER, link));
         for expected in 1..=3 {
-            host.plane.apply(Op::SendData(PEER, WORD.to_vec()));
+            host.plane.apply(Command::SendData(PEER, WORD.to_vec()));
             let (time, id) = numbered(&mut theirs);
             assert_eq!(id, expected);
             assert!(if id == 1 { time > last } else { time == last }, "{time} {last}");
             last = time;
         }
-        host.plane.apply(Op::SetLink(PEER, nowhere()));
+        host.plane.apply(Command::SetLink(PEER, nowhere()));
         // It is sent to no peer.
-        host.plane.apply(Op::SendData(PEER, WORD.to_vec()));
+        host.plane.apply(Command::SendData(PEER, WORD.to_vec()));
         host.plane.remove_stream(link);
     }
 }

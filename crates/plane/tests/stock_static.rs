@@ -5,9 +5,9 @@ mod common;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use adit_crypto::{BlockCipher, Digest, KeyHalf};
-use adit_engine::verbs::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Op, PeerId};
+use adit_crypto::{BlockCipher, Digest, DirectionKey};
+use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::{Command, PeerId};
 use adit_plane::{DropReason, Relay};
 use common::{End, link, spec};
 
@@ -20,10 +20,10 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 /// The two keys of a key file.
-fn halves() -> [KeyHalf; 2] {
+fn halves() -> [DirectionKey; 2] {
     let key = CAPTURE.lines().find_map(|line| line.strip_prefix("key ")).unwrap();
     let key = unhex(key);
-    [0, 128].map(|at| KeyHalf {
+    [0, 128].map(|at| DirectionKey {
         cipher: key[at..at + 64].try_into().unwrap(),
         hmac: key[at + 64..at + 128].try_into().unwrap(),
     })
@@ -59,10 +59,13 @@ fn captured() -> Vec<Captured> {
     packets.collect()
 }
 
-fn end(suite: BlockSuite, open: &KeyHalf) -> End {
+fn end(suite: BlockSuite, open: &DirectionKey) -> End {
     let end = End::new(Relay::Kernel, true);
-    end.apply(Op::AddPeer(PEER, PeerSpec { wire_id: None, ..spec(link(200, 1194)) }));
-    end.apply(Op::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]));
+    end.apply(Command::AddPeer(PEER, PeerSpec { wire_id: None, ..spec(link(200, 1194)) }));
+    end.apply(Command::SetRoutes(
+        PEER,
+        vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+    ));
     let key = DataKey {
         key_id: 0,
         protection: Protection::Static(suite),
@@ -70,7 +73,7 @@ fn end(suite: BlockSuite, open: &KeyHalf) -> End {
         open: open.clone(),
         limits: KeyLimits::default(),
     };
-    end.apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    end.apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     end
 }
 

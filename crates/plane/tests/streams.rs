@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Wall};
 
-use adit_engine::verbs::{Keepalive, KeySlot, PeerSpec};
-use adit_engine::{Instant, Link, Op, PeerId, SocketId};
+use adit_engine::command::{Keepalive, KeySlot, PeerSpec};
+use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
@@ -92,13 +92,13 @@ impl Server {
         let (socket, link) = self.stranger(receive_buffer);
         let id = PeerId(u32::from(n));
         let wire_id = Some(id.0);
-        self.plane.apply(Op::AddPeer(id, PeerSpec { wire_id, ..spec(link) }));
-        self.plane.apply(Op::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
-        self.plane.apply(Op::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
+        self.plane.apply(Command::AddPeer(id, PeerSpec { wire_id, ..spec(link) }));
+        self.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
+        self.plane.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
         let end = End::new(Relay::Kernel, true);
-        end.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(there()) }));
-        end.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
-        end.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+        end.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(there()) }));
+        end.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
+        end.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         Client { end, socket, link, n }
     }
 
@@ -184,7 +184,7 @@ impl Client {
         let frame = read_frame(&mut self.socket).unwrap();
         let mut opened = Vec::new();
         let taken = self.end.memory.open_stream(&there(), 9600, &mut framed(&frame), |what| {
-            if let adit_plane::memory::Delivered::Tun(write) = what {
+            if let adit_plane::loopback::Delivered::Tun(write) = what {
                 opened.extend(write.packets().map(<[u8]>::to_vec));
             }
         });
@@ -238,9 +238,9 @@ proptest! {
             let end = End::new(Relay::Kernel, client);
             let spec = PeerSpec { wire_id: Some(2), ..spec(there()) };
             let id = if client { PeerId(0) } else { PeerId(2) };
-            end.apply(Op::AddPeer(id, spec));
-            end.apply(Op::InstallKey(id, KeySlot::Primary, key(2, 0, !client)));
-            end.apply(Op::SetRoutes(id, vec!["0.0.0.0/0".parse().unwrap()]));
+            end.apply(Command::AddPeer(id, spec));
+            end.apply(Command::InstallKey(id, KeySlot::Primary, key(2, 0, !client)));
+            end.apply(Command::SetRoutes(id, vec!["0.0.0.0/0".parse().unwrap()]));
             end
         };
         let (mut client, mut server) = (end(true), end(false));
@@ -261,7 +261,7 @@ proptest! {
             let (piece, after) = rest.split_at(cut.min(rest.len()));
             rest = after;
             let taken = server.memory.open_stream(&there(), 9600, &mut piece.to_vec(), |what| {
-                if let adit_plane::memory::Delivered::Tun(write) = what {
+                if let adit_plane::loopback::Delivered::Tun(write) = what {
                     found.extend(write.packets().map(<[u8]>::to_vec));
                 }
             });
@@ -424,7 +424,7 @@ fn control_packets_travel_both_ways() {
     socket.write_all(&framed(&[7 << 3, 1])).unwrap();
     let stranger = server.wait_for(|upcall| Some(upcall.clone()));
     assert_eq!(stranger, Upcall::Stranger(link, vec![7 << 3, 1]));
-    server.plane.apply(Op::AdmitLink(link));
+    server.plane.apply(Command::AdmitLink(link));
     socket.write_all(&framed(&[4 << 3, 2])).unwrap();
     assert_eq!(server.wait_for(|u| Some(u.clone())), Upcall::Frame(link, vec![4 << 3, 2]));
     assert!(server.plane.send_control(link, &[8 << 3, 3]));
@@ -448,7 +448,7 @@ fn an_end_is_told_after_all_that_came_before() {
     let before = server.seen.iter().filter(|upcall| matches!(upcall, Upcall::Frame(..))).count();
     assert_eq!(before, 20);
     // Nothing can be sent to the peer any more, and no other peer fails for it.
-    server.plane.apply(Op::SendData(PeerId(2), vec![1]));
+    server.plane.apply(Command::SendData(PeerId(2), vec![1]));
     assert_eq!(server.dropped(DropReason::NoSocket), 1);
     let mut other = server.client(3, None);
     other.send(2, 1);
@@ -531,12 +531,12 @@ fn packets_count_only_on_the_streams_of_their_own_peers() {
     assert_eq!(server.plane.link(PeerId(2)), Some(a.link));
     // A peer that is reached by UDP does not move onto a stream.
     let link = Link::datagram(SocketId(1), None, elsewhere.local_addr());
-    server.plane.apply(Op::SetLink(PeerId(2), link));
+    server.plane.apply(Command::SetLink(PeerId(2), link));
     a.socket.write_all(&sealed).unwrap();
     server.until(|plane| plane.totals().dropped(DropReason::WrongAddress) == 3);
     assert_eq!(server.plane.link(PeerId(2)), Some(link));
     // None of it was taken as an attack on b, whose stream still works.
-    server.plane.apply(Op::SetLink(PeerId(2), a.link));
+    server.plane.apply(Command::SetLink(PeerId(2), a.link));
     a.socket.write_all(&sealed).unwrap();
     assert_eq!(b.receive(), packet(2, 3, 1));
 }
@@ -553,7 +553,7 @@ fn a_stranger_may_say_only_so_much() {
     let _ = socket.write_all(&framed(&[4 << 3, 1]));
     assert_eq!(server.end_of(link), StreamEnd::Flood);
     let (mut socket, link) = server.stranger(None);
-    server.plane.apply(Op::AdmitLink(link));
+    server.plane.apply(Command::AdmitLink(link));
     for _ in 0..100 {
         socket.write_all(&framed(&[4 << 3, 1])).unwrap();
     }
@@ -570,7 +570,7 @@ fn one_write_full_of_control_packets_does_not_fill_the_queues() {
     for (admitted, most) in [(false, 8), (true, 128)] {
         let (mut socket, link) = server.stranger(None);
         if admitted {
-            server.plane.apply(Op::AdmitLink(link));
+            server.plane.apply(Command::AdmitLink(link));
         }
         let full = if admitted { DropReason::FramesFull } else { DropReason::StrangersFull };
         let _ = socket.write_all(&many);
@@ -604,7 +604,7 @@ fn an_idle_peer_on_a_stream_is_pinged() {
     let mut server = Server::new();
     let mut client = server.client(2, None);
     let keepalive = Keepalive { interval: Duration::from_millis(100), timeout: Duration::ZERO };
-    server.plane.apply(Op::SetKeepalive(PeerId(2), keepalive));
+    server.plane.apply(Command::SetKeepalive(PeerId(2), keepalive));
     for id in 1..4 {
         let frame = read_frame(&mut client.socket).unwrap();
         assert_eq!((frame[0] >> 3, packet_id(&frame)), (9, id));

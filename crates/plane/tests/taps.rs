@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
-use adit_engine::verbs::{KeySlot, PeerSpec};
-use adit_engine::{Instant, Link, Op, PeerId, SocketId};
+use adit_engine::command::{KeySlot, PeerSpec};
+use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::tun::{TunDevice, TunMode, TunOptions};
@@ -62,8 +62,8 @@ fn side(ns: NetNs, n: u8, relay: Relay, clock: fn() -> Instant) -> Side {
 fn introduce(side: &Side, peer: u8, remote: [u8; 4], at_server: bool) {
     let link = Link::datagram(SocketId(0), None, (remote, 5000).into());
     let id = PeerId(u32::from(peer));
-    side.plane.apply(Op::AddPeer(id, PeerSpec { wire_id: Some(id.0), ..spec(link) }));
-    side.plane.apply(Op::InstallKey(id, KeySlot::Primary, key(peer, 0, at_server)));
+    side.plane.apply(Command::AddPeer(id, PeerSpec { wire_id: Some(id.0), ..spec(link) }));
+    side.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(peer, 0, at_server)));
 }
 
 fn world(relay: Relay, clock: fn() -> Instant) -> [Side; 3] {

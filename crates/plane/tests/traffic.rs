@@ -2,9 +2,9 @@
 
 mod common;
 
-use adit_engine::verbs::{Framing, InnerMtu, KeySlot, PeerSpec};
-use adit_engine::{Notice, Op, PeerId};
-use adit_plane::memory::Delivered;
+use adit_engine::command::{Framing, InnerMtu, KeySlot, PeerSpec};
+use adit_engine::{Command, Notice, PeerId};
+use adit_plane::loopback::Delivered;
 use adit_plane::{DropReason, Relay};
 use adit_wire::{Gso, VnetHeader};
 use common::*;
@@ -16,10 +16,10 @@ fn every_format_and_framing_passes() {
         for framing in [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2] {
             let (mut server, [mut client]) = world(Relay::Kernel, [2]);
             let spec = |link| PeerSpec { wire_id, framing, ..spec(link) };
-            server.apply(Op::AddPeer(PeerId(2), spec(link(2, 1000))));
-            server.apply(Op::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
-            client.apply(Op::AddPeer(PeerId(0), spec(link(200, 1194))));
-            client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
+            server.apply(Command::AddPeer(PeerId(2), spec(link(2, 1000))));
+            server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
+            client.apply(Command::AddPeer(PeerId(0), spec(link(200, 1194))));
+            client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
             let inner = packet(2, SERVER, 3);
             let sealed = client.seal_one(&inner);
             assert_eq!(sealed[0] >> 3, if wire_id.is_some() { 9 } else { 6 });
@@ -87,18 +87,18 @@ fn a_rekey_under_traffic_loses_nothing() {
     for generation in 1..=7u8 {
         for step in 0..40 {
             match step {
-                5 => server.apply(Op::InstallKey(
+                5 => server.apply(Command::InstallKey(
                     PeerId(2),
                     KeySlot::Secondary,
                     key(2, generation, true),
                 )),
-                9 => client.apply(Op::InstallKey(
+                9 => client.apply(Command::InstallKey(
                     PeerId(0),
                     KeySlot::Secondary,
                     key(2, generation, false),
                 )),
-                13 => client.apply(Op::SwapKeys(PeerId(0))),
-                25 => server.apply(Op::SwapKeys(PeerId(2))),
+                13 => client.apply(Command::SwapKeys(PeerId(0))),
+                25 => server.apply(Command::SwapKeys(PeerId(2))),
                 _ => {}
             }
             up.push(client.seal_one(&packet(2, SERVER, step)));
@@ -114,8 +114,8 @@ fn a_rekey_under_traffic_loses_nothing() {
                 }
             }
         }
-        server.apply(Op::DelKey(PeerId(2), KeySlot::Secondary));
-        client.apply(Op::DelKey(PeerId(0), KeySlot::Secondary));
+        server.apply(Command::DelKey(PeerId(2), KeySlot::Secondary));
+        client.apply(Command::DelKey(PeerId(0), KeySlot::Secondary));
     }
     assert_eq!((arrived, server.all_drops(), client.all_drops()), (sent, 0, 0));
     let used: Vec<u8> = server
@@ -129,10 +129,10 @@ fn a_rekey_under_traffic_loses_nothing() {
 #[test]
 fn without_a_key_packets_are_dropped_and_counted() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-    client.apply(Op::DelKey(PeerId(0), KeySlot::Primary));
+    client.apply(Command::DelKey(PeerId(0), KeySlot::Primary));
     assert!(client.seal(&packet(2, SERVER, 1)).is_empty());
     assert_eq!(client.dropped(DropReason::NoKey), 1);
-    server.apply(Op::SwapKeys(PeerId(2)));
+    server.apply(Command::SwapKeys(PeerId(2)));
     assert!(server.seal(&packet(SERVER, 2, 1)).is_empty());
     assert_eq!(server.dropped(DropReason::NoKey), 1);
 }
@@ -141,7 +141,7 @@ fn without_a_key_packets_are_dropped_and_counted() {
 fn syns_are_clamped_in_both_directions() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     let mtu = InnerMtu { mss4: 1300, mss6: 1280, largest: 0 };
-    server.apply(Op::SetMtu(PeerId(2), mtu));
+    server.apply(Command::SetMtu(PeerId(2), mtu));
     let mut syn = vec![0u8; 44];
     syn[..20].copy_from_slice(&[0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1]);
     syn[32..34].copy_from_slice(&[0x60, 2]);

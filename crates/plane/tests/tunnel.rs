@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
-use adit_engine::verbs::{InnerMtu, KeySlot, PeerSpec};
-use adit_engine::{Instant, Link, Op, PeerId, SocketId};
+use adit_engine::command::{InnerMtu, KeySlot, PeerSpec};
+use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::net::{Address, Route};
 use adit_linux::netns::NetNs;
 use adit_linux::tcp;
@@ -71,9 +71,9 @@ impl Side {
     fn introduce(&self, link: Link, mss: u16, at_server: bool) {
         let mtu = InnerMtu { mss4: mss, mss6: mss, largest: 0 };
         let spec = PeerSpec { wire_id: Some(7), mtu, ..spec(link) };
-        self.plane.apply(Op::AddPeer(PeerId(7), spec));
-        self.plane.apply(Op::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, at_server)));
-        self.plane.apply(Op::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));
+        self.plane.apply(Command::AddPeer(PeerId(7), spec));
+        self.plane.apply(Command::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, at_server)));
+        self.plane.apply(Command::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));
     }
 }
 
@@ -321,11 +321,11 @@ fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
             generation = generation % 7 + 1;
             for (side, at_server) in [(&a, true), (&b, false)] {
                 let key = key(2, generation, at_server);
-                side.plane.apply(Op::InstallKey(PeerId(7), KeySlot::Secondary, key));
+                side.plane.apply(Command::InstallKey(PeerId(7), KeySlot::Secondary, key));
             }
-            a.plane.apply(Op::SwapKeys(PeerId(7)));
+            a.plane.apply(Command::SwapKeys(PeerId(7)));
             std::thread::sleep(Duration::from_millis(3));
-            b.plane.apply(Op::SwapKeys(PeerId(7)));
+            b.plane.apply(Command::SwapKeys(PeerId(7)));
             // Longer than anything under the old key is on its way.
             std::thread::sleep(Duration::from_millis(200));
         }

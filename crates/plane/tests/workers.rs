@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Wall};
 
-use adit_engine::verbs::{Keepalive, KeyLimits, KeySlot, PeerSpec};
-use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
+use adit_engine::command::{Keepalive, KeyLimits, KeySlot, PeerSpec};
+use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::poll::{Events, Interest, Poller};
@@ -81,13 +81,13 @@ impl World {
         let sockets: Vec<_> = (0..sockets).map(|_| self.clients.run(bind).unwrap()).collect();
         let at = Link::datagram(ID, None, sockets[0].local_addr());
         let wire_id = Some(id.0);
-        self.plane.apply(Op::AddPeer(id, PeerSpec { wire_id, ..spec(at) }));
-        self.plane.apply(Op::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
-        self.plane.apply(Op::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
+        self.plane.apply(Command::AddPeer(id, PeerSpec { wire_id, ..spec(at) }));
+        self.plane.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
+        self.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
         let end = End::new(Relay::Kernel, true);
-        end.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
-        end.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-        end.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
+        end.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
+        end.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+        end.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
         let poller = Poller::new().unwrap();
         for (token, socket) in (0..).zip(&sockets) {
             poller.add(socket, token, Interest::READ).unwrap();
@@ -190,10 +190,10 @@ impl Client {
     fn rekey(&mut self, plane: &Plane) {
         self.generation = self.generation % 7 + 1;
         let (id, slot) = (PeerId(u32::from(self.n)), KeySlot::Secondary);
-        plane.apply(Op::InstallKey(id, slot, key(self.n, self.generation, true)));
-        self.end.apply(Op::InstallKey(PeerId(0), slot, key(self.n, self.generation, false)));
-        self.end.apply(Op::SwapKeys(PeerId(0)));
-        plane.apply(Op::SwapKeys(id));
+        plane.apply(Command::InstallKey(id, slot, key(self.n, self.generation, true)));
+        self.end.apply(Command::InstallKey(PeerId(0), slot, key(self.n, self.generation, false)));
+        self.end.apply(Command::SwapKeys(PeerId(0)));
+        plane.apply(Command::SwapKeys(id));
     }
 
     /// Nothing was refused, and of each flow came every number from 0 once; in order, if asked.
@@ -388,8 +388,8 @@ fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
     let mut client = world.client(2, 1);
     let mut limited = key(2, 1, true);
     limited.limits = KeyLimits { packets: 1000, ..KeyLimits::default() };
-    world.plane.apply(Op::InstallKey(PeerId(2), KeySlot::Primary, limited));
-    client.end.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 1, false)));
+    world.plane.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, limited));
+    client.end.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 1, false)));
     let (rounds, each, senders) = (20u32, 25, 16);
     let arrived = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -538,7 +538,7 @@ fn live(world: &World, n: u8, windows: u32, both: &Meeting) {
     client.check(false);
     world.counted(n, u64::from(windows * WINDOW));
     both.wait();
-    world.plane.apply(Op::DelPeer(PeerId(u32::from(n))));
+    world.plane.apply(Command::DelPeer(PeerId(u32::from(n))));
 }
 
 /// One sweep looks after all peers, however many workers there are.
@@ -550,7 +550,7 @@ fn a_peer_is_pinged_by_one_worker() {
     let interval = Duration::from_millis(300);
     let started = Wall::now();
     let keepalive = Keepalive { interval, timeout: Duration::ZERO };
-    world.plane.apply(Op::SetKeepalive(PeerId(2), keepalive));
+    world.plane.apply(Command::SetKeepalive(PeerId(2), keepalive));
     let pings = || world.plane.counters(PeerId(2)).unwrap().tx_packets;
     while pings() < 3 {
         assert!(started.elapsed() < PATIENCE, "not pinged");
@@ -616,9 +616,9 @@ fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
     };
     let (plane, _upcalls) = Plane::start(config, boot_clock).unwrap();
     assert_eq!(plane.workers(), 3);
-    plane.apply(Op::AddPeer(PeerId(0), spec(Link::datagram(ID, None, outside(5000)))));
-    plane.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
-    plane.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+    plane.apply(Command::AddPeer(PeerId(0), spec(Link::datagram(ID, None, outside(5000)))));
+    plane.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
+    plane.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
     // No host has the server's address yet: what is sent to it waits for ARP, in the socket's account.
     let flows: Vec<_> =
         (0..12).map(|_| near.run(|| StdUdp::bind("10.8.0.2:0").unwrap()).unwrap()).collect();
@@ -639,9 +639,9 @@ fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
         let receiver = far.run(|| UdpSocket::bind(&UdpOptions::new(outside(5000))).unwrap());
         let receiver = receiver.unwrap();
         let mut end = End::new(Relay::Kernel, false);
-        end.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id: Some(0), ..spec(link(2, 1)) }));
-        end.apply(Op::SetRoutes(PeerId(0), vec!["10.8.0.2/32".parse().unwrap()]));
-        end.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, true)));
+        end.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id: Some(0), ..spec(link(2, 1)) }));
+        end.apply(Command::SetRoutes(PeerId(0), vec!["10.8.0.2/32".parse().unwrap()]));
+        end.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, true)));
         let (mut batch, until) = (RecvBatch::new(64), Wall::now() + PATIENCE);
         let mut passed = BTreeMap::<u16, usize>::new();
         let all = |passed: &BTreeMap<u16, usize>| {

@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::verbs::Counters;
-use adit_engine::{Instant, Op, PeerId};
+use adit_engine::command::Counters;
+use adit_engine::{Command, Instant, PeerId};
 use adit_linux::tcp::TcpListener;
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::UdpSocket;
@@ -580,7 +580,7 @@ impl<E: Drives> Running<E> {
 
     fn send(&self, packet: Vec<u8>) {
         if let Some(peer) = self.peer {
-            self.driver.backend().apply(Op::SendData(peer, packet));
+            self.driver.backend().apply(Command::SendData(peer, packet));
         }
     }
 

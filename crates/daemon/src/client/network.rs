@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use adit_engine::{Instant, Op};
+use adit_engine::{Command, Instant};
 use adit_plane::framing::PING;
 use adit_plane::{DropReason, OwnTransport};
 
@@ -201,7 +201,7 @@ impl<E: Drives> Running<E> {
     /// The server learns our new address from an authentic packet, of which this is the shortest.
     fn ping(&mut self) {
         if let Some(peer) = self.peer {
-            self.driver.backend().apply(Op::SendData(peer, PING.to_vec()));
+            self.driver.backend().apply(Command::SendData(peer, PING.to_vec()));
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_engine::Instant;
-use adit_engine::verbs::Counters;
+use adit_engine::command::Counters;
 use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
 use serde::Serialize;

@@ -2,7 +2,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use adit_engine::{Link, Notice, Op, SocketId};
+use adit_engine::{Command, Link, Notice, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::udp::UdpSocket;
 
@@ -12,7 +12,7 @@ use crate::fault::Fault;
 /// day, can too.
 pub trait Backend {
     /// Performs a verb. Never blocks.
-    fn apply(&self, op: Op);
+    fn apply(&self, op: Command);
 
     /// Receives from a further socket from now on.
     ///

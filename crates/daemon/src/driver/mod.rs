@@ -20,10 +20,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use adit_engine::verbs::Counters;
+use adit_engine::command::Counters;
 use adit_engine::{
-    Engine, Family, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket,
-    Transport,
+    Engine, Family, Input, Instant, Link, Outbox, Output, SocketId, Target, Transport, auth,
 };
 use adit_linux::tcp::TcpStream;
 use tokio::io::Interest;
@@ -103,7 +102,7 @@ pub struct Driver<E: Engine, B: Backend> {
 }
 
 type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
-type Answered = (Ticket, Reply);
+type Answered = (auth::RequestId, auth::Response);
 
 /// Packets of the control channel that the kernel refused to send.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -226,10 +225,10 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 
     /// Makes the queues as small as what waits in them.
-    pub fn rest(&mut self) {
+    pub fn release_memory(&mut self) {
         self.arrivals.shrink_to_fit();
         self.news.shrink_to_fit();
-        self.outbox.rest();
+        self.outbox.shrink_to_fit();
     }
 
     /// Performs everything that is due without waiting, up to the first news.
@@ -250,17 +249,18 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                 }
                 Output::Dial(target) => self.dial(target),
                 Output::Hangup(link) => self.hang_up(link),
-                Output::Ask(ticket, question) => {
+                Output::AuthRequest(ticket, question) => {
                     if self.open_questions >= QUESTION_LIMIT {
-                        let reply = Reply::Reject("too many peers wait for authorization".into());
-                        self.feed(Input::Answer(ticket, reply));
+                        let reply =
+                            auth::Response::Reject("too many peers wait for authorization".into());
+                        self.feed(Input::AuthResponse(ticket, reply));
                         continue;
                     }
                     let mut answer = answer(&*self.authorizer, question);
                     // Most are at hand. One that is not is asked again by a task, with a waker of its own.
                     let mut nobody = Context::from_waker(Waker::noop());
                     if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
-                        self.feed(Input::Answer(ticket, reply));
+                        self.feed(Input::AuthResponse(ticket, reply));
                         continue;
                     }
                     self.open_questions += 1;
@@ -353,9 +353,9 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         !self.arrivals.is_empty()
     }
 
-    fn answered(&mut self, ticket: Ticket, reply: Reply) {
+    fn answered(&mut self, ticket: auth::RequestId, reply: auth::Response) {
         self.open_questions = self.open_questions.saturating_sub(1);
-        self.feed(Input::Answer(ticket, reply));
+        self.feed(Input::AuthResponse(ticket, reply));
     }
 
     fn feed(&mut self, input: Input<'_>) {

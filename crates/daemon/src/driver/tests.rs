@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_engine::{Family, Grant, Identity, Notice, Op, PeerId, Question, Transport};
+use adit_engine::{Command, Family, Identity, Notice, PeerId, Transport, auth};
 use adit_linux::poll::EventFd;
 use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
@@ -35,8 +35,8 @@ impl Engine for Script {
             Input::DialFailed(why) => format!("failed {why}"),
             Input::LinkDown(link) => format!("down {}", link.remote()),
             Input::Notice(notice) => format!("{notice:?}"),
-            Input::Answer(ticket, reply) => {
-                let word = if matches!(reply, Reply::Accept(_)) { "yes" } else { "no" };
+            Input::AuthResponse(ticket, reply) => {
+                let word = if matches!(reply, auth::Response::Accept(_)) { "yes" } else { "no" };
                 format!("answer {} {word}", ticket.0)
             }
         });
@@ -85,7 +85,7 @@ impl Backend for Fake {
     fn failure(&self) -> Option<Fault> {
         self.dead.borrow().then(|| Fault::ours("it died"))
     }
-    fn apply(&self, op: Op) {
+    fn apply(&self, op: Command) {
         self.verbs.borrow_mut().push(format!("{op:?}"));
     }
     fn add_socket(&self, id: SocketId, _: Arc<UdpSocket>) -> io::Result<()> {
@@ -132,7 +132,7 @@ impl Authorizer for SlowYes {
     fn authorize(&self, _: Identity) -> Answer {
         Box::pin(async {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            Reply::Accept(Grant::default())
+            auth::Response::Accept(auth::ClientParams::default())
         })
     }
 }
@@ -168,9 +168,9 @@ async fn what_stands_behind_an_event_waits_until_the_event_was_taken() {
     let fake = Fake::new();
     let mut driver = driver(Script::default(), &fake);
     driver.act(|_, _, out| {
-        out.plane(Op::SwapKeys(PeerId(1)));
+        out.plane(Command::SwapKeys(PeerId(1)));
         out.event("configure");
-        out.plane(Op::DelPeer(PeerId(1)));
+        out.plane(Command::DelPeer(PeerId(1)));
     });
     assert!(matches!(driver.next().await.unwrap(), News::Event("configure")));
     assert_eq!(*fake.verbs.borrow(), ["SwapKeys(PeerId(1))"]);
@@ -244,7 +244,10 @@ async fn frames_notices_ticks_and_answers_reach_the_engine() {
     driver.engine.deadline = Some(now() + Duration::from_millis(5));
     fed(&mut driver, 1).await;
     driver.act(|_, _, out| {
-        out.push(Output::Ask(Ticket(3), Question::Authorize(Identity::default())));
+        out.push(Output::AuthRequest(
+            auth::RequestId(3),
+            auth::Request::Authorize(Identity::default()),
+        ));
     });
     fed(&mut driver, 1).await;
     let expected = ["frame 192.0.2.9 [1, 2]", "PeerSilent(PeerId(7))", "tick", "answer 3 yes"];
@@ -257,7 +260,10 @@ async fn too_many_open_questions_are_answered_no() {
     let mut driver = driver(Script::default(), &fake);
     driver.open_questions = QUESTION_LIMIT;
     driver.act(|_, _, out| {
-        out.push(Output::Ask(Ticket(3), Question::Authorize(Identity::default())));
+        out.push(Output::AuthRequest(
+            auth::RequestId(3),
+            auth::Request::Authorize(Identity::default()),
+        ));
     });
     assert!(matches!(driver.next().await.unwrap(), News::Event("fed")));
     assert_eq!(driver.engine.log, ["answer 3 no"]);
@@ -291,7 +297,10 @@ async fn answers_and_connections_have_their_turn_however_much_the_plane_has_to_s
     fake.wakeup.signal();
     fed(&mut driver, 2 * LOOKS as usize).await;
     driver.act(|_, _, out| {
-        out.push(Output::Ask(Ticket(3), Question::Authorize(Identity::default())));
+        out.push(Output::AuthRequest(
+            auth::RequestId(3),
+            auth::Request::Authorize(Identity::default()),
+        ));
     });
     let client = std::net::TcpStream::connect(address).unwrap();
     let up = format!("up {}", client.local_addr().unwrap());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::{DataKey, KeySlot, Notice, Op, PeerSpec, Protection};
+use adit_engine::command::{Command, DataKey, KeySlot, Notice, PeerSpec, Protection};
 use adit_engine::{Input, Instant, Link};
 
 use crate::log::wanted;
@@ -53,36 +53,38 @@ fn line(what: &str, preposition: &str, link: &Link, frame: &[u8]) {
 }
 
 /// A change of the data plane.
-pub(super) fn command(op: &Op) {
+pub(super) fn command(op: &Command) {
     if !wanted(KEYS.into()) {
         return;
     }
     match op {
-        Op::AddPeer(peer, spec) => {
+        Command::AddPeer(peer, spec) => {
             say!(KEYS, "peer {}: added, at {}", peer.0, spec.link.remote());
             say!(DETAILS, "peer {}: {}", peer.0, negotiated(spec));
         }
-        Op::SetLink(peer, link) => say!(KEYS, "peer {}: now at {}", peer.0, link.remote()),
-        Op::DelPeer(peer) => say!(KEYS, "peer {}: removed", peer.0),
-        Op::InstallKey(peer, slot, key) => {
+        Command::SetLink(peer, link) => say!(KEYS, "peer {}: now at {}", peer.0, link.remote()),
+        Command::DelPeer(peer) => say!(KEYS, "peer {}: removed", peer.0),
+        Command::InstallKey(peer, slot, key) => {
             say!(KEYS, "peer {}: key {} installed: {}", peer.0, key.key_id, place(*slot));
             say!(DETAILS, "peer {}: key {}: {}", peer.0, key.key_id, layout(key));
         }
-        Op::SwapKeys(peer) => say!(KEYS, "peer {}: the other key encrypts from now on", peer.0),
-        Op::DelKey(peer, slot) => {
+        Command::SwapKeys(peer) => {
+            say!(KEYS, "peer {}: the other key encrypts from now on", peer.0)
+        }
+        Command::DelKey(peer, slot) => {
             say!(KEYS, "peer {}: key forgotten: {}", peer.0, place(*slot));
         }
-        Op::SetRoutes(peer, routes) => {
+        Command::SetRoutes(peer, routes) => {
             let shown: Vec<String> =
                 routes.iter().take(MAX_LISTED).map(ToString::to_string).collect();
             let more = if routes.len() > shown.len() { ", ..." } else { "" };
             say!(DETAILS, "peer {}: routes: {}{more}", peer.0, shown.join(", "));
         }
-        Op::SetKeepalive(peer, keepalive) => {
+        Command::SetKeepalive(peer, keepalive) => {
             let (ping, silent) = (keepalive.interval, keepalive.timeout);
             say!(DETAILS, "peer {}: ping after {ping:?}, lost after {silent:?}", peer.0);
         }
-        Op::SetMtu(peer, mtu) => say!(
+        Command::SetMtu(peer, mtu) => say!(
             DETAILS,
             "peer {}: mss {} (IPv4), {} (IPv6), largest packet {}",
             peer.0,
@@ -90,15 +92,15 @@ pub(super) fn command(op: &Op) {
             mtu.mss6,
             mtu.largest
         ),
-        Op::ProbePath(peer, size) => {
+        Command::ProbePath(peer, size) => {
             say!(DETAILS, "peer {}: path probed with {size} bytes", peer.0);
         }
-        Op::SendData(peer, message) => {
+        Command::SendData(peer, message) => {
             say!(DETAILS, "peer {}: {} bytes sent on the data channel", peer.0, message.len());
         }
-        Op::AdmitLink(link) => say!(DETAILS, "{}: a known address from now on", link.remote()),
-        Op::DismissLink(link) => say!(DETAILS, "{}: no known address any more", link.remote()),
-        Op::ReadTraffic(peer) => say!(INPUTS, "peer {}: traffic is asked for", peer.0),
+        Command::AdmitLink(link) => say!(DETAILS, "{}: a known address from now on", link.remote()),
+        Command::DismissLink(link) => say!(DETAILS, "{}: no known address any more", link.remote()),
+        Command::ReadTraffic(peer) => say!(INPUTS, "peer {}: traffic is asked for", peer.0),
     }
 }
 
@@ -114,7 +116,7 @@ pub(super) fn notice(notice: &Notice) {
         Notice::KeyNearLimit(peer, key) => say!(KEYS, "peer {}: key {key} near its limit", peer.0),
         Notice::Floated(peer, link) => say!(KEYS, "peer {}: moved to {}", peer.0, link.remote()),
         Notice::PeerSilent(peer) => say!(KEYS, "peer {}: silent for the keepalive timeout", peer.0),
-        Notice::PeerHeard(peer) => say!(KEYS, "peer {}: heard", peer.0),
+        Notice::PeerActive(peer) => say!(KEYS, "peer {}: heard", peer.0),
         Notice::PeerGone(peer, counters) => say!(
             KEYS,
             "peer {}: gone; {} packets received, {} sent",
@@ -122,7 +124,7 @@ pub(super) fn notice(notice: &Notice) {
             counters.rx_packets,
             counters.tx_packets
         ),
-        Notice::Probed(peer, probed) => say!(
+        Notice::ProbeResult(peer, probed) => say!(
             DETAILS,
             "peer {}: probe of {} bytes left, the kernel's path MTU is {}",
             peer.0,
@@ -132,7 +134,7 @@ pub(super) fn notice(notice: &Notice) {
         Notice::InBand(peer, message) => {
             say!(DETAILS, "peer {}: {} bytes came on the data channel", peer.0, message.len());
         }
-        Notice::Misframed(peer, what) => say!(DETAILS, "peer {}: misframed: {what:?}", peer.0),
+        Notice::FramingError(peer, what) => say!(DETAILS, "peer {}: misframed: {what:?}", peer.0),
         Notice::Unreachable(link, errno) => {
             let error = std::io::Error::from_raw_os_error(*errno);
             say!(DETAILS, "{}: unreachable: {error}", link.remote());
@@ -217,7 +219,7 @@ pub(super) fn kind(input: &Input<'_>) -> &'static str {
         Input::DialFailed(_) => "dialling failed",
         Input::LinkDown(_) => "link down",
         Input::Notice(_) => "data plane's report",
-        Input::Answer(..) => "answer to a question",
+        Input::AuthResponse(..) => "answer to a question",
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn hand_over(port: &Port) -> io::Result<(OpenedDevice, Vec<OwnedFd>)>
         name: port.name.clone(),
         index: port.index,
         offloads: [csum, tso, uso],
-        lanes: vec![0; port.queues.len()],
+        flow_queues: vec![0; port.queues.len()],
     };
     let descriptors = port.queues.iter().map(|queue| queue.as_fd().try_clone_to_owned());
     Ok((opened, descriptors.collect::<io::Result<_>>()?))
@@ -33,9 +33,9 @@ pub(crate) fn take_over(
     opened: OpenedDevice,
     descriptors: &mut impl Iterator<Item = OwnedFd>,
 ) -> io::Result<Port> {
-    let OpenedDevice { name, index, offloads: [csum, tso, uso], lanes } = opened;
-    let own: Vec<OwnedFd> = descriptors.take(lanes.len()).collect();
-    if own.len() != lanes.len() || own.is_empty() {
+    let OpenedDevice { name, index, offloads: [csum, tso, uso], flow_queues } = opened;
+    let own: Vec<OwnedFd> = descriptors.take(flow_queues.len()).collect();
+    if own.len() != flow_queues.len() || own.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a port with other descriptors"));
     }
     match spec {
@@ -44,7 +44,7 @@ pub(crate) fn take_over(
         }
         PortSpec::Tap(_) => {
             let offloads = TunOffloads { csum, tso, uso };
-            TunDevice::from_parts(TunParts { name, ifindex: index, offloads, lanes }, own)
+            TunDevice::from_parts(TunParts { name, ifindex: index, offloads, flow_queues }, own)
                 .map(Port::from)
         }
     }

@@ -502,7 +502,7 @@ impl Server {
             name: parts.name,
             index: parts.ifindex,
             offloads: [csum, tso, uso],
-            lanes: parts.lanes,
+            flow_queues: parts.flow_queues,
         };
         Ok((Answer::Device(Some(opened)), descriptors))
     }

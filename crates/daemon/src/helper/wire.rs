@@ -226,7 +226,7 @@ pub enum Answer {
     Capture(Capture),
     /// Names of the files in a folder.
     Names(Vec<String>),
-    /// Ports of a bridge that were opened; a packet socket is a queue without lanes.
+    /// Ports of a bridge that were opened; a packet socket is a queue without flow queues.
     Ports(Vec<OpenedDevice>),
 }
 
@@ -240,8 +240,8 @@ pub struct OpenedDevice {
     pub index: u32,
     /// Checksums, TCP and UDP super-packets.
     pub offloads: [bool; 3],
-    /// Lanes of each queue.
-    pub lanes: Vec<usize>,
+    /// The number of flow queues of each queue.
+    pub flow_queues: Vec<usize>,
 }
 
 /// Why a request was not carried out.

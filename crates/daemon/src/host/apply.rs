@@ -17,8 +17,8 @@ use super::watch::{Follow, is_link_local};
 use crate::fault::Fault;
 use crate::say;
 
-/// Lanes over which the kernel spreads the flows that wait in the device: two of them seldom meet.
-const LANES: usize = 16;
+/// Flow queues over which the kernel spreads the flows that wait in the device: two of them seldom meet.
+const FLOW_QUEUES: usize = 16;
 
 /// Packets that wait in the device's queue unless `txqueuelen` says otherwise: a whole train and what
 /// arrives while it is sealed.
@@ -41,7 +41,7 @@ pub struct Host {
     /// A TAP device: gateways behind it are stations of their own.
     pub(super) ethernet: bool,
     /// The device was made by us, with several queues.
-    in_lanes: bool,
+    flow_queues: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
     /// How the world was reached when the plan came into force.
@@ -89,7 +89,7 @@ impl Host {
             net: Kernel::new(net),
             device: None,
             ethernet: device.is_ethernet(),
-            in_lanes: false,
+            flow_queues: false,
             changes: Vec::new(),
             plan: None,
             outside: Outside::default(),
@@ -110,14 +110,14 @@ impl Host {
         // The server's name may have to be resolved before anything is applied.
         host.dns.repair();
         let name = name.map(str::to_owned);
-        let options = TunOptions { name, offloads, mode, queues, lanes: LANES };
+        let options = TunOptions { name, offloads, mode, queues, flow_queues: FLOW_QUEUES };
         let tun = TunDevice::open(&options).map_err(|e| match e {
             TunError::BadName(_) => Fault::operator(e.to_string()),
             _ => Fault::environment(e.to_string()),
         })?;
         say!(1, "TUN/TAP device {} opened", tun.name);
         host.device = Some((tun.name.clone(), tun.ifindex));
-        host.in_lanes = tun.queues.iter().any(|queue| queue.lanes() > 1);
+        host.flow_queues = tun.queues.iter().any(|queue| queue.flow_queues() > 1);
         Ok((host, Some(tun)))
     }
 
@@ -248,7 +248,7 @@ impl Host {
         }
         let queue = plan.tx_queue_len.unwrap_or(TX_QUEUE_LEN);
         self.net.set_txqueuelen(index, queue).await.map_err(failed)?;
-        if self.in_lanes {
+        if self.flow_queues {
             // It works with the default as well.
             let _ = self.net.set_no_qdisc(index).await;
         }

@@ -50,9 +50,10 @@ impl HostHandle {
         let Answer::Device(opened) = answer else { return Err(unexpected()) };
         let name = opened.as_ref().map(|opened| opened.name.clone());
         let tun = opened.map(|opened| {
-            let OpenedDevice { name, index: ifindex, offloads: [csum, tso, uso], lanes } = opened;
+            let OpenedDevice { name, index: ifindex, offloads: [csum, tso, uso], flow_queues } =
+                opened;
             let offloads = TunOffloads { csum, tso, uso };
-            let parts = TunParts { name, ifindex, offloads, lanes };
+            let parts = TunParts { name, ifindex, offloads, flow_queues };
             TunDevice::from_parts(parts, descriptors)
                 .map_err(|e| Fault::environment(format!("helper: device not taken over: {e}")))
         });

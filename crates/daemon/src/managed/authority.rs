@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_engine::{Grant, Identity, Reply};
+use adit_engine::{Identity, auth};
 use adit_pki::{Client, ClientState, Store};
 
 use super::failure::Outcome;
@@ -39,7 +39,11 @@ impl Authority {
     ///
     /// # Errors
     /// The registry cannot be read; then no client may.
-    pub(super) fn judge(&self, name: &str, serial: &str) -> Outcome<Result<Grant, String>> {
+    pub(super) fn judge(
+        &self,
+        name: &str,
+        serial: &str,
+    ) -> Outcome<Result<auth::ClientParams, String>> {
         let clients = self.clients()?;
         let Some(client) = clients.get(name) else {
             return Ok(Err("no such client is registered".into()));
@@ -53,11 +57,11 @@ impl Authority {
             }));
         }
         Ok(match client.state {
-            ClientState::Active => Ok(Grant {
+            ClientState::Active => Ok(auth::ClientParams {
                 ipv4: client.address4,
                 ipv6: client.address6,
                 groups: groups(client),
-                ..Grant::default()
+                ..auth::ClientParams::default()
             }),
             ClientState::Disabled => Err(DISABLED.into()),
             ClientState::Revoked => Err("the client is revoked".into()),
@@ -116,11 +120,13 @@ impl Authorizer for Authority {
                 this.judge(&identity.common_name, &identity.serial)
             });
             match judged.await {
-                Ok(Ok(Ok(grant))) => Reply::Accept(grant),
-                Ok(Ok(Err(reason))) if reason == DISABLED => Reply::Later(reason),
-                Ok(Ok(Err(reason))) => Reply::Reject(reason),
-                Ok(Err(fault)) => Reply::Reject(format!("the registry cannot be read: {fault}")),
-                Err(error) => Reply::Reject(format!("the registry check failed: {error}")),
+                Ok(Ok(Ok(grant))) => auth::Response::Accept(grant),
+                Ok(Ok(Err(reason))) if reason == DISABLED => auth::Response::Later(reason),
+                Ok(Ok(Err(reason))) => auth::Response::Reject(reason),
+                Ok(Err(fault)) => {
+                    auth::Response::Reject(format!("the registry cannot be read: {fault}"))
+                }
+                Err(error) => auth::Response::Reject(format!("the registry check failed: {error}")),
             }
         })
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_crypto::Cipher;
-use adit_engine::verbs::Keepalive;
+use adit_engine::command::Keepalive;
 use adit_openvpn::server::{Network4, Network6, Offer, ServerConfig};
 use adit_openvpn::session::Settings as SessionSettings;
 use adit_openvpn::tls::{

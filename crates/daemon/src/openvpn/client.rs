@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_engine::verbs::{BlockSuite, Counters};
+use adit_engine::command::{BlockSuite, Counters};
 use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use adit_engine::{Grant, Identity, Reply};
+use adit_engine::{Identity, auth};
 use adit_openvpn::config::{ClientFile, ClientRules, client_file_name};
 use tokio::sync::oneshot;
 
@@ -40,7 +40,7 @@ struct Source {
 
 struct Job {
     name: String,
-    reply: oneshot::Sender<Reply>,
+    reply: oneshot::Sender<auth::Response>,
 }
 
 impl ClientFiles {
@@ -85,23 +85,23 @@ impl Authorizer for ClientFiles {
         Box::pin(async move {
             match submitted {
                 Ok(()) => answer.await.unwrap_or_else(|_| {
-                    Reply::Reject("client-config-dir: its reader ended".into())
+                    auth::Response::Reject("client-config-dir: its reader ended".into())
                 }),
-                Err(reason) => Reply::Reject(reason),
+                Err(reason) => auth::Response::Reject(reason),
             }
         })
     }
 }
 
 impl Source {
-    fn judge(&self, name: &str) -> Reply {
+    fn judge(&self, name: &str) -> auth::Response {
         match self.find(name) {
-            Ok(Some(file)) if file.disabled => {
-                Reply::Reject(format!("client-config-dir: the file of '{name}' says disable"))
-            }
-            Ok(Some(file)) => Reply::Accept(file.grant),
-            Ok(None) => Reply::Accept(Grant::default()),
-            Err(reason) => Reply::Reject(format!("client-config-dir: {reason}")),
+            Ok(Some(file)) if file.disabled => auth::Response::Reject(format!(
+                "client-config-dir: the file of '{name}' says disable"
+            )),
+            Ok(Some(file)) => auth::Response::Accept(file.grant),
+            Ok(None) => auth::Response::Accept(auth::ClientParams::default()),
+            Err(reason) => auth::Response::Reject(format!("client-config-dir: {reason}")),
         }
     }
 
@@ -167,17 +167,17 @@ mod tests {
         (folder, source)
     }
 
-    fn refusal(reply: Reply) -> String {
+    fn refusal(reply: auth::Response) -> String {
         match reply {
-            Reply::Reject(reason) | Reply::Later(reason) => reason,
-            Reply::Accept(grant) => panic!("accepted with {grant:?}"),
+            auth::Response::Reject(reason) | auth::Response::Later(reason) => reason,
+            auth::Response::Accept(grant) => panic!("accepted with {grant:?}"),
         }
     }
 
-    fn grant(reply: Reply) -> Grant {
+    fn grant(reply: auth::Response) -> auth::ClientParams {
         match reply {
-            Reply::Accept(grant) => grant,
-            Reply::Reject(reason) | Reply::Later(reason) => panic!("{reason}"),
+            auth::Response::Accept(grant) => grant,
+            auth::Response::Reject(reason) | auth::Response::Later(reason) => panic!("{reason}"),
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod friendly;
 mod log_limits;
-mod rest;
+mod release_memory;
 mod service;
 mod sessions;
 mod sockets;

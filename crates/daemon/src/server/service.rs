@@ -7,12 +7,12 @@ use adit_engine::{Instant, PeerId, Transport};
 use adit_linux::tun::TunDevice;
 use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
-use adit_plane::{Filtered, Plane, PlaneConfig};
+use adit_plane::{FilterConfig, Plane, PlaneConfig};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::log_limits::is_logged;
-use super::rest::Rest;
+use super::release_memory::Rest;
 use super::sessions::Sessions;
 use super::sockets::{bind, listen, raise_descriptor_limit};
 use super::{Command, Ended, Handle, Hooks, Options, Reaction, Selector, Stations};
@@ -124,7 +124,7 @@ impl Service {
             let device = host.device().unwrap_or("tun").to_owned();
             let filtered = options.filter.as_ref().map(|live| {
                 let firewall = Arc::clone(live.firewall());
-                Filtered { firewall, device }
+                FilterConfig { firewall, device }
             });
             let wanted = options.workers;
             let (plane, upcalls) = Plane::start_filtered(config, filtered, now)
@@ -445,12 +445,12 @@ impl Running {
         let busy = self.sessions.len() + self.driver.engine().handshakes();
         if self.rest.is_due(busy) {
             match busy {
-                0 => self.driver.backend().plane().rest(),
+                0 => self.driver.backend().plane().release_memory(),
                 _ => self.driver.backend().plane().shrink(),
             }
-            self.driver.act(|engine, now, _| engine.rest(now));
-            self.driver.rest();
-            self.sessions.rest();
+            self.driver.act(|engine, now, _| engine.release_memory(now));
+            self.driver.release_memory();
+            self.sessions.release_memory();
             adit_linux::memory::trim();
         }
     }

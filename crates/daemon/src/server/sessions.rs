@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use adit_engine::verbs::Counters;
+use adit_engine::command::Counters;
 use adit_engine::{Instant, PeerId};
 use adit_openvpn::server::{ClientInfo, ServerEvent};
 use adit_openvpn::session::PathReport;
@@ -67,7 +67,7 @@ impl Sessions {
     }
 
     /// Gives back what the table takes when it is empty: a tree keeps its root.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn release_memory(&mut self) {
         if self.open.is_empty() {
             self.open = BTreeMap::new();
         }

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream, UdpSocket as Udp};
 use std::sync::Arc;
 
-use adit_engine::verbs::{InnerMtu, PeerSpec, Protection};
-use adit_engine::{Link, Op, PeerId, SocketId};
+use adit_engine::command::{InnerMtu, PeerSpec, Protection};
+use adit_engine::{Command, Link, PeerId, SocketId};
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::tcp::{TcpListenOptions, TcpListener, TcpStream};
@@ -88,8 +88,9 @@ impl Devices {
         for (side, link) in sides.iter().zip(links) {
             let mtu = InnerMtu { mss4: 1300, mss6: 1300, largest: 0 };
             let wire_id = wire_id(protection, 7);
-            side.plane.apply(Op::AddPeer(PEER, PeerSpec { wire_id, mtu, ..PeerSpec::plain(link) }));
-            side.plane.apply(Op::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
+            side.plane
+                .apply(Command::AddPeer(PEER, PeerSpec { wire_id, mtu, ..PeerSpec::plain(link) }));
+            side.plane.apply(Command::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
         }
         Self(sides)
     }

@@ -11,11 +11,11 @@ mod workers;
 use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adit_daemon::Wiping;
+use adit_daemon::ZeroizingAllocator;
 
 /// As in `adit` itself.
 #[global_allocator]
-static ALLOCATOR: Wiping<System> = Wiping(System);
+static ALLOCATOR: ZeroizingAllocator<System> = ZeroizingAllocator(System);
 
 /// Keeps the tests of this file apart: a search's buffer holds copies of what another test has in use.
 fn alone() -> MutexGuard<'static, ()> {

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
-use adit_engine::verbs::{BlockSuite, Keepalive};
+use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Target,
+    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Target,
 };
 use adit_openvpn::client::{ClientEvent, Remote};
 use adit_openvpn::keys::{Direction, StaticKey};
@@ -16,7 +16,7 @@ use adit_openvpn::p2p::{
 };
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
-use adit_plane::memory::{Delivered, Memory};
+use adit_plane::loopback::{Delivered, LoopbackPlane};
 use adit_plane::{Relay, Upcall, Upcalls};
 
 use crate::alone;
@@ -49,7 +49,7 @@ impl Kind {
 struct Point {
     name: &'static str,
     engine: Kind,
-    plane: Memory,
+    plane: LoopbackPlane,
     upcalls: Upcalls,
     /// Where the other one is.
     link: Link,
@@ -80,7 +80,7 @@ impl World {
     fn new(engines: [Kind; 2], key_method: Vec<Secret>) -> Self {
         let mut n = 0;
         let points = engines.map(|engine| {
-            let (plane, upcalls) = Memory::new(Relay::Kernel, true, true, clock).unwrap();
+            let (plane, upcalls) = LoopbackPlane::new(Relay::Kernel, true, true, clock).unwrap();
             let link = Link::datagram(Default::default(), None, address(4001 - n));
             n += 1;
             let name = if n == 1 { "first point" } else { "second point" };
@@ -115,7 +115,8 @@ impl World {
             match output {
                 Output::Send(_, frame) => self.points[1 - n].inbox.push_back(frame),
                 Output::Plane(op) => {
-                    let derives = matches!(op, Op::InstallKey(..)) && self.points[n].is_server();
+                    let derives =
+                        matches!(op, Command::InstallKey(..)) && self.points[n].is_server();
                     let point = &self.points[n];
                     apply(&mut self.secrets, &point.plane, point.name, op);
                     // The client has still to derive its keys.

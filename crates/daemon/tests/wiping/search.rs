@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use adit_crypto::{KeyHalf, hkdf_expand_sha256};
-use adit_engine::verbs::{DataKey, Protection};
+use adit_crypto::{DirectionKey, hkdf_expand_sha256};
+use adit_engine::command::{DataKey, Protection};
 use zeroize::{Zeroize, Zeroizing};
 
 /// What is searched for is kept only like this, or the search would find itself.
@@ -52,7 +52,7 @@ fn of_half(
     secrets: &mut Vec<Secret>,
     name: &dyn Fn(&str) -> String,
     protection: Protection,
-    half: &KeyHalf,
+    half: &DirectionKey,
 ) {
     secrets.push(Secret::new(name("cipher"), &half.cipher));
     secrets.push(Secret::new(name("hmac"), &half.hmac));

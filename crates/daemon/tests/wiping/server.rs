@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher};
-use adit_engine::verbs::KeySlot;
+use adit_engine::command::KeySlot;
 use adit_engine::{
-    Engine, Grant, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Question, Random,
-    Reply, Target, Transport, UnixTime,
+    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Target,
+    Transport, UnixTime, auth,
 };
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Credentials, Remote};
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
-use adit_plane::memory::Memory;
+use adit_plane::loopback::LoopbackPlane;
 use adit_plane::{Relay, Upcall, Upcalls};
 use zeroize::Zeroizing;
 
@@ -32,7 +32,7 @@ const MAX_FRAME: usize = 9600;
 /// An engine with its data plane.
 struct End<E: Engine> {
     engine: E,
-    plane: Memory,
+    plane: LoopbackPlane,
     upcalls: Upcalls,
     /// Where the other end is.
     link: Link,
@@ -59,8 +59,8 @@ pub fn clock() -> Instant {
     START
 }
 
-fn plane(client: bool) -> (Memory, Upcalls) {
-    Memory::new(Relay::Kernel, client, true, clock).unwrap()
+fn plane(client: bool) -> (LoopbackPlane, Upcalls) {
+    LoopbackPlane::new(Relay::Kernel, client, true, clock).unwrap()
 }
 
 impl World {
@@ -143,10 +143,13 @@ impl World {
             match output {
                 Output::Send(_, frame) => self.to_client.push_back(frame),
                 Output::Plane(op) => apply(&mut self.secrets, &self.server.plane, "server", op),
-                Output::Ask(ticket, Question::Authorize(identity)) => {
+                Output::AuthRequest(ticket, auth::Request::Authorize(identity)) => {
                     self.asked += usize::from(identity.password.is_some());
                     drop(identity);
-                    self.at_server(Input::Answer(ticket, Reply::Accept(Grant::default())));
+                    self.at_server(Input::AuthResponse(
+                        ticket,
+                        auth::Response::Accept(auth::ClientParams::default()),
+                    ));
                 }
                 _ => {}
             }
@@ -217,7 +220,7 @@ impl World {
         self.client
             .plane
             .plane()
-            .apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+            .apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         self.client.plane.seal(&Default::default(), &mut packet(2, 1), |train, _| {
             sent.push(train.to_vec());
         });
@@ -247,8 +250,8 @@ impl World {
 }
 
 /// Applies a verb; of keys, remembers what they are.
-pub fn apply(secrets: &mut Vec<Secret>, plane: &Memory, end: &str, op: Op) {
-    if let Op::InstallKey(_, slot, key) = &op {
+pub fn apply(secrets: &mut Vec<Secret>, plane: &LoopbackPlane, end: &str, op: Command) {
+    if let Command::InstallKey(_, slot, key) = &op {
         let slot = if *slot == KeySlot::Primary { "first" } else { "next" };
         secrets.extend(of_key(&format!("{end}'s {slot}"), key));
     }

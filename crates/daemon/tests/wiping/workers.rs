@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
-use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
-use adit_engine::verbs::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Instant, Link, Op, PeerId, SocketId};
+use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
+use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, StreamOptions, Upcalls};
@@ -66,7 +66,7 @@ pub fn connection(
 
 /// Key material that is in no other place of the memory, made in place.
 fn key(protection: Protection, seed: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
-    let half = || KeyHalf { cipher: [0; 64], hmac: [0; 64] };
+    let half = || DirectionKey { cipher: [0; 64], hmac: [0; 64] };
     let (seal, open, limits) = (half(), half(), KeyLimits::default());
     let mut key = Box::new(DataKey { key_id, protection, seal, open, limits });
     let DataKey { seal, open, .. } = &mut *key;
@@ -128,8 +128,8 @@ impl Node {
     }
 
     fn add(&self, id: PeerId, wire_id: Option<u32>, link: Link, inside: &str) {
-        self.plane.apply(Op::AddPeer(id, PeerSpec { wire_id, ..PeerSpec::plain(link) }));
-        self.plane.apply(Op::SetRoutes(id, vec![inside.parse().unwrap()]));
+        self.plane.apply(Command::AddPeer(id, PeerSpec { wire_id, ..PeerSpec::plain(link) }));
+        self.plane.apply(Command::SetRoutes(id, vec![inside.parse().unwrap()]));
     }
 }
 
@@ -179,7 +179,7 @@ impl Network for Relayed {
         for (from, to) in [(2, 3), (3, 2)] {
             let [sender, receiver] = [from, to].map(|n: u8| &self.nodes[usize::from(n) - 1].plane);
             for _ in 0..PACKETS {
-                sender.apply(Op::SendData(PeerId(0), packet(from, to)));
+                sender.apply(Command::SendData(PeerId(0), packet(from, to)));
             }
             // Without a device the packets end at the other client, authentic.
             let end = Wall::now() + PATIENCE;
@@ -209,12 +209,12 @@ impl<N: Network> World<N> {
                     let name = format!("tunnel {number}'s key {key_id}:");
                     self.secrets.extend(of_key(&name, &key));
                 }
-                planes[plane].apply(Op::InstallKey(peer, slot, key));
+                planes[plane].apply(Command::InstallKey(peer, slot, key));
             }
         }
     }
 
-    fn apply(&self, op: impl Fn(PeerId) -> Op) {
+    fn apply(&self, op: impl Fn(PeerId) -> Command) {
         let planes = self.network.planes();
         for (plane, peer) in self.network.tunnels().into_iter().flat_map(|tunnel| tunnel.ends) {
             planes[plane].apply(op(peer));
@@ -264,15 +264,15 @@ fn nothing_is_left<N: Network>(network: impl Fn(Protection) -> N) {
         if !matches!(protection, Protection::Static(_)) {
             let first = std::mem::take(&mut world.secrets);
             world.install(KeySlot::Secondary, 1);
-            world.apply(Op::SwapKeys);
+            world.apply(Command::SwapKeys);
             world.network.traffic();
-            world.apply(|peer| Op::DelKey(peer, KeySlot::Secondary));
+            world.apply(|peer| Command::DelKey(peer, KeySlot::Secondary));
             world.expect_nothing_of(&first, "key deleted");
         }
         // The peers go, and their workers go on.
         world.expect_in_use();
         world.network.traffic();
-        world.apply(Op::DelPeer);
+        world.apply(Command::DelPeer);
         world.expect_nothing_of(&world.secrets, "peer deleted");
     }
 }

@@ -1,10 +1,10 @@
-//! Counts of instructions as a trial: the pieces of `adit-pieces`, in this program.
+//! Counts of instructions as a trial: the pieces of `adit-icount`, in this program.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_pieces::{count, piece};
+use adit_icount::{count, piece};
 use adit_testbed::failure::Result;
 
 /// Does a piece of the data path a fixed number of times, for callgrind to count.
@@ -32,7 +32,7 @@ pub fn piece_names() -> Vec<&'static str> {
     piece::ALL.iter().map(|piece| piece.name).collect()
 }
 
-/// Instructions that each of these pieces takes once. `binary` is a release build of the lab (or of `adit-pieces`):
+/// Instructions that each of these pieces takes once. `binary` is a release build of the lab (or of `adit-icount`):
 /// counts of a debug build say nothing. They repeat to the instruction, so one round is enough.
 ///
 /// # Errors

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use adit_crypto::Cipher;
-use adit_pieces::packets;
-use adit_pieces::tunnel::{Train, Tunnel};
+use adit_icount::packets;
+use adit_icount::tunnel::{Train, Tunnel};
 use adit_testbed::failure::{Result, ensure};
 use adit_wire::VnetHeader;
 

@@ -327,7 +327,7 @@ fn ends(vnet: &VnetHeader, shape: &Shape, payload: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_pieces::packets;
+    use adit_icount::packets;
 
     fn joined<'a>(datagrams: impl Iterator<Item = &'a [u8]>) -> Vec<(VnetHeader, Vec<u8>)> {
         let mut writes = Vec::new();

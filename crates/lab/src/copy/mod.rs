@@ -291,7 +291,7 @@ const EMSGSIZE: i32 = 90;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_pieces::packets;
+    use adit_icount::packets;
 
     fn peers(texts: &[&str]) -> Result<Peers> {
         let peers: std::result::Result<Vec<Peer>, String> =

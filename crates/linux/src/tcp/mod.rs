@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::way::route_by;
+use crate::socket_opts::set_routing;
 
 /// How to make a listener.
 #[derive(Clone, Debug)]
@@ -291,7 +291,7 @@ impl From<TcpStream> for OwnedFd {
 fn stream_socket(of: SocketAddr, fwmark: Option<u32>, device: Option<&str>) -> io::Result<Socket> {
     let domain = Domain::for_address(of);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-    route_by(&socket, fwmark, device)?;
+    set_routing(&socket, fwmark, device)?;
     Ok(socket)
 }
 

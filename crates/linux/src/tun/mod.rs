@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-mod lanes;
+mod flow_queues;
 mod parts;
 
-use lanes::Lanes;
+use flow_queues::FlowQueues;
 pub use parts::TunParts;
 
 /// Length of the header before each packet (`virtio_net_hdr` without `num_buffers`).
@@ -80,10 +80,10 @@ pub struct TunOptions {
     pub name: Option<String>,
     /// Queues, at least 1; one per worker. A device that was made for one queue only has one.
     pub queues: usize,
-    /// Lanes of a queue that is the only one: the kernel spreads flows over them, and they are read by
+    /// Flow queues of a queue that is the only one: the kernel spreads flows over them, and they are read by
     /// turns, so that a flow with little to say does not wait behind one with much. 1 for none. Only
     /// where the device does not exist yet: others have their ways with one that does.
-    pub lanes: usize,
+    pub flow_queues: usize,
     /// Offloads wanted; what the kernel grants is in [`TunDevice::offloads`].
     pub offloads: TunOffloads,
     /// TUN or TAP.
@@ -92,7 +92,13 @@ pub struct TunOptions {
 
 impl Default for TunOptions {
     fn default() -> Self {
-        Self { name: None, queues: 1, lanes: 1, offloads: TunOffloads::ALL, mode: TunMode::Tun }
+        Self {
+            name: None,
+            queues: 1,
+            flow_queues: 1,
+            offloads: TunOffloads::ALL,
+            mode: TunMode::Tun,
+        }
     }
 }
 
@@ -169,9 +175,10 @@ impl TunDevice {
             None if options.mode == TunMode::Tap => "tap%d",
             None => "tun%d",
         };
-        let made = options.lanes > 1 && options.queues == 1 && interface_index(wanted).is_err();
-        let in_lanes = made.then(|| Lanes::open(wanted, options.mode, options.lanes));
-        let (queues, name) = match in_lanes {
+        let made =
+            options.flow_queues > 1 && options.queues == 1 && interface_index(wanted).is_err();
+        let flow_queues = made.then(|| FlowQueues::open(wanted, options.mode, options.flow_queues));
+        let (queues, name) = match flow_queues {
             Some(Ok((queue, name))) => (vec![queue], name),
             // A kernel without several queues, or one that does not let them go: one will do.
             Some(Err(_)) | None => open_queues(wanted, options)?,
@@ -208,9 +215,9 @@ fn open_queues(wanted: &str, options: &TunOptions) -> Result<(Vec<TunQueue>, Str
 /// One queue of a device, non-blocking.
 #[derive(Debug)]
 pub struct TunQueue {
-    /// It is written, and read unless there are lanes.
+    /// It is written, and read unless there are flow queues.
     fd: OwnedFd,
-    lanes: Option<Lanes>,
+    flow_queues: Option<FlowQueues>,
 }
 
 impl TunQueue {
@@ -218,15 +225,15 @@ impl TunQueue {
     /// super-packet is lost). Returns the packet's length. `WouldBlock` when none waits. One thread
     /// at a time.
     pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
-        match &self.lanes {
+        match &self.flow_queues {
             None => read(&self.fd, vnet, buf),
-            Some(lanes) => lanes.read(vnet, buf),
+            Some(flow_queues) => flow_queues.read(vnet, buf),
         }
     }
 
-    /// Lanes that are read by turns; 1 if there are none.
-    pub fn lanes(&self) -> usize {
-        self.lanes.as_ref().map_or(1, Lanes::len)
+    /// Flow queues that are read by turns; 1 if there are none.
+    pub fn flow_queues(&self) -> usize {
+        self.flow_queues.as_ref().map_or(1, FlowQueues::len)
     }
 
     /// Hand one packet to the kernel; the first slice is the 10-byte header, the rest (at most 1023
@@ -276,7 +283,7 @@ impl TunQueue {
 /// To be watched: readable when a packet waits.
 impl AsFd for TunQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.lanes.as_ref().map_or(self.fd.as_fd(), Lanes::as_fd)
+        self.flow_queues.as_ref().map_or(self.fd.as_fd(), FlowQueues::as_fd)
     }
 }
 
@@ -328,7 +335,7 @@ fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), 
         let error = io::Error::last_os_error();
         return Err(TunError::Os("setting the header length (TUNSETVNETHDRSZ)", error));
     }
-    Ok((TunQueue { fd, lanes: None }, name))
+    Ok((TunQueue { fd, flow_queues: None }, name))
 }
 
 /// Open the clone device and make it a queue of the interface of this kind (`IFF_...`).

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::lanes::Lanes;
+use super::flow_queues::FlowQueues;
 use super::{TunDevice, TunOffloads, TunQueue};
 
 /// A [`TunDevice`] without its descriptors.
@@ -15,43 +15,43 @@ pub struct TunParts {
     pub ifindex: u32,
     /// The offloads in force.
     pub offloads: TunOffloads,
-    /// For each queue its number of lanes, 0 if it has none.
-    pub lanes: Vec<usize>,
+    /// For each queue its number of flow queues, 0 if it has none.
+    pub flow_queues: Vec<usize>,
 }
 
 impl TunDevice {
-    /// Takes the device apart: the descriptors of each queue are its own and then those of its lanes.
+    /// Takes the device apart: the descriptors of each queue are its own and then those of its flow queues.
     pub fn into_parts(self) -> (TunParts, Vec<OwnedFd>) {
         let Self { name, ifindex, offloads, queues } = self;
-        let mut lanes = Vec::new();
+        let mut flow_queues = Vec::new();
         let mut descriptors = Vec::new();
         for queue in queues {
             descriptors.push(queue.fd);
-            let fds = queue.lanes.map(Lanes::into_fds).unwrap_or_default();
-            lanes.push(fds.len());
+            let fds = queue.flow_queues.map(FlowQueues::into_fds).unwrap_or_default();
+            flow_queues.push(fds.len());
             descriptors.extend(fds);
         }
-        (TunParts { name, ifindex, offloads, lanes }, descriptors)
+        (TunParts { name, ifindex, offloads, flow_queues }, descriptors)
     }
 
     /// Puts a device together again.
     ///
     /// # Errors
-    /// Parts and descriptors do not match, or the lanes cannot be watched.
+    /// Parts and descriptors do not match, or the flow queues cannot be watched.
     pub fn from_parts(parts: TunParts, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let TunParts { name, ifindex, offloads, lanes } = parts;
+        let TunParts { name, ifindex, offloads, flow_queues } = parts;
         let mismatch =
             || io::Error::new(io::ErrorKind::InvalidData, "a device with other descriptors");
         let mut descriptors = descriptors.into_iter();
         let mut queues = Vec::new();
-        for count in lanes {
+        for count in flow_queues {
             let fd = descriptors.next().ok_or_else(mismatch)?;
             let fds: Vec<OwnedFd> = descriptors.by_ref().take(count).collect();
             if fds.len() != count {
                 return Err(mismatch());
             }
-            let lanes = if fds.is_empty() { None } else { Some(Lanes::of(fds)?) };
-            queues.push(TunQueue { fd, lanes });
+            let flow_queues = if fds.is_empty() { None } else { Some(FlowQueues::of(fds)?) };
+            queues.push(TunQueue { fd, flow_queues });
         }
         if queues.is_empty() || descriptors.next().is_some() {
             return Err(mismatch());

@@ -275,8 +275,8 @@ fn flows(ns: &NetNs) -> Vec<UdpSocket> {
 fn a_flow_with_little_to_say_does_not_wait_behind_one_with_much() {
     adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
-    let (device, _socket) = device(&ns, &TunOptions { lanes: 16, ..TunOptions::default() });
-    assert_eq!((device.queues.len(), device.queues[0].lanes()), (1, 16));
+    let (device, _socket) = device(&ns, &TunOptions { flow_queues: 16, ..TunOptions::default() });
+    assert_eq!((device.queues.len(), device.queues[0].flow_queues()), (1, 16));
     assert_eq!(device.offloads, TunOffloads::ALL);
     let flows = flows(&ns);
     let before = early(&order(&device, &flows));
@@ -311,7 +311,7 @@ fn a_device_without_lanes_is_read_in_the_order_of_its_packets() {
     adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let (device, _socket) = device(&ns, &TunOptions::default());
-    assert_eq!(device.queues[0].lanes(), 1);
+    assert_eq!(device.queues[0].flow_queues(), 1);
     let order = order(&device, &flows(&ns));
     assert!(order[..20].iter().all(|flow| *flow == 0) && order.len() == 35, "{order:?}");
 }
@@ -320,18 +320,18 @@ fn a_device_without_lanes_is_read_in_the_order_of_its_packets() {
 fn a_device_that_exists_or_has_several_queues_gets_no_lanes() {
     adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
-    let open = |queues, lanes| {
+    let open = |queues, flow_queues| {
         let name = Some("kept1".into());
-        let options = TunOptions { name, queues, lanes, ..TunOptions::default() };
+        let options = TunOptions { name, queues, flow_queues, ..TunOptions::default() };
         ns.run(|| TunDevice::open(&options)).unwrap().unwrap()
     };
-    for (queues, lanes) in [(1, 1), (2, 16)] {
-        let made = open(queues, lanes);
-        assert!(made.queues.iter().all(|queue| queue.lanes() == 1), "{queues} {lanes}");
+    for (queues, flow_queues) in [(1, 1), (2, 16)] {
+        let made = open(queues, flow_queues);
+        assert!(made.queues.iter().all(|queue| queue.flow_queues() == 1), "{queues} {flow_queues}");
         persist(&made.queues[0], true);
         drop(made);
         let device = open(1, 16);
-        assert_eq!((device.queues.len(), device.queues[0].lanes()), (1, 1));
+        assert_eq!((device.queues.len(), device.queues[0].flow_queues()), (1, 1));
         persist(&device.queues[0], false);
     }
 }

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::way::route_by;
+use crate::socket_opts::set_routing;
 
 /// Whether datagrams may be fragmented on their way.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl UdpSocket {
         if options.reuse_port {
             socket.set_reuse_port(true)?;
         }
-        route_by(&socket, options.fwmark, options.device.as_deref())?;
+        set_routing(&socket, options.fwmark, options.device.as_deref())?;
         if options.icmp_errors {
             send::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
             if v6 {

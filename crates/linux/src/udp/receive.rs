@@ -132,7 +132,7 @@ impl RecvBatch {
     }
 
     /// Gives back the memory of the buffers, with what they hold, until they are filled again.
-    pub fn rest(&mut self) {
+    pub fn release_memory(&mut self) {
         crate::memory::release(&mut self.buffers);
     }
 

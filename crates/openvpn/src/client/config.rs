@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use adit_engine::{Target, verbs::Keepalive};
+use adit_engine::{Target, command::Keepalive};
 use zeroize::Zeroizing;
 
 use crate::negotiate::PullFilters;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::{Framing, Inactive};
+use adit_engine::command::{Framing, Inactive};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;

@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use adit_engine::verbs::Inactive;
-use adit_engine::{Grant, MAX_GROUPS, is_group_name};
+use adit_engine::command::Inactive;
+use adit_engine::{MAX_GROUPS, auth, is_group_name};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
@@ -46,7 +46,7 @@ pub struct ClientFile {
     /// `disable`: this client may not in.
     pub disabled: bool,
     /// What it gets.
-    pub grant: Grant,
+    pub grant: auth::ClientParams,
 }
 
 /// The name of a client's file in the directory, or `None` where no file can stand for this name.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_engine::verbs::Framing;
+use adit_engine::command::Framing;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::bridge::Bridge;

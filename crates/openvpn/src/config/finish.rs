@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::Keepalive;
+use adit_engine::command::Keepalive;
 
 use super::draft::Draft;
 use super::finish_peer;

@@ -2,7 +2,7 @@
 //! nor `client`.
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::verbs::BlockSuite;
+use adit_engine::command::BlockSuite;
 
 use super::ConfigError;
 use super::draft::Draft;

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use adit_engine::verbs::Keepalive;
+use adit_engine::command::Keepalive;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::negotiate::{DataCipher, DnsOptions};
-use adit_engine::verbs::{BlockSuite, Framing, Keepalive};
+use adit_engine::command::{BlockSuite, Framing, Keepalive};
 use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;

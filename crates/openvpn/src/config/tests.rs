@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher};
 use adit_engine::Family;
-use adit_engine::verbs::Framing;
+use adit_engine::command::Framing;
 use proptest::prelude::*;
 
 use super::*;

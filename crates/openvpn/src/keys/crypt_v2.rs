@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use adit_crypto::{Aes256Ctr, CryptoError, Digest, HmacKey, KeyHalf};
+use adit_crypto::{Aes256Ctr, CryptoError, Digest, DirectionKey, HmacKey};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::file::{self, KeyFileError};
@@ -82,7 +82,7 @@ pub enum WrapKeyError {
 
 /// A server's tls-crypt-v2 key: wraps and unwraps client keys.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct ServerKey(KeyHalf);
+pub struct ServerKey(DirectionKey);
 
 /// What a wrapped key held.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ impl ServerKey {
         for (to, from) in cipher.iter_mut().chain(&mut hmac).zip(bytes) {
             *to = *from;
         }
-        Self(KeyHalf { cipher, hmac })
+        Self(DirectionKey { cipher, hmac })
     }
 
     /// A fresh key; `fill` fills its argument with random bytes.

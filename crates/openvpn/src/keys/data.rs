@@ -1,6 +1,6 @@
 use std::fmt;
 
-use adit_crypto::{CryptoError, KeyHalf, tls1_prf};
+use adit_crypto::{CryptoError, DirectionKey, tls1_prf};
 use zeroize::Zeroizing;
 
 use super::method2::Randoms;
@@ -27,9 +27,9 @@ pub enum Role {
 #[derive(Clone)]
 pub struct DataKeys {
     /// For packets we send.
-    pub seal: KeyHalf,
+    pub seal: DirectionKey,
     /// For packets we receive.
-    pub open: KeyHalf,
+    pub open: DirectionKey,
 }
 
 /// What goes into [`DataKeys::from_prf`].

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use adit_crypto::KeyHalf;
+use adit_crypto::DirectionKey;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::file::{self, KeyFileError};
@@ -74,8 +74,8 @@ impl StaticKey {
     }
 
     /// Key 0 and key 1: 64 bytes cipher and 64 bytes MAC each.
-    pub(crate) fn halves(&self) -> [KeyHalf; 2] {
-        let mut halves = [0, 1].map(|_| KeyHalf { cipher: [0; 64], hmac: [0; 64] });
+    pub(crate) fn halves(&self) -> [DirectionKey; 2] {
+        let mut halves = [0, 1].map(|_| DirectionKey { cipher: [0; 64], hmac: [0; 64] });
         let parts = halves.iter_mut().flat_map(|half| [&mut half.cipher, &mut half.hmac]);
         for (to, from) in parts.zip(self.0.chunks_exact(64)) {
             to.copy_from_slice(from);
@@ -84,7 +84,7 @@ impl StaticKey {
     }
 
     /// The two halves as (sending, receiving).
-    pub(crate) fn directed(&self, direction: Direction) -> (KeyHalf, KeyHalf) {
+    pub(crate) fn directed(&self, direction: Direction) -> (DirectionKey, DirectionKey) {
         let [first, second] = self.halves();
         match direction {
             Direction::Normal => (first, second),

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
-use adit_engine::verbs::{BlockSuite, Protection};
+use adit_engine::command::{BlockSuite, Protection};
 
 use super::PeerInfo;
 

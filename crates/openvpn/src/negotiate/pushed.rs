@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::{DataCipher, DnsOptions};
-use adit_engine::verbs::{Framing, Inactive};
+use adit_engine::command::{Framing, Inactive};
 use base64::Engine as _;
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;

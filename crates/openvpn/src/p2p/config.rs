@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use adit_engine::verbs::BlockSuite;
+use adit_engine::command::BlockSuite;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::client::{Remote, TunnelConfig};

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use adit_engine::verbs::Framing;
+use adit_engine::command::Framing;
 
 use super::config::{Ends, Inside4, StaticConfig};
 use crate::keys::Direction;
@@ -107,7 +107,7 @@ pub(super) fn reply(message: &[u8], config: &StaticConfig, stream: bool) -> Opti
 #[cfg(test)]
 mod tests {
     use adit_crypto::{BlockCipher, Digest};
-    use adit_engine::verbs::BlockSuite;
+    use adit_engine::command::BlockSuite;
 
     use super::*;
     use crate::keys::StaticKey;

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
-use adit_engine::verbs::Framing;
-use adit_engine::{Grant, Instant, Ticket};
+use adit_engine::command::Framing;
+use adit_engine::{Instant, auth};
 use ipnet::IpNet;
 
 use super::event::ClientInfo;
@@ -28,7 +28,7 @@ pub(super) enum Stage {
     /// TLS and key exchange.
     Negotiating,
     /// Authenticated by its certificate; the registry is being asked.
-    Authorizing { ticket: Ticket, until: Instant, hello: Box<Hello> },
+    Authorizing { ticket: auth::RequestId, until: Instant, hello: Box<Hello> },
     /// Told that it may not; it stays until that is acknowledged.
     Refused { until: Instant, reason: String },
     /// A session.
@@ -73,7 +73,7 @@ pub(super) struct Connected {
     pub(super) exporter: bool,
     pub(super) lease: Lease,
     /// What is particular to it.
-    pub(super) grant: Grant,
+    pub(super) grant: auth::ClientParams,
     /// The prefixes that are its own in the data plane.
     pub(super) prefixes: Vec<IpNet>,
     pub(super) framing: Framing,

@@ -1,6 +1,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use adit_engine::verbs::Keepalive;
+use adit_engine::command::Keepalive;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::session::Settings;
@@ -83,7 +83,7 @@ pub struct ServerConfig {
     pub leases: Vec<(String, IpNet)>,
     /// `tls-crypt-v2 ... force-cookie`: refuse clients that cannot take part in the stateless handshake.
     pub force_cookie: bool,
-    /// Ask [`adit_engine::Question::Authorize`] before a client is let in.
+    /// Ask [`adit_engine::auth::Request::Authorize`] before a client is let in.
     pub authorize: bool,
     /// `compress migrate`: clients that were set up with compression get a stub instead, by which
     /// their packets are framed and not compressed.

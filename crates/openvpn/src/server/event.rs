@@ -2,7 +2,7 @@ use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::negotiate::DataCipher;
-use adit_engine::verbs::Counters;
+use adit_engine::command::Counters;
 use adit_engine::{Link, PeerId, UnixTime};
 
 use ipnet::IpNet;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Instant, Shares};
+use adit_engine::{AddressQuota, Instant};
 
 use crate::packet::SessionId;
 use crate::wrap::Wrapper;
@@ -24,14 +24,14 @@ type Key = (SocketAddr, SessionId);
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     entries: HashMap<Key, (Instant, Wrapper)>,
-    shares: Shares,
+    shares: AddressQuota,
     lifetime: Duration,
     forgotten: u64,
 }
 
 impl HalfOpen {
     pub(crate) fn new(lifetime: Duration) -> Self {
-        let shares = Shares::new(MAX_HALF_OPEN, FREE_PER_KEY);
+        let shares = AddressQuota::new(MAX_HALF_OPEN, FREE_PER_KEY);
         Self { entries: HashMap::new(), shares, lifetime, forgotten: 0 }
     }
 
@@ -66,14 +66,14 @@ impl HalfOpen {
         self.entries.retain(|(address, _), (until, _)| {
             let kept = *until > now;
             if !kept {
-                shares.give_back(address.ip());
+                shares.release(address.ip());
             }
             kept
         });
     }
 
     /// Forgets the keys whose time is over, and shrinks the table to its contents.
-    pub(crate) fn rest(&mut self, now: Instant) {
+    pub(crate) fn release_memory(&mut self, now: Instant) {
         self.expire(now);
         self.entries.shrink_to_fit();
         self.shares.shrink_to_fit();
@@ -85,7 +85,7 @@ impl HalfOpen {
 
     pub(crate) fn remove(&mut self, key: &Key) -> Option<Wrapper> {
         let (_, wrapper) = self.entries.remove(key)?;
-        self.shares.give_back(key.0.ip());
+        self.shares.release(key.0.ip());
         Some(wrapper)
     }
 }

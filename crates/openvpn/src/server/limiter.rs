@@ -78,7 +78,7 @@ impl<H: BuildHasher> Limiter<H> {
     }
 
     /// Gives the memory of buckets back that are as new: all has been paid back since.
-    pub(crate) fn rest(&mut self, now: Instant) {
+    pub(crate) fn release_memory(&mut self, now: Instant) {
         let (now_ms, refill) = (now.as_nanos() / 1_000_000, REFILL.as_millis());
         let as_new =
             |b: &Bucket| b.level == 0 || u128::from(now_ms.saturating_sub(b.at_ms)) >= refill;
@@ -157,12 +157,12 @@ mod tests {
         let taken = |l: &Limiter<_>| l.shelves.iter().flatten().count();
         assert_eq!(taken(&l), 0);
         while l.allow(now, ip("192.0.2.1")) {}
-        l.rest(now);
+        l.release_memory(now);
         assert_eq!(taken(&l), 1);
         assert!(!l.allow(now, ip("192.0.2.1")), "what was taken is not forgotten");
-        l.rest(now + Duration::from_millis(9_999));
+        l.release_memory(now + Duration::from_millis(9_999));
         assert_eq!(taken(&l), 1);
-        l.rest(now + Duration::from_secs(10));
+        l.release_memory(now + Duration::from_secs(10));
         assert_eq!(taken(&l), 0);
         assert!((0..20_000_u32).all(|n| l.allow(now, IpAddr::V4(n.into()))));
         assert_eq!(taken(&l), BUCKETS / SHELF, "bounded");

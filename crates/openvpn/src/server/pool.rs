@@ -140,7 +140,7 @@ impl Pool {
     }
 
     /// Makes the tables as small as what is in them. Names are remembered on purpose: each finds its address again.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn release_memory(&mut self) {
         self.taken.shrink_to_fit();
         self.remembered.shrink_to_fit();
     }

@@ -1,8 +1,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::negotiate::DataCipher;
-use adit_engine::verbs::Framing;
-use adit_engine::{Grant, PeerId};
+use adit_engine::command::Framing;
+use adit_engine::{PeerId, auth};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::config::{Network4, ServerConfig, Topology};
@@ -12,7 +12,7 @@ use crate::negotiate::{IvProto, PeerInfo};
 /// Whom options are made for.
 pub(super) struct Recipient<'a> {
     pub(super) peer: PeerId,
-    pub(super) grant: &'a Grant,
+    pub(super) grant: &'a auth::ClientParams,
     pub(super) lease: Lease,
     pub(super) cipher: DataCipher,
     pub(super) framing: Framing,

@@ -263,12 +263,12 @@ impl Responder {
     }
 
     /// Shrinks the tables to their contents.
-    pub(crate) fn rest(&mut self, now: Instant) {
-        self.bad_packets.rest(now);
-        self.answers.rest(now);
-        self.half_open.rest(now);
-        self.starts.rest(now);
-        self.used.rest(now);
+    pub(crate) fn release_memory(&mut self, now: Instant) {
+        self.bad_packets.release_memory(now);
+        self.answers.release_memory(now);
+        self.half_open.release_memory(now);
+        self.starts.release_memory(now);
+        self.used.release_memory(now);
     }
 }
 

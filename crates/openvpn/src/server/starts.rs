@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_engine::{Instant, Shares};
+use adit_engine::{AddressQuota, Instant};
 
 use crate::packet::SessionId;
 
@@ -21,14 +21,14 @@ const MAX_USED: usize = 16_384;
 /// the one control thread.
 #[derive(Debug)]
 pub(crate) struct StartBudget {
-    shares: Shares,
+    shares: AddressQuota,
     /// The oldest first.
     started: VecDeque<(Instant, IpAddr)>,
 }
 
 impl StartBudget {
     pub(crate) fn new() -> Self {
-        Self { shares: Shares::new(MAX_STARTS, LEFT_PER_START), started: VecDeque::new() }
+        Self { shares: AddressQuota::new(MAX_STARTS, LEFT_PER_START), started: VecDeque::new() }
     }
 
     /// Returns whether a handshake with this address may start, and counts it if so.
@@ -45,7 +45,7 @@ impl StartBudget {
     pub(crate) fn refund(&mut self, address: IpAddr) {
         if let Some(at) = self.started.iter().rposition(|(_, started)| *started == address) {
             self.started.remove(at);
-            self.shares.give_back(address);
+            self.shares.release(address);
         }
     }
 
@@ -53,13 +53,13 @@ impl StartBudget {
         while let Some((at, address)) = self.started.front()
             && *at + WINDOW <= now
         {
-            self.shares.give_back(*address);
+            self.shares.release(*address);
             self.started.pop_front();
         }
     }
 
     /// Shrinks the tables to their contents.
-    pub(crate) fn rest(&mut self, now: Instant) {
+    pub(crate) fn release_memory(&mut self, now: Instant) {
         self.expire(now);
         self.started.shrink_to_fit();
         self.shares.shrink_to_fit();
@@ -120,7 +120,7 @@ impl UsedCookies {
     }
 
     /// Shrinks the tables to their contents.
-    pub(crate) fn rest(&mut self, now: Instant) {
+    pub(crate) fn release_memory(&mut self, now: Instant) {
         self.expire(now);
         self.used.shrink_to_fit();
         self.order.shrink_to_fit();
@@ -161,7 +161,7 @@ mod tests {
         let mut budget = StartBudget::new();
         (0..30).for_each(|n| while budget.start(at(0), ip(n)) {});
         assert!((100..200).all(|n| budget.start(at(0), ip(n))));
-        budget.rest(at(60_000));
+        budget.release_memory(at(60_000));
         assert_eq!((budget.shares.total(), budget.started.capacity()), (0, 0));
     }
 
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!((used.used.len(), used.order.len()), (MAX_USED, MAX_USED));
         assert_eq!(used.forgotten(), many + 2 - MAX_USED as u64);
         assert!(used.contains(cookie(9 + many)), "the newest are kept");
-        used.rest(at(500_000));
+        used.release_memory(at(500_000));
         assert_eq!((used.used.capacity(), used.order.capacity()), (0, 0));
     }
 }

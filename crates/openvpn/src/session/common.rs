@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_crypto::BlockCipher;
-use adit_engine::verbs::{BlockSuite, Framing, InnerMtu, Misframed, Protection};
+use adit_engine::command::{BlockSuite, Framing, FramingError, InnerMtu, Protection};
 use adit_engine::{Instant, Link, UnixTime};
 
 use super::settings::{Fragment, Mssfix, Settings};
@@ -155,17 +155,17 @@ fn protected(size: u16, protection: Protection) -> u16 {
 }
 
 /// What to do about packets that are not framed as agreed.
-pub(crate) fn misframed(wrong: Misframed) -> &'static str {
+pub(crate) fn misframed(wrong: FramingError) -> &'static str {
     match wrong {
-        Misframed::Compressed => {
+        FramingError::Compressed => {
             "its packets are compressed in a way that this end does not expect, and are dropped: comp-lzo \
              and compress must be the same at both ends, without allow-compression no"
         }
-        Misframed::Framing => {
+        FramingError::Framing => {
             "its packets are not framed as this end expects and are dropped: comp-lzo and compress must \
              be the same at both ends"
         }
-        Misframed::Fragment => {
+        FramingError::Fragment => {
             "its packets have no fragment header, or a wrong one, and are dropped: fragment must be \
              written at both ends, or at none"
         }

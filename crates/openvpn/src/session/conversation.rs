@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::Counters;
+use adit_engine::command::Counters;
 use adit_engine::{Instant, Link, Outbox, UnixTime};
 
 use super::budget::{Bucket, RENEGOTIATIONS};

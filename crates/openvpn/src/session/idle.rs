@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::{Inactive, Keepalive, Protection, Traffic};
-use adit_engine::{Instant, Link, Op, Outbox, PeerId};
+use adit_engine::command::{Inactive, Keepalive, Protection, Traffic};
+use adit_engine::{Command, Instant, Link, Outbox, PeerId};
 
 use super::common::overhead;
 use super::settings::{Limits, Settings};
@@ -62,7 +62,7 @@ impl Idle {
 
     pub(crate) fn tick<E>(&mut self, now: Instant, out: &mut Outbox<E>) {
         if self.next <= now {
-            out.plane(Op::ReadTraffic(self.peer));
+            out.plane(Command::ReadTraffic(self.peer));
             self.plan(now);
         }
     }
@@ -70,8 +70,8 @@ impl Idle {
     /// What the data plane says. True if the time is over.
     pub(crate) fn hear(&mut self, now: Instant, traffic: Traffic) -> bool {
         let around = traffic.packets.saturating_mul(self.overhead.into());
-        let bytes = traffic.bytes.saturating_sub(around).saturating_sub(traffic.aside_bytes);
-        let packets = traffic.packets.saturating_sub(traffic.asides);
+        let bytes = traffic.bytes.saturating_sub(around).saturating_sub(traffic.in_band_bytes);
+        let packets = traffic.packets.saturating_sub(traffic.in_band_packets);
         let (packets_then, bytes_then) = self.seen;
         if packets > packets_then && bytes.saturating_sub(bytes_then) >= self.rule.bytes {
             self.seen = (packets, bytes);
@@ -118,8 +118,8 @@ mod tests {
         Traffic {
             packets: packets + pings,
             bytes: packets * (size + OVERHEAD) + pings * (16 + OVERHEAD),
-            asides: pings,
-            aside_bytes: pings * 16,
+            in_band_packets: pings,
+            in_band_bytes: pings * 16,
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
             idle.tick(at(first), &mut out);
             let asked = out.pop();
             assert!(
-                matches!(asked, Some(adit_engine::Output::Plane(Op::ReadTraffic(PeerId(7))))),
+                matches!(asked, Some(adit_engine::Output::Plane(Command::ReadTraffic(PeerId(7))))),
                 "{asked:?}"
             );
             assert!(idle.deadline().0 > at(first));

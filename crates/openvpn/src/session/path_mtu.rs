@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::Probed;
+use adit_engine::command::ProbeResult;
 use adit_engine::{Instant, Link};
 
 /// The largest IP packet that is tried: that of Ethernet. Larger ones gain nothing for a `tun-mtu` of
@@ -144,7 +144,7 @@ impl PathMtu {
     }
 
     /// What became of the probe that was asked for: the size of another one to send now, if any.
-    pub(crate) fn probed(&mut self, now: Instant, probed: Probed) -> Option<u16> {
+    pub(crate) fn probed(&mut self, now: Instant, probed: ProbeResult) -> Option<u16> {
         let State::Searching(search) = &mut self.state else { return None };
         if probed.kernel >= self.floor && probed.kernel < search.high {
             search.hint = probed.kernel;
@@ -297,10 +297,10 @@ mod tests {
             assert!((FLOOR4..=CEILING).contains(&size), "{size}");
             let kernel = self.icmp.unwrap_or(self.first).min(self.first);
             if size > self.first {
-                return self.path.probed(self.now, Probed { size: 0, kernel });
+                return self.path.probed(self.now, ProbeResult { size: 0, kernel });
             }
             self.sent.push(size);
-            let next = self.path.probed(self.now, Probed { size, kernel });
+            let next = self.path.probed(self.now, ProbeResult { size, kernel });
             assert_eq!(next, None, "it was sent: an answer may come");
             let lost = self.loss != 0 && self.sent.len().is_multiple_of(self.loss);
             if self.answers && size <= self.mtu && !lost {
@@ -422,8 +422,8 @@ mod tests {
             for (kind, a, b) in events {
                 let asked = match kind {
                     0 => { now = now.max(path.deadline()); path.tick(now) }
-                    1 => path.probed(now, Probed { size: a, kernel: b }),
-                    2 => path.probed(now, Probed { size: 0, kernel: b }),
+                    1 => path.probed(now, ProbeResult { size: a, kernel: b }),
+                    2 => path.probed(now, ProbeResult { size: 0, kernel: b }),
                     _ => path.answered(now, a),
                 };
                 prop_assert!(asked.is_none_or(|size| (FLOOR4..=CEILING).contains(&size)));

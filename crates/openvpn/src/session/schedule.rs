@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, Protection};
-use adit_engine::{Instant, Op, Outbox, PeerId, Random};
+use adit_engine::command::{DataKey, KeyLimits, KeySlot, Protection};
+use adit_engine::{Command, Instant, Outbox, PeerId, Random};
 
 use super::Conversation;
 use super::settings::{Renegotiation, Settings};
@@ -80,7 +80,7 @@ impl KeySchedule {
             KeyLimits { bytes: self.renegotiation.bytes, packets: self.renegotiation.packets };
         let DataKeys { seal, open } = keys;
         let key = DataKey { key_id, protection: self.protection, seal, open, limits };
-        out.plane(Op::InstallKey(self.peer, slot, Box::new(key)));
+        out.plane(Command::InstallKey(self.peer, slot, Box::new(key)));
     }
 
     /// The peer used a key for the first time.
@@ -92,7 +92,7 @@ impl KeySchedule {
 
     fn switch<E>(&mut self, now: Instant, out: &mut Outbox<E>) {
         if let Some((key_id, _)) = self.coming.take() {
-            out.plane(Op::SwapKeys(self.peer));
+            out.plane(Command::SwapKeys(self.peer));
             self.primary = key_id;
             self.retire = Some(now + self.tran_window);
         }
@@ -105,7 +105,7 @@ impl KeySchedule {
         }
         if self.retire.is_some_and(|at| at <= now) {
             self.retire = None;
-            out.plane(Op::DelKey(self.peer, KeySlot::Secondary));
+            out.plane(Command::DelKey(self.peer, KeySlot::Secondary));
         }
         self.coming.is_none() && self.rekey.is_some_and(|at| at <= now)
     }
@@ -189,13 +189,13 @@ impl KeySchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_crypto::KeyHalf;
+    use adit_crypto::DirectionKey;
     use adit_engine::Output;
 
     const NOW: Instant = Instant::from_nanos(0);
 
     fn keys() -> DataKeys {
-        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         DataKeys { seal: half.clone(), open: half }
     }
 
@@ -206,11 +206,11 @@ mod tests {
     fn verbs(out: &mut Outbox<()>) -> Vec<String> {
         std::iter::from_fn(|| out.pop())
             .map(|output| match output {
-                Output::Plane(Op::InstallKey(_, slot, key)) => {
+                Output::Plane(Command::InstallKey(_, slot, key)) => {
                     format!("install {slot:?} {}", key.key_id)
                 }
-                Output::Plane(Op::SwapKeys(_)) => "swap".into(),
-                Output::Plane(Op::DelKey(_, slot)) => format!("delete {slot:?}"),
+                Output::Plane(Command::SwapKeys(_)) => "swap".into(),
+                Output::Plane(Command::DelKey(_, slot)) => format!("delete {slot:?}"),
                 other => format!("{other:?}"),
             })
             .collect()

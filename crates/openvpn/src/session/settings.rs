@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_crypto::Cipher;
-use adit_engine::verbs::{Framing, Inactive, Keepalive};
+use adit_engine::command::{Framing, Inactive, Keepalive};
 
 use crate::wrap::WrapConfig;
 

@@ -1,7 +1,7 @@
 //! The sizes of one session: what was found of the path goes to the data plane.
 
-use adit_engine::verbs::Protection;
-use adit_engine::{Instant, Link, Notice, Op, Outbox, PeerId};
+use adit_engine::command::Protection;
+use adit_engine::{Command, Instant, Link, Notice, Outbox, PeerId};
 
 use super::common::{DEFAULT_TUN_MTU, OCC_MAGIC, inner_mtu, inside, outer_headers};
 use super::path_mtu::{CEILING, PathMtu};
@@ -71,7 +71,7 @@ impl Sizes {
     ) -> Option<PathReport> {
         let path = self.path.as_mut()?;
         let next = match notice {
-            Notice::Probed(_, probed) => path.probed(now, *probed),
+            Notice::ProbeResult(_, probed) => path.probed(now, *probed),
             Notice::InBand(_, message) => {
                 let received = received(message)?.saturating_add(outer_headers(self.link));
                 path.answered(now, received)
@@ -92,7 +92,7 @@ impl Sizes {
 
     fn probe<E>(&self, size: Option<u16>, out: &mut Outbox<E>) {
         if let Some(size) = size {
-            out.plane(Op::ProbePath(self.peer, size));
+            out.plane(Command::ProbePath(self.peer, size));
         }
     }
 
@@ -121,7 +121,7 @@ impl Sizes {
             return None;
         }
         self.told = Some(report);
-        out.plane(Op::SetMtu(self.peer, mtu));
+        out.plane(Command::SetMtu(self.peer, mtu));
         Some(report)
     }
 }

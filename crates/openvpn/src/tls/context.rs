@@ -110,9 +110,9 @@ impl ClientTls {
 
 impl ServerTls {
     /// Gives back what is remembered of clients' certificates.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn release_memory(&self) {
         if let Some(trust) = &self.trust {
-            trust.rest();
+            trust.release_memory();
         }
     }
 

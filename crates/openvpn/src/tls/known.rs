@@ -59,7 +59,7 @@ impl Known {
     }
 
     /// Forgets all of them.
-    pub(super) fn rest(&self) {
+    pub(super) fn release_memory(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
     }
 }
@@ -104,7 +104,7 @@ mod tests {
             known.keep(Known::print(&n.to_be_bytes(), false), &named("a"));
         }
         assert_eq!(known.0.lock().unwrap().len(), PLACES);
-        known.rest();
+        known.release_memory();
         assert_eq!(known.0.lock().unwrap().capacity(), 0);
     }
 }

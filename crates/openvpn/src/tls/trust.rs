@@ -153,8 +153,8 @@ impl Trust {
     }
 
     /// Forgets the certificates that were let in.
-    pub(super) fn rest(&self) {
-        self.known.rest();
+    pub(super) fn release_memory(&self) {
+        self.known.release_memory();
     }
 
     /// Whether a certificate of our own leads to one of these CAs, with the intermediates that we send.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use adit_crypto::{Aes256Ctr, CryptoError, Digest, HmacKey, KeyHalf};
+use adit_crypto::{Aes256Ctr, CryptoError, Digest, DirectionKey, HmacKey};
 
 use super::WrapError;
 use crate::keys::{Direction, Role, StaticKey};
@@ -44,14 +44,14 @@ struct CryptHalf {
 }
 
 impl CryptHalf {
-    fn new(half: &KeyHalf) -> Result<Self, CryptoError> {
+    fn new(half: &DirectionKey) -> Result<Self, CryptoError> {
         let cipher = half.cipher.first_chunk().ok_or(CryptoError)?;
         Ok(Self { cipher: Aes256Ctr::new(cipher)?, mac: auth_key(Digest::Sha256, half)? })
     }
 }
 
 /// OpenVPN's HMAC keys are as long as the digest.
-fn auth_key(digest: Digest, half: &KeyHalf) -> Result<HmacKey, CryptoError> {
+fn auth_key(digest: Digest, half: &DirectionKey) -> Result<HmacKey, CryptoError> {
     HmacKey::new(digest, half.hmac.get(..digest.output_len()).ok_or(CryptoError)?)
 }
 

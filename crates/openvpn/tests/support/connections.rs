@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Input, Instant, Link, Op, Outbox, Output};
+use adit_engine::{Command, Input, Instant, Link, Outbox, Output};
 use adit_openvpn::client::ClientEvent;
 
 use crate::points::{self, Config, End, Packet, Plane, Taken};
@@ -172,7 +172,7 @@ impl World {
         while let Some(output) = out.pop() {
             match output {
                 Output::Plane(op) => {
-                    if let Op::SetLink(_, link) = &op {
+                    if let Command::SetLink(_, link) = &op {
                         assert!(link.is_stream(), "nothing here is a datagram's");
                     }
                     let (notice, sent) = self.nodes[n].plane.apply(self.now, op);
@@ -192,7 +192,7 @@ impl World {
                     }
                 }
                 Output::Send(link, bytes) => self.send(n, link, Packet::Control(bytes)),
-                Output::Ask(..) => panic!("no question is expected"),
+                Output::AuthRequest(..) => panic!("no question is expected"),
             }
         }
         if dialled {

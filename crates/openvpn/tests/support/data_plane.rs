@@ -1,7 +1,7 @@
 use std::collections::{HashMap, HashSet};
 
-use adit_engine::verbs::{Counters, DataKey, KeySlot, Traffic};
-use adit_engine::{Link, Notice, Op, PeerId};
+use adit_engine::command::{Counters, DataKey, KeySlot, Traffic};
+use adit_engine::{Command, Link, Notice, PeerId};
 
 /// A data packet: who it claims to be for, and the key it is sealed with.
 #[derive(Clone, Debug)]
@@ -39,9 +39,9 @@ pub struct Peer {
 }
 
 impl PlaneModel {
-    pub fn apply(&mut self, op: Op) -> Option<Notice> {
+    pub fn apply(&mut self, op: Command) -> Option<Notice> {
         match op {
-            Op::AddPeer(id, spec) => {
+            Command::AddPeer(id, spec) => {
                 let former = self.peers.insert(
                     id,
                     Peer {
@@ -55,26 +55,26 @@ impl PlaneModel {
                 );
                 assert!(former.is_none(), "peer {id:?} was added twice");
             }
-            Op::DelPeer(id) => {
+            Command::DelPeer(id) => {
                 self.peers.remove(&id).expect("a peer that is deleted exists");
                 return Some(Notice::PeerGone(id, Counters::default()));
             }
-            Op::InstallKey(id, slot, key) => *self.peer(id).slot(slot) = Some(key),
-            Op::DelKey(id, slot) => *self.peer(id).slot(slot) = None,
-            Op::SwapKeys(id) => {
+            Command::InstallKey(id, slot, key) => *self.peer(id).slot(slot) = Some(key),
+            Command::DelKey(id, slot) => *self.peer(id).slot(slot) = None,
+            Command::SwapKeys(id) => {
                 let peer = self.peer(id);
                 std::mem::swap(&mut peer.primary, &mut peer.secondary);
             }
-            Op::SetRoutes(id, routes) => self.peer(id).routes = routes,
-            Op::SetLink(id, link) => self.peer(id).link = link,
-            Op::SendData(_, message) => self.sent_data.push(message),
-            Op::AdmitLink(link) => drop(self.admitted.insert(link)),
-            Op::DismissLink(link) => drop(self.admitted.remove(&link)),
-            Op::ReadTraffic(id) => {
+            Command::SetRoutes(id, routes) => self.peer(id).routes = routes,
+            Command::SetLink(id, link) => self.peer(id).link = link,
+            Command::SendData(_, message) => self.sent_data.push(message),
+            Command::AdmitLink(link) => drop(self.admitted.insert(link)),
+            Command::DismissLink(link) => drop(self.admitted.remove(&link)),
+            Command::ReadTraffic(id) => {
                 self.traffic_read += 1;
                 return Some(Notice::Traffic(id, self.traffic));
             }
-            Op::SetKeepalive(..) | Op::SetMtu(..) | Op::ProbePath(..) => {}
+            Command::SetKeepalive(..) | Command::SetMtu(..) | Command::ProbePath(..) => {}
         }
         None
     }

@@ -12,8 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Grant, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Question, Reply,
-    Ticket, UnixTime,
+    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, UnixTime, auth,
 };
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
@@ -63,10 +62,10 @@ pub struct World {
     pub events: Vec<ServerEvent>,
     pub clients: Vec<ClientNode>,
     /// What the registry says to each question.
-    pub reply: Reply,
+    pub reply: auth::Response,
     /// The registry is slow: its questions wait here for the test to answer.
     pub slow_registry: bool,
-    pub asked: Vec<Ticket>,
+    pub asked: Vec<auth::RequestId>,
     /// The password that the registry was asked about last.
     pub password: Option<String>,
     /// The session ids of client and server that were on the wire last.
@@ -159,7 +158,7 @@ impl World {
             plane: PlaneModel::default(),
             events: Vec::new(),
             clients: Vec::new(),
-            reply: Reply::Accept(Grant::default()),
+            reply: auth::Response::Accept(auth::ClientParams::default()),
             slow_registry: false,
             asked: Vec::new(),
             password: None,
@@ -317,8 +316,8 @@ impl World {
     }
 
     /// A table of addresses by name must have them before a packet can use them.
-    fn was_told_before(&self, op: &Op) {
-        if let Op::SetRoutes(id, routes) = op {
+    fn was_told_before(&self, op: &Command) {
+        if let Command::SetRoutes(id, routes) = op {
             let said = |peer: PeerId, prefixes: &[ipnet::IpNet]| peer == *id && prefixes == routes;
             assert!(
                 matches!(self.events.last(), Some(ServerEvent::Addresses(a)) if said(a.peer, &a.prefixes)),
@@ -345,7 +344,7 @@ impl World {
                     self.was_told_before(&op);
                     again.extend(self.plane.apply(op).map(Again::Notice));
                 }
-                Output::Ask(ticket, Question::Authorize(identity)) => {
+                Output::AuthRequest(ticket, auth::Request::Authorize(identity)) => {
                     self.password = identity.password.map(|password| password.to_string());
                     match self.slow_registry {
                         true => self.asked.push(ticket),
@@ -368,7 +367,9 @@ impl World {
         for item in again {
             match item {
                 Again::Notice(notice) => self.to_server(Input::Notice(notice)),
-                Again::Answer(ticket) => self.to_server(Input::Answer(ticket, self.reply.clone())),
+                Again::Answer(ticket) => {
+                    self.to_server(Input::AuthResponse(ticket, self.reply.clone()))
+                }
             }
         }
     }
@@ -402,7 +403,7 @@ impl World {
                         client.up.push(self.now, Packet::Fin(id));
                     }
                 }
-                Output::Hangup(_) | Output::Ask(..) => {}
+                Output::Hangup(_) | Output::AuthRequest(..) => {}
             }
         }
         self.most_outputs = self.most_outputs.max(outputs);
@@ -543,7 +544,7 @@ impl ClientNode {
 
 enum Again {
     Notice(Notice),
-    Answer(Ticket),
+    Answer(auth::RequestId),
 }
 
 fn seed_bytes(seed: u64, which: u8) -> [u8; 32] {

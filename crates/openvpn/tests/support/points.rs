@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::verbs::{Counters, DataKey, Keepalive, KeySlot};
+use adit_engine::command::{Counters, DataKey, Keepalive, KeySlot};
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, SocketId, Target, Transport,
-    UnixTime,
+    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, SocketId, Target,
+    Transport, UnixTime,
 };
 use adit_openvpn::client::{ClientEvent, Remote, Stop, TunnelConfig};
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
@@ -142,14 +142,14 @@ pub struct Plane {
     pub delivered: Vec<(u64, u64)>,
     pub refused: u64,
     /// What every peer has exchanged, as this model tells it.
-    pub traffic: adit_engine::verbs::Traffic,
+    pub traffic: adit_engine::command::Traffic,
     pub messages: Vec<Vec<u8>>,
 }
 
 impl Plane {
-    pub fn apply(&mut self, now: Instant, op: Op) -> (Option<Notice>, Option<(Link, Packet)>) {
+    pub fn apply(&mut self, now: Instant, op: Command) -> (Option<Notice>, Option<(Link, Packet)>) {
         match op {
-            Op::AddPeer(id, spec) => {
+            Command::AddPeer(id, spec) => {
                 let peer = Peer {
                     link: spec.link,
                     wire_id: spec.wire_id,
@@ -168,38 +168,38 @@ impl Plane {
                 assert!(self.peers.insert(id, peer).is_none(), "two peers of one number");
                 self.latest = Some(id);
             }
-            Op::DelPeer(id) => {
+            Command::DelPeer(id) => {
                 self.peers.remove(&id).expect("it was added");
                 if self.latest == Some(id) {
                     self.latest = self.peers.keys().next().copied();
                 }
                 return (Some(Notice::PeerGone(id, Counters::default())), None);
             }
-            Op::SetLink(id, link) => {
+            Command::SetLink(id, link) => {
                 let peer = self.peer(id);
                 peer.link = link;
                 peer.begin(now);
             }
-            Op::SetKeepalive(id, keepalive) => {
+            Command::SetKeepalive(id, keepalive) => {
                 let peer = self.peer(id);
                 peer.keepalive = keepalive;
                 (peer.last_heard, peer.silent, peer.missed) = (now, false, true);
             }
-            Op::InstallKey(id, KeySlot::Primary, key) => self.peer(id).primary = Some(key),
-            Op::InstallKey(id, KeySlot::Secondary, key) => self.peer(id).secondary = Some(key),
-            Op::SwapKeys(id) => {
+            Command::InstallKey(id, KeySlot::Primary, key) => self.peer(id).primary = Some(key),
+            Command::InstallKey(id, KeySlot::Secondary, key) => self.peer(id).secondary = Some(key),
+            Command::SwapKeys(id) => {
                 let peer = self.peer(id);
                 std::mem::swap(&mut peer.primary, &mut peer.secondary);
             }
-            Op::DelKey(id, KeySlot::Primary) => self.peer(id).primary = None,
-            Op::DelKey(id, KeySlot::Secondary) => self.peer(id).secondary = None,
-            Op::SendData(id, message) => return (None, self.seal(now, id, message)),
-            Op::ReadTraffic(id) => return (Some(Notice::Traffic(id, self.traffic)), None),
-            Op::SetRoutes(..)
-            | Op::SetMtu(..)
-            | Op::ProbePath(..)
-            | Op::AdmitLink(_)
-            | Op::DismissLink(_) => {}
+            Command::DelKey(id, KeySlot::Primary) => self.peer(id).primary = None,
+            Command::DelKey(id, KeySlot::Secondary) => self.peer(id).secondary = None,
+            Command::SendData(id, message) => return (None, self.seal(now, id, message)),
+            Command::ReadTraffic(id) => return (Some(Notice::Traffic(id, self.traffic)), None),
+            Command::SetRoutes(..)
+            | Command::SetMtu(..)
+            | Command::ProbePath(..)
+            | Command::AdmitLink(_)
+            | Command::DismissLink(_) => {}
         }
         (None, None)
     }
@@ -246,7 +246,7 @@ impl Plane {
             notices.push(Notice::Floated(id, from));
         }
         if std::mem::take(&mut peer.missed) {
-            notices.push(Notice::PeerHeard(id));
+            notices.push(Notice::PeerActive(id));
         }
         if peer.used.insert(data.key_id) {
             notices.push(Notice::KeyFirstUse(id, data.key_id));
@@ -279,7 +279,7 @@ impl Plane {
         }
         (peer.last_heard, peer.silent) = (now, false);
         if std::mem::take(&mut peer.missed) {
-            notices.push(Notice::PeerHeard(id));
+            notices.push(Notice::PeerActive(id));
         }
         if peer.used.insert(data.key_id) {
             notices.push(Notice::KeyFirstUse(id, data.key_id));
@@ -502,7 +502,7 @@ impl World {
                 Output::Dial(_) => again.push(Again::Up),
                 Output::Event(event) => node.events.push(event),
                 Output::Hangup(_) => {}
-                Output::Ask(..) => panic!("no question is expected"),
+                Output::AuthRequest(..) => panic!("no question is expected"),
             }
         }
         self.most_outputs = self.most_outputs.max(outputs);

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adit_crypto::aead::{OpenKey, Refused, SealKey};
-use adit_crypto::{Cipher, KeyHalf};
+use adit_crypto::aead::{AeadError, OpenKey, SealKey};
+use adit_crypto::{Cipher, DirectionKey};
 
 use super::{FAILED_LIMIT, GCM_LIMIT, Key, Ledger, Open, Opened, Seal, usage};
 use crate::apart::Apart;
 use crate::packet::{self, Prefix};
-use crate::replay::Window;
+use crate::replay::ReplayWindow;
 use crate::stats::DropReason;
 
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Aead {
     seal: SealKey,
     open: OpenKey,
     gcm: bool,
-    replay: Apart<Mutex<Window>>,
+    replay: Apart<Mutex<ReplayWindow>>,
 }
 
 /// Seals one burst.
@@ -33,21 +33,21 @@ pub(crate) struct AeadSealer<'k> {
 pub(crate) struct AeadOpener<'k> {
     key: &'k Key,
     open: &'k OpenKey,
-    window: MutexGuard<'k, Window>,
+    window: MutexGuard<'k, ReplayWindow>,
 }
 
 impl Aead {
     pub fn new(
         cipher: Cipher,
-        seal: &KeyHalf,
-        open: &KeyHalf,
+        seal: &DirectionKey,
+        open: &DirectionKey,
         replay_window: u32,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, AeadError> {
         Ok(Self {
             seal: SealKey::new(cipher, seal)?,
             open: OpenKey::new(cipher, open)?,
             gcm: is_gcm(cipher),
-            replay: Apart(Mutex::new(Window::new(replay_window))),
+            replay: Apart(Mutex::new(ReplayWindow::new(replay_window))),
         })
     }
 

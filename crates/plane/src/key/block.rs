@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use adit_crypto::KeyHalf;
-use adit_crypto::aead::Refused;
+use adit_crypto::DirectionKey;
+use adit_crypto::aead::AeadError;
 use adit_crypto::block::{OpenBlock, SealBlock};
-use adit_engine::verbs::BlockSuite;
+use adit_engine::command::BlockSuite;
 
 use super::{ID_NEAR, Key, Ledger, Open, Opened, Seal};
 use crate::packet::{self, Prefix};
-use crate::replay::{Place, Window};
+use crate::replay::{ReplayCheck, ReplayWindow};
 use crate::stats::DropReason;
 
 const ID_LEN: usize = 4;
@@ -39,7 +39,7 @@ pub(super) struct Block {
 #[derive(Debug)]
 struct TimedWindow {
     time: u32,
-    window: Window,
+    window: ReplayWindow,
 }
 
 /// Seals one burst.
@@ -69,15 +69,15 @@ impl Block {
     /// `time`: when a static key came into use.
     pub fn new(
         suite: BlockSuite,
-        seal: &KeyHalf,
-        open: &KeyHalf,
+        seal: &DirectionKey,
+        open: &DirectionKey,
         replay_window: u32,
         time: Option<u32>,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, AeadError> {
         Ok(Self {
             seal: SealBlock::new(suite.cipher, suite.digest, seal)?,
             open: OpenBlock::new(suite.cipher, suite.digest, open)?,
-            replay: Mutex::new(TimedWindow { time: 0, window: Window::new(replay_window) }),
+            replay: Mutex::new(TimedWindow { time: 0, window: ReplayWindow::new(replay_window) }),
             time: time.map(AtomicU32::new),
         })
     }
@@ -150,9 +150,9 @@ impl Seal for BlockSealer<'_> {
 }
 
 impl TimedWindow {
-    fn check(&self, time: u32, id: u32) -> Option<Place> {
+    fn check(&self, time: u32, id: u32) -> Option<ReplayCheck> {
         if time > self.time && id != 0 {
-            return Some(Place::Newest);
+            return Some(ReplayCheck::Newest);
         }
         if time == self.time { self.window.check(id.into()) } else { None }
     }
@@ -171,7 +171,7 @@ impl Open for BlockOpener<'_> {
     fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
         let start = if self.timed { 0 } else { packet::header_len(datagram) };
         let envelope = datagram.get_mut(start..).ok_or(DropReason::Short)?;
-        let text = self.open.open(envelope).map_err(|Refused| DropReason::BadTag)?;
+        let text = self.open.open(envelope).map_err(|AeadError| DropReason::BadTag)?;
         let (id, text) = text.split_first_chunk_mut::<ID_LEN>().ok_or(DropReason::Short)?;
         let id = u32::from_be_bytes(*id);
         let (time, text) = if self.timed {
@@ -192,13 +192,13 @@ mod tests {
     use crate::key::{ID_LAST, Opening, Sealing};
     use crate::peer::{Stamp, Tx};
     use adit_crypto::{BlockCipher, Digest};
-    use adit_engine::verbs::{DataKey, KeyLimits, Protection};
+    use adit_engine::command::{DataKey, KeyLimits, Protection};
 
     const SUITE: BlockSuite =
         BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) };
 
     fn key(protection: Protection) -> Key {
-        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         let limits = KeyLimits::default();
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
         Key::new(&key, 64, Stamp::default()).unwrap()
@@ -224,7 +224,7 @@ mod tests {
         Ok(out)
     }
 
-    fn open(key: &Key, packet: &[u8]) -> Result<Place, DropReason> {
+    fn open(key: &Key, packet: &[u8]) -> Result<ReplayCheck, DropReason> {
         let Opening::Block(mut opener) = key.opener() else { panic!() };
         opener.open(&mut packet.to_vec()).map(|(place, _, text)| {
             assert_eq!(text, b"packet");
@@ -251,12 +251,12 @@ mod tests {
         // A clock that was set back must not repeat a time.
         at_time(&sender, u32::MAX - 9);
         let before = seal(&sender).unwrap();
-        assert_eq!(open(&receiver, &before), Ok(Place::Newest));
+        assert_eq!(open(&receiver, &before), Ok(ReplayCheck::Newest));
         sender.preset(ID_NEAR, 0, 0);
         let after = seal(&sender).unwrap();
         assert_eq!(time(&sender), u32::MAX - 8);
         assert!(!sender.near_limit(), "no other key can be asked for");
-        assert_eq!(open(&receiver, &after), Ok(Place::Newest));
+        assert_eq!(open(&receiver, &after), Ok(ReplayCheck::Newest));
         assert_eq!(open(&receiver, &after), Err(DropReason::Replayed));
         assert_eq!(open(&receiver, &before), Err(DropReason::Replayed), "of an earlier time");
     }
@@ -267,12 +267,12 @@ mod tests {
         let former = key(Protection::Static(SUITE));
         at_time(&former, 1000);
         let sealed: Vec<_> = (0..3).map(|_| seal(&former).unwrap()).collect();
-        assert_eq!(open(&receiver, &sealed[0]), Ok(Place::Newest));
-        assert_eq!(open(&receiver, &sealed[2]), Ok(Place::Newest));
+        assert_eq!(open(&receiver, &sealed[0]), Ok(ReplayCheck::Newest));
+        assert_eq!(open(&receiver, &sealed[2]), Ok(ReplayCheck::Newest));
         let restarted = key(Protection::Static(SUITE));
         at_time(&restarted, 1001);
         let first = seal(&restarted).unwrap();
-        assert_eq!(open(&receiver, &first), Ok(Place::Newest));
+        assert_eq!(open(&receiver, &first), Ok(ReplayCheck::Newest));
         // In the window of its time, but that time is over.
         assert_eq!(open(&receiver, &sealed[1]), Err(DropReason::Replayed));
         assert_eq!(open(&receiver, &first), Err(DropReason::Replayed));
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn what_is_negotiated_is_authenticated_or_there_is_no_key() {
-        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         let suite = BlockSuite { digest: None, ..SUITE };
         let key = |protection| {
             let limits = KeyLimits::default();

@@ -14,16 +14,16 @@ use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adit_crypto::aead::{Refused, TAG_LEN};
+use adit_crypto::aead::{AeadError, TAG_LEN};
 use adit_crypto::epoch::{EpochKey, EpochSecret};
-use adit_crypto::{Cipher, KeyHalf};
+use adit_crypto::{Cipher, DirectionKey};
 
 use super::aead::is_gcm;
 use super::{
     FAILED_LIMIT, FAILED_NEAR, GCM_LIMIT, GCM_NEAR, Key, Ledger, Open, Opened, Seal, usage,
 };
 use crate::packet::{self, Prefix};
-use crate::replay::{Place, Window};
+use crate::replay::{ReplayCheck, ReplayWindow};
 use crate::stats::DropReason;
 
 const ID_LEN: usize = 8;
@@ -77,7 +77,7 @@ struct Receiving {
 struct Received {
     epoch: u16,
     key: EpochKey,
-    window: Window,
+    window: ReplayWindow,
     failed: u64,
 }
 
@@ -99,10 +99,10 @@ pub(crate) struct EpochOpener<'k> {
 impl Epoch {
     pub fn new(
         cipher: Cipher,
-        seal: &KeyHalf,
-        open: &KeyHalf,
+        seal: &DirectionKey,
+        open: &DirectionKey,
         replay_window: u32,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, AeadError> {
         let secret = EpochSecret::first(seal)?;
         let send = Sending { key: secret.key(cipher)?, secret, epoch: 1, next: 1, sealed: 0 };
         let last = EpochSecret::first(open)?;
@@ -155,8 +155,8 @@ impl Epoch {
 }
 
 impl Sending {
-    fn advance(&mut self, cipher: Cipher) -> Result<(), Refused> {
-        let epoch = self.epoch.checked_add(1).ok_or(Refused)?;
+    fn advance(&mut self, cipher: Cipher) -> Result<(), AeadError> {
+        let epoch = self.epoch.checked_add(1).ok_or(AeadError)?;
         let secret = self.secret.next()?;
         let key = secret.key(cipher)?;
         *self = Self { secret, epoch, key, next: 1, sealed: 0 };
@@ -166,7 +166,7 @@ impl Sending {
 
 impl Received {
     fn new(epoch: u16, key: EpochKey, replay_window: u32) -> Self {
-        Self { epoch, key, window: Window::new(replay_window), failed: 0 }
+        Self { epoch, key, window: ReplayWindow::new(replay_window), failed: 0 }
     }
 }
 
@@ -194,7 +194,7 @@ impl Receiving {
         let _ = self.refill(cipher);
     }
 
-    fn refill(&mut self, cipher: Cipher) -> Result<(), Refused> {
+    fn refill(&mut self, cipher: Cipher) -> Result<(), AeadError> {
         while self.future.len() < FUTURE {
             let last = self.future.back().unwrap_or(&self.current).epoch;
             let Some(epoch) = last.checked_add(1) else { return Ok(()) };
@@ -261,12 +261,12 @@ impl Open for EpochOpener<'_> {
         key.window.accept(counter);
         match age {
             Age::Current => Ok((place, packet_id, text)),
-            Age::Retiring => Ok((Place::Late, packet_id, text)),
+            Age::Retiring => Ok((ReplayCheck::Late, packet_id, text)),
             Age::Future(ahead) => {
                 self.receive.promote(ahead, self.epoch.cipher);
                 self.epoch.follow(epoch.into());
                 self.epoch.reached.fetch_max(epoch.into(), Relaxed);
-                Ok((Place::Newest, packet_id, text))
+                Ok((ReplayCheck::Newest, packet_id, text))
             }
         }
     }
@@ -277,10 +277,10 @@ mod tests {
     use super::*;
     use crate::key::{Opening, Sealing};
     use crate::peer::{Stamp, Tx};
-    use adit_engine::verbs::{DataKey, KeyLimits, Protection};
+    use adit_engine::command::{DataKey, KeyLimits, Protection};
 
     fn end(cipher: Cipher, first: bool) -> Key {
-        let half = |byte| KeyHalf { cipher: [byte; 64], hmac: [byte; 64] };
+        let half = |byte| DirectionKey { cipher: [byte; 64], hmac: [byte; 64] };
         let (one, other) = (half(1), half(2));
         let (seal, open) = if first { (one, other) } else { (other, one) };
         let protection = Protection::Epoch(cipher);
@@ -308,7 +308,7 @@ mod tests {
         Ok(out)
     }
 
-    fn open(key: &Key, packet: &[u8]) -> Result<Place, DropReason> {
+    fn open(key: &Key, packet: &[u8]) -> Result<ReplayCheck, DropReason> {
         let Opening::Epoch(mut opener) = key.opener() else { panic!() };
         let mut packet = packet.to_vec();
         let (place, _, text) = opener.open(&mut packet)?;
@@ -350,7 +350,7 @@ mod tests {
             }
             let packet = seal(&one).unwrap();
             assert_eq!(id(&packet), if moves { (2, 1) } else { (1, next) });
-            assert_eq!(open(&other, &packet), Ok(Place::Newest));
+            assert_eq!(open(&other, &packet), Ok(ReplayCheck::Newest));
         }
         let chacha = end(Cipher::ChaCha20Poly1305, true);
         epoch_of(&chacha).send.lock().unwrap().sealed = GCM_LIMIT * 2;
@@ -379,19 +379,19 @@ mod tests {
     fn a_later_epoch_of_the_peer_is_followed_and_the_one_before_still_opens() {
         let (one, other) = pair();
         let (early, late) = (seal(&one).unwrap(), seal(&one).unwrap());
-        assert_eq!(open(&other, &early), Ok(Place::Newest));
+        assert_eq!(open(&other, &early), Ok(ReplayCheck::Newest));
         to_epoch(&one, 3);
         let next = seal(&one).unwrap();
         assert_eq!(id(&next), (3, 1));
-        assert_eq!(open(&other, &next), Ok(Place::Newest));
+        assert_eq!(open(&other, &next), Ok(ReplayCheck::Newest));
         assert_eq!(id(&seal(&other).unwrap()), (3, 1), "our packets follow");
         // The current one retired, and its window went with it.
-        assert_eq!(open(&other, &late), Ok(Place::Late));
+        assert_eq!(open(&other, &late), Ok(ReplayCheck::Late));
         assert_eq!(open(&other, &late), Err(DropReason::Replayed));
         assert_eq!(open(&other, &early), Err(DropReason::Replayed));
         assert_eq!(open(&other, &next), Err(DropReason::Replayed));
         to_epoch(&one, 4);
-        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest));
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(ReplayCheck::Newest));
         assert_eq!(open(&other, &late), Err(DropReason::UnknownKey), "one epoch back, not two");
     }
 
@@ -402,9 +402,9 @@ mod tests {
         assert_eq!(open(&other, &seal(&one).unwrap()), Err(DropReason::UnknownKey));
         let (one, _) = pair();
         to_epoch(&one, 5);
-        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest));
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(ReplayCheck::Newest));
         to_epoch(&one, 9);
-        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest), "four again");
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(ReplayCheck::Newest), "four again");
         assert_eq!(epoch_of(&other).receive.lock().unwrap().future.len(), FUTURE);
     }
 
@@ -419,12 +419,12 @@ mod tests {
             let all = std::iter::once(current).chain(future);
             all.zip(65_530..).for_each(|(key, epoch)| key.epoch = epoch);
         }
-        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest));
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(ReplayCheck::Newest));
         for (due, left) in [(65_534, 1), (65_535, 0), (70_000, 0)] {
             to_epoch(&one, due);
             let packet = seal(&one).unwrap();
             assert_eq!(u32::from(id(&packet).0), due.min(65_535));
-            assert_eq!(open(&other, &packet), Ok(Place::Newest));
+            assert_eq!(open(&other, &packet), Ok(ReplayCheck::Newest));
             assert_eq!(open(&other, &packet), Err(DropReason::Replayed));
             assert_eq!(epoch_of(&other).receive.lock().unwrap().future.len(), left);
         }
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(open(&other, &forged), Err(DropReason::BadTag));
         let ours = seal(&other).unwrap();
         assert_eq!(id(&ours).0, 2);
-        assert_eq!(open(&one, &ours), Ok(Place::Newest));
+        assert_eq!(open(&one, &ours), Ok(ReplayCheck::Newest));
         assert_eq!(id(&seal(&one).unwrap()).0, 2, "the peer follows");
         // Without that it opens nothing at the end.
         let (one, other) = pair();
@@ -473,7 +473,7 @@ mod tests {
         let (ahead, _) = pair();
         for epoch in (5..NEAR_END + 4).step_by(FUTURE) {
             to_epoch(&ahead, epoch);
-            assert_eq!(open(&other, &seal(&ahead).unwrap()), Ok(Place::Newest));
+            assert_eq!(open(&other, &seal(&ahead).unwrap()), Ok(ReplayCheck::Newest));
         }
         assert!(other.near_limit() && !other.near_limit());
     }

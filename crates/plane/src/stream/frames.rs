@@ -1,7 +1,7 @@
 //! Cutting a stream into packets: each stands behind its length, `u16` big-endian. No I/O, and
 //! nothing is copied.
 
-use crate::packet::{DATA_V2, Lead};
+use crate::packet::{DATA_V2, DataHeader};
 
 /// Bytes of a length.
 pub const LENGTH: usize = 2;
@@ -53,7 +53,7 @@ pub fn run(bytes: &[u8], max: usize, plain: bool) -> Run {
         Ok(head) => head,
         Err(next) => return Run { next, ..run },
     };
-    let prefix = match Lead::parse(head) {
+    let prefix = match DataHeader::parse(head) {
         _ if plain => 0,
         Some(lead) if lead.opcode == DATA_V2 => 4,
         Some(_) => 1,

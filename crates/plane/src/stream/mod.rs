@@ -121,7 +121,7 @@ impl Streams {
     }
 
     /// Makes the table as small as what is in it.
-    pub fn rest(&self) {
+    pub fn release_memory(&self) {
         for Apart(part) in &self.0 {
             part.write().unwrap_or_else(PoisonError::into_inner).shrink_to_fit();
         }

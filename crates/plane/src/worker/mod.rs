@@ -194,15 +194,15 @@ impl Worker {
         }
         let rests = self.shared.rests.load(Ordering::Relaxed);
         if rests != mem::replace(&mut self.rests, rests) {
-            self.rest();
+            self.release_memory();
         }
         let soon = (self.shared.clock)() + SWEEP_GRAIN;
         self.plan_sweep(Some(self.next_sweep.map_or(soon, |next| next.min(soon))));
     }
 
     /// Gives back the memory of all buffers that hold nothing.
-    fn rest(&mut self) {
-        self.batch.rest();
+    fn release_memory(&mut self) {
+        self.batch.release_memory();
         // Not freed: the allocator would make the next one of a thread's own memory, of which it never gives back the
         // end.
         release(&mut self.stream_buffer);
@@ -212,7 +212,7 @@ impl Worker {
         if !self.transmitter.is_parked() {
             release(&mut self.packet);
         }
-        self.transmitter.rest();
+        self.transmitter.release_memory();
         // Each thread has a cache of its own, and whichever is the last to empty it gives the pages back.
         adit_linux::memory::trim();
     }
@@ -348,8 +348,8 @@ mod tests {
     use super::*;
     use crate::control::{Plane, Relay};
     use crate::stats::Offloads;
-    use adit_engine::verbs::{Keepalive, PeerSpec};
-    use adit_engine::{Link, Op, PeerId};
+    use adit_engine::command::{Keepalive, PeerSpec};
+    use adit_engine::{Command, Link, PeerId};
 
     #[test]
     fn a_worker_that_panics_is_told_of_and_one_that_ends_is_not() {
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(plane.failure(), Some(Failure::WorkerDied));
     }
 
-    fn added(id: u32, interval: u64) -> Op {
+    fn added(id: u32, interval: u64) -> Command {
         let spec = PeerSpec {
             wire_id: Some(id),
             keepalive: Keepalive {
@@ -381,7 +381,7 @@ mod tests {
                 ([192, 0, 2, 1], 1 + id as u16).into(),
             ))
         };
-        Op::AddPeer(PeerId(id), spec)
+        Command::AddPeer(PeerId(id), spec)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::sync::{Arc, PoisonError};
 
-use adit_engine::verbs::PeerSpec;
+use adit_engine::command::PeerSpec;
 use adit_linux::poll::Event;
 
 use super::Worker;

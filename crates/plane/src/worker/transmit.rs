@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::{io, mem};
 
-use adit_engine::verbs::PeerSpec;
+use adit_engine::command::PeerSpec;
 use adit_engine::{PeerId, SocketId};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
@@ -97,10 +97,10 @@ impl Transmitter {
     }
 
     /// Gives memory back that is in no use.
-    pub fn rest(&mut self) {
+    pub fn release_memory(&mut self) {
         if self.blocked.is_none() && self.parked.is_none() && !self.waits_for_stream() {
             self.arena.clear();
-            self.arena.rest();
+            self.arena.release_memory();
         }
     }
 

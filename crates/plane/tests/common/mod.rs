@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
-use adit_plane::memory::{Delivered, Memory};
+use adit_crypto::{Cipher, DirectionKey};
+use adit_engine::command::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
+use adit_plane::loopback::{Delivered, LoopbackPlane};
 use adit_plane::{DropReason, Relay, Upcall, Upcalls};
 use adit_wire::VnetHeader;
 
@@ -31,9 +31,9 @@ pub fn spec(link: Link) -> PeerSpec {
 }
 
 /// Key material of a client and a generation; `up` is what the client seals with.
-fn half(client: u8, key_id: u8, up: bool) -> KeyHalf {
+fn half(client: u8, key_id: u8, up: bool) -> DirectionKey {
     let byte = client * 16 + key_id * 2 + u8::from(up);
-    KeyHalf { cipher: [byte; 64], hmac: [!byte; 64] }
+    DirectionKey { cipher: [byte; 64], hmac: [!byte; 64] }
 }
 
 pub fn key(client: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
@@ -51,29 +51,29 @@ pub type Relayed = Vec<(PeerId, Vec<u8>)>;
 
 /// One end and its upcalls.
 pub struct End {
-    pub memory: Memory,
+    pub memory: LoopbackPlane,
     pub upcalls: Upcalls,
 }
 
 impl End {
     pub fn new(relay: Relay, client: bool) -> Self {
-        let (memory, upcalls) = Memory::new(relay, client, true, clock).unwrap();
+        let (memory, upcalls) = LoopbackPlane::new(relay, client, true, clock).unwrap();
         Self { memory, upcalls }
     }
 
     /// One whose clock stands still.
     pub fn frozen(relay: Relay, client: bool) -> Self {
-        let (memory, upcalls) = Memory::new(relay, client, true, one_moment).unwrap();
+        let (memory, upcalls) = LoopbackPlane::new(relay, client, true, one_moment).unwrap();
         Self { memory, upcalls }
     }
 
     /// One with a TAP device.
     pub fn ethernet(relay: Relay, client: bool) -> Self {
-        let (memory, upcalls) = Memory::ethernet(relay, client, clock).unwrap();
+        let (memory, upcalls) = LoopbackPlane::ethernet(relay, client, clock).unwrap();
         Self { memory, upcalls }
     }
 
-    pub fn apply(&self, op: Op) {
+    pub fn apply(&self, op: Command) {
         self.memory.plane().apply(op);
     }
 
@@ -171,13 +171,13 @@ pub fn world_of<const N: usize>(
     let ends = clients.map(|n| {
         let id = PeerId(u32::from(n));
         let wire_id = Some(u32::from(n));
-        server.apply(Op::AddPeer(id, PeerSpec { wire_id, ..spec(link(n, 1000)) }));
-        server.apply(Op::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
-        server.apply(Op::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
+        server.apply(Command::AddPeer(id, PeerSpec { wire_id, ..spec(link(n, 1000)) }));
+        server.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
+        server.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
         let client = end(Relay::Kernel, true);
-        client.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
-        client.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-        client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
+        client.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
+        client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+        client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
         client
     });
     (server, ends)

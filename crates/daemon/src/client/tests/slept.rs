@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::Mutex;
 
 use adit_engine::Transport;
-use adit_engine::verbs::Keepalive;
+use adit_engine::command::Keepalive;
 use adit_linux::net::{Address, Route};
 use adit_linux::netns::NetNs;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEvent};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_engine::{Instant, Op};
+use adit_engine::{Command, Instant};
 
 use super::{ClientEngine, Leaving, Out, State};
 use crate::client::event::Stop;
@@ -61,7 +61,7 @@ impl ClientEngine {
         if leaving.notices_left > 0 && leaving.next <= now {
             leaving.notices_left -= 1;
             leaving.next = now + EXIT_NOTICE_EVERY;
-            out.plane(Op::SendData(leaving.tunnel.peer, exit_notice()));
+            out.plane(Command::SendData(leaving.tunnel.peer, exit_notice()));
         } else if acknowledged || leaving.next <= now || leaving.tunnel.conversation.expired(now) {
             return self.gone(out);
         }

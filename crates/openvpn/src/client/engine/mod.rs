@@ -203,10 +203,10 @@ impl ClientEngine {
                 tunnel.conversation.link = link;
                 tunnel.sizes.moved(now, link);
             }
-            Notice::Misframed(peer, wrong) if peer == ours => {
+            Notice::FramingError(peer, wrong) if peer == ours => {
                 out.event(ClientEvent::Warning(format!("the server: {}", misframed(wrong))));
             }
-            Notice::InBand(peer, _) | Notice::Probed(peer, _) if peer == ours => {
+            Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) if peer == ours => {
                 let settings = tunnel.update.settings();
                 let report = tunnel.sizes.notice(now, &notice, settings, out);
                 // The server's answers are what finds the path.
@@ -328,7 +328,7 @@ impl ClientEngine {
                 _ => {}
             },
             Input::Notice(notice) => self.notice(now, notice, out),
-            Input::DialFailed(_) | Input::Answer(..) => {}
+            Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
         // The end of the exit notice's wait may be its acknowledgement.
         if let State::Leaving(leaving) = &self.state

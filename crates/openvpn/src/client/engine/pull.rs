@@ -1,8 +1,8 @@
 //! Asking for the options, and what the server says on its own.
 
 use crate::negotiate::DataCipher;
-use adit_engine::verbs::{Keepalive, PeerSpec};
-use adit_engine::{Instant, Link, Op, PeerId};
+use adit_engine::command::{Keepalive, PeerSpec};
+use adit_engine::{Command, Instant, Link, PeerId};
 use ipnet::IpNet;
 
 use super::update::Updates;
@@ -194,7 +194,7 @@ impl ClientEngine {
         let peer = PeerId(pushed.peer_id.unwrap_or(0));
         let link = conversation.link;
         let protection = cipher.protection(&settings.auth, pushed.epoch);
-        out.plane(Op::AddPeer(
+        out.plane(Command::AddPeer(
             peer,
             PeerSpec {
                 link,
@@ -209,7 +209,7 @@ impl ClientEngine {
             },
         ));
         let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
-        out.plane(Op::SetRoutes(peer, everything.into()));
+        out.plane(Command::SetRoutes(peer, everything.into()));
         let schedule =
             KeySchedule::start(now, peer, protection, &settings, &mut self.random, keys, out);
         self.remember_token(&pushed);

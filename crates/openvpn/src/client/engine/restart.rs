@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_engine::{Instant, Link, Op, Output};
+use adit_engine::{Command, Instant, Link, Output};
 
 use super::{Attempt, CUT_OFF, ClientEngine, Out, State, Tunnel};
 use crate::client::{ClientEvent, Next, PATH_CHANGED, Stop};
@@ -163,6 +163,6 @@ impl ClientEngine {
 }
 
 pub(super) fn take_down(tunnel: &Tunnel, out: &mut Out) -> Link {
-    out.plane(Op::DelPeer(tunnel.peer));
+    out.plane(Command::DelPeer(tunnel.peer));
     tunnel.conversation.link
 }

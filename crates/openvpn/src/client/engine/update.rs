@@ -1,7 +1,7 @@
 //! Options that change within a session (PUSH_UPDATE).
 
-use adit_engine::verbs::Keepalive;
-use adit_engine::{Instant, Op};
+use adit_engine::command::Keepalive;
+use adit_engine::{Command, Instant};
 
 use super::pull::{pushed_mtu, tunnel_config};
 use super::{ClientEngine, Out, State};
@@ -67,14 +67,14 @@ impl ClientEngine {
         };
         if keepalive != state.keepalive {
             state.keepalive = keepalive;
-            out.plane(Op::SetKeepalive(tunnel.peer, keepalive));
+            out.plane(Command::SetKeepalive(tunnel.peer, keepalive));
         }
         let mtu = pushed_mtu(&self.config.settings, &pushed);
         let link = tunnel.conversation.link;
         let protection = tunnel.schedule.protection();
         if mtu != state.settings.tun_mtu {
             state.settings.tun_mtu = mtu;
-            out.plane(Op::SetMtu(tunnel.peer, inner_mtu(&state.settings, link, protection)));
+            out.plane(Command::SetMtu(tunnel.peer, inner_mtu(&state.settings, link, protection)));
         }
         let config = tunnel_config(tunnel.peer, tunnel.schedule.cipher(), link, mtu, pushed);
         out.event(ClientEvent::Updated(Box::new(config)));

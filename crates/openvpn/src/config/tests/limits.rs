@@ -1,6 +1,6 @@
 //! What ends a session or the program by itself.
 
-use adit_engine::verbs::Inactive;
+use adit_engine::command::Inactive;
 
 use super::*;
 use crate::session::Limits;

@@ -1,7 +1,7 @@
 //! From the key exchange to a session, and its further keys.
 
-use adit_engine::verbs::PeerSpec;
-use adit_engine::{Instant, Op, PeerId};
+use adit_engine::command::PeerSpec;
+use adit_engine::{Command, Instant, PeerId};
 use ipnet::IpNet;
 
 use super::{Out, PeerEngine, Session};
@@ -66,9 +66,9 @@ impl PeerEngine {
             mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,
         };
-        out.plane(Op::AddPeer(peer, spec));
+        out.plane(Command::AddPeer(peer, spec));
         let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
-        out.plane(Op::SetRoutes(peer, everything.into()));
+        out.plane(Command::SetRoutes(peer, everything.into()));
         let schedule =
             KeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
         let former = self.session.replace(Session {
@@ -89,7 +89,7 @@ impl PeerEngine {
         tunnel.remote = Some(link.remote());
         out.event(ClientEvent::Up(Box::new(tunnel)));
         if let Some(former) = &former {
-            out.plane(Op::DelPeer(former.peer));
+            out.plane(Command::DelPeer(former.peer));
         }
         self.taken(link, former.map(|former| former.conversation.link), out);
         Ok(())

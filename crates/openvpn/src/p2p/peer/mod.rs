@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, UnixTime,
+    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Seed, UnixTime,
 };
 
 use super::config::{PeerConfig, PeerTls};
@@ -357,10 +357,10 @@ impl PeerEngine {
                 let text = || format!("the peer moved to {}", link.remote());
                 self.budget.report_event(now, out, ClientEvent::Note, text);
             }
-            Notice::Misframed(peer, wrong) if peer == ours => {
+            Notice::FramingError(peer, wrong) if peer == ours => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
-            Notice::InBand(peer, _) | Notice::Probed(peer, _) if peer == ours => {
+            Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) if peer == ours => {
                 let report = session.sizes.notice(now, &notice, &self.config.settings, out);
                 // The peer's answers are what finds the path.
                 let report = report.filter(|_| self.budget.report(now, String::new).is_some());
@@ -385,7 +385,7 @@ impl PeerEngine {
                 if let (true, Some(session)) = (*next <= now, session) {
                     *notices_left = notices_left.saturating_sub(1);
                     *next = now + EXIT_NOTICE_EVERY;
-                    out.plane(Op::SendData(session.peer, exit_notice()));
+                    out.plane(Command::SendData(session.peer, exit_notice()));
                 }
             }
             State::Dialing | State::Open(_) => {
@@ -462,7 +462,7 @@ impl PeerEngine {
                 self.lost(now, "connection reset".into(), out);
             }
             Input::Notice(notice) => self.notice(now, notice, out),
-            Input::LinkDown(_) | Input::DialFailed(_) | Input::Answer(..) => {}
+            Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
         // The end of the exit notice's wait may be its acknowledgement.
         if matches!(self.state, State::Leaving { notices_left: 0, .. })

@@ -1,6 +1,6 @@
 //! How an end begins, ends, and begins again.
 
-use adit_engine::{Instant, Op, Output};
+use adit_engine::{Command, Instant, Output};
 
 use super::{EXIT_PATIENCE, Out, PeerEngine, State};
 use crate::client::{ClientEvent, Next, PATH_CHANGED, Stop};
@@ -91,7 +91,7 @@ impl PeerEngine {
         }
         let session = self.session.take();
         if let Some(session) = &session {
-            out.plane(Op::DelPeer(session.peer));
+            out.plane(Command::DelPeer(session.peer));
         }
         let link = match (&self.state, session) {
             (State::Open(Some(link)), _) => Some(*link),

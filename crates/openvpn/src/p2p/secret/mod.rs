@@ -7,9 +7,9 @@ mod streams;
 
 use std::time::Duration;
 
-use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::command::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, SocketId, UnixTime,
+    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, SocketId, UnixTime,
 };
 use ipnet::IpNet;
 
@@ -155,7 +155,7 @@ impl StaticEngine {
 
     fn stop(&mut self, why: Stop, out: &mut Out) {
         if std::mem::take(&mut self.added) {
-            out.plane(Op::DelPeer(PEER));
+            out.plane(Command::DelPeer(PEER));
         }
         self.hang_up_all(out);
         self.state = State::Stopped;
@@ -199,14 +199,14 @@ impl StaticEngine {
             self.idle = Idle::watch(now, settings.limits.inactive, PEER, to);
         } else {
             let protection = Protection::Static(self.config.suite);
-            out.plane(Op::SetLink(PEER, to));
-            out.plane(Op::SetMtu(PEER, inner_mtu(&self.config.settings, to, protection)));
+            out.plane(Command::SetLink(PEER, to));
+            out.plane(Command::SetMtu(PEER, inner_mtu(&self.config.settings, to, protection)));
             // Silence counts from here.
-            out.plane(Op::SetKeepalive(PEER, self.config.settings.keepalive));
+            out.plane(Command::SetKeepalive(PEER, self.config.settings.keepalive));
         }
         if to.is_stream() && !self.listens() {
             // An end that listens does not know whose connection this is before something comes.
-            out.plane(Op::SendData(PEER, PING.to_vec()));
+            out.plane(Command::SendData(PEER, PING.to_vec()));
         }
     }
 
@@ -224,9 +224,9 @@ impl StaticEngine {
             mtu: inner_mtu(settings, to, Protection::Static(self.config.suite)),
             replay_window: settings.replay_window,
         };
-        out.plane(Op::AddPeer(PEER, spec));
+        out.plane(Command::AddPeer(PEER, spec));
         let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
-        out.plane(Op::SetRoutes(PEER, everything.into()));
+        out.plane(Command::SetRoutes(PEER, everything.into()));
         let (seal, open) = match self.config.direction {
             Some(direction) => self.config.key.directed(direction),
             None => {
@@ -237,7 +237,7 @@ impl StaticEngine {
         let protection = Protection::Static(self.config.suite);
         let limits = KeyLimits::default();
         let key = DataKey { key_id: 0, protection, seal, open, limits };
-        out.plane(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+        out.plane(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     }
 
     /// The other end has proved that it has the key.
@@ -253,7 +253,7 @@ impl StaticEngine {
         self.remotes.succeeded();
         if self.listens() {
             // The other end is to hear of this one as early.
-            out.plane(Op::SendData(PEER, PING.to_vec()));
+            out.plane(Command::SendData(PEER, PING.to_vec()));
         }
         let mut tunnel = self.config.ends.tunnel();
         tunnel.peer = Some(PEER);
@@ -284,7 +284,7 @@ impl StaticEngine {
             false => self.remotes.advance(),
         };
         if let Some(link) = self.link.take() {
-            out.plane(Op::SetLink(PEER, nowhere(link.is_stream())));
+            out.plane(Command::SetLink(PEER, nowhere(link.is_stream())));
             out.push(Output::Hangup(link));
         }
         match next {
@@ -295,7 +295,7 @@ impl StaticEngine {
 
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
         match notice {
-            Notice::KeyFirstUse(PEER, _) | Notice::PeerHeard(PEER) => self.hear(out),
+            Notice::KeyFirstUse(PEER, _) | Notice::PeerActive(PEER) => self.hear(out),
             Notice::Floated(PEER, link) if self.listens() => self.moved(now, link, out),
             Notice::Floated(PEER, link) if matches!(self.state, State::Open) => {
                 self.link = Some(link);
@@ -320,7 +320,7 @@ impl StaticEngine {
                 let reason = "Inactivity timeout (--ping-restart), restarting";
                 self.begin_again(now, reason.into(), out);
             }
-            Notice::Misframed(PEER, wrong) => {
+            Notice::FramingError(PEER, wrong) => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
             Notice::InBand(PEER, message) if is_exit_notice(&message) => {
@@ -329,7 +329,7 @@ impl StaticEngine {
             Notice::InBand(PEER, message) => {
                 let stream = self.link.is_some_and(|link| link.is_stream());
                 if let Some(answer) = occ::reply(&message, &self.config, stream) {
-                    out.plane(Op::SendData(PEER, answer));
+                    out.plane(Command::SendData(PEER, answer));
                 }
             }
             Notice::Unreachable(link, errno)
@@ -351,7 +351,7 @@ impl StaticEngine {
                 }
                 *notices_left = notices_left.saturating_sub(1);
                 *next = now + EXIT_NOTICE_EVERY;
-                out.plane(Op::SendData(PEER, exit_notice()));
+                out.plane(Command::SendData(PEER, exit_notice()));
             }
             _ => {}
         }
@@ -408,7 +408,7 @@ impl Engine for StaticEngine {
                 self.begin_again(now, "connection reset".into(), out);
             }
             Input::Notice(notice) => self.notice(now, notice, out),
-            Input::LinkDown(_) | Input::DialFailed(_) | Input::Answer(..) => {}
+            Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
     }
 

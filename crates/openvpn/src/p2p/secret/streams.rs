@@ -5,7 +5,7 @@
 //! which captured packets are played again, takes nothing from it; the other end itself, back from a
 //! death that this end has not noticed, takes the place of its former connection.
 
-use adit_engine::{Instant, Link, Op, Output};
+use adit_engine::{Command, Instant, Link, Output};
 
 use super::{Out, PEER, State, StaticEngine, nowhere};
 use crate::client::ClientEvent;
@@ -58,7 +58,7 @@ impl StaticEngine {
             }
         }
         // It may have ended since, or this end have taken another one in the same moment.
-        out.plane(Op::SetLink(PEER, self.link.unwrap_or_else(|| nowhere(true))));
+        out.plane(Command::SetLink(PEER, self.link.unwrap_or_else(|| nowhere(true))));
     }
 
     /// A connection ended.
@@ -74,7 +74,7 @@ impl StaticEngine {
     pub(super) fn next_connection(&mut self, now: Instant, reason: String, out: &mut Out) {
         let succeeded = std::mem::take(&mut self.heard);
         if let Some(link) = self.link.take() {
-            out.plane(Op::SetLink(PEER, nowhere(true)));
+            out.plane(Command::SetLink(PEER, nowhere(true)));
             out.push(Output::Hangup(link));
             out.event(match succeeded {
                 true => ClientEvent::Restarting(reason),

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::{Framing, PeerSpec};
-use adit_engine::{
-    Grant, Identity, Instant, Link, Op, Output, PeerId, Question, Random, Reply, Ticket,
-};
+use adit_engine::command::{Framing, PeerSpec};
+use adit_engine::{Command, Identity, Instant, Link, Output, PeerId, Random, auth};
 use zeroize::Zeroizing;
 
 use super::control::{send_push, told};
@@ -81,11 +79,11 @@ impl ServerEngine {
         let compressed = occ.get("comp-lzo").is_some();
         let hello = Box::new(Hello { identity, username, peer_info, cipher, tls, compressed });
         if !self.config.authorize {
-            return self.accept(now, peer, *hello, Grant::default(), out);
+            return self.accept(now, peer, *hello, auth::ClientParams::default(), out);
         }
-        let ticket = Ticket(self.next_ticket);
+        let ticket = auth::RequestId(self.next_ticket);
         self.next_ticket += 1;
-        let question = Question::Authorize(Identity {
+        let question = auth::Request::Authorize(Identity {
             common_name: hello.identity.common_name.clone(),
             serial: hello.identity.serial.clone(),
             fingerprint: hello.identity.fingerprint.clone(),
@@ -96,7 +94,7 @@ impl ServerEngine {
         let until = now + settings.hand_window;
         client.stage = Stage::Authorizing { ticket, until, hello };
         self.by_ticket.insert(ticket, peer);
-        out.push(Output::Ask(ticket, question));
+        out.push(Output::AuthRequest(ticket, question));
         Ok(())
     }
 
@@ -117,7 +115,13 @@ impl ServerEngine {
         Ok(())
     }
 
-    pub(super) fn answer(&mut self, now: Instant, ticket: Ticket, reply: Reply, out: &mut Out) {
+    pub(super) fn answer(
+        &mut self,
+        now: Instant,
+        ticket: auth::RequestId,
+        reply: auth::Response,
+        out: &mut Out,
+    ) {
         let Some(peer) = self.by_ticket.remove(&ticket) else { return };
         let Some(client) = self.clients.get_mut(&peer) else { return };
         if !matches!(&client.stage, Stage::Authorizing { ticket: waiting, .. } if *waiting == ticket)
@@ -130,9 +134,9 @@ impl ServerEngine {
             return;
         };
         let result = match reply {
-            Reply::Accept(grant) => self.accept(now, peer, *hello, grant, out),
-            Reply::Reject(reason) => self.refuse(now, peer, "", reason, out),
-            Reply::Later(reason) => {
+            auth::Response::Accept(grant) => self.accept(now, peer, *hello, grant, out),
+            auth::Response::Reject(reason) => self.refuse(now, peer, "", reason, out),
+            auth::Response::Later(reason) => {
                 let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
                 // An older client knows only a refusal for good.
                 failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
@@ -186,7 +190,7 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         hello: Hello,
-        mut grant: Grant,
+        mut grant: auth::ClientParams,
         out: &mut Out,
     ) -> Result<(), Fault> {
         let name = hello.identity.common_name.clone();
@@ -264,7 +268,7 @@ impl ServerEngine {
             mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,
         };
-        out.plane(Op::AddPeer(peer, spec));
+        out.plane(Command::AddPeer(peer, spec));
         let own = lease.prefixes();
         let prefixes = self.own((peer, &hello.identity), own.clone(), &grant, out);
         let settings = &self.config.settings;
@@ -312,7 +316,7 @@ impl ServerEngine {
             push,
             asked: false,
         }));
-        self.handshakes.give_back(link.remote().ip());
+        self.handshakes.release(link.remote().ip());
         self.streams.authenticated(link);
         self.responder.refund(link);
         send_push(peer, client, out)
@@ -323,7 +327,7 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         (name, check): (&str, bool),
-        grant: &Grant,
+        grant: &auth::ClientParams,
         out: &mut Out,
     ) -> Result<Lease, NoPlace> {
         let without = self.handshakes.total().saturating_add(self.disputes.notifying());
@@ -391,7 +395,7 @@ impl ServerEngine {
 /// What was found for a client before it has a session.
 struct Place {
     check: bool,
-    grant: Grant,
+    grant: auth::ClientParams,
     lease: Lease,
     framing: Framing,
     options: Vec<String>,
@@ -401,8 +405,15 @@ struct Place {
 }
 
 /// What a check gets of what the client is granted: no address and no network of its own.
-fn without_own(grant: Grant) -> Grant {
-    Grant { ipv4: None, ipv6: None, ifconfig4: None, ifconfig6: None, iroutes: Vec::new(), ..grant }
+fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
+    auth::ClientParams {
+        ipv4: None,
+        ipv6: None,
+        ifconfig4: None,
+        ifconfig6: None,
+        iroutes: Vec::new(),
+        ..grant
+    }
 }
 
 /// How long a client that may not connect at the moment stays away before it tries again.

@@ -2,8 +2,8 @@ mod admission;
 mod control;
 mod counters;
 mod ownership;
+mod release_memory;
 mod replaced;
-mod rest;
 mod strangers;
 mod streams;
 mod timers;
@@ -13,10 +13,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::verbs::Counters;
+use adit_engine::command::Counters;
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, Shares, Ticket,
-    UnixTime,
+    AddressQuota, Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random,
+    Seed, UnixTime, auth,
 };
 
 use super::client::{Client, Stage};
@@ -74,14 +74,14 @@ pub struct ServerEngine {
     responder: Responder,
     naming: Naming,
     /// Handshakes under way.
-    handshakes: Shares,
+    handshakes: AddressQuota,
     streams: Streams,
     pool: Pool,
     ownership: ownership::Ownership,
     /// Boxed: each is kilobytes, and a table has room for twice as many as it holds, and keeps it.
     clients: HashMap<PeerId, Box<Client>>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
-    by_ticket: HashMap<Ticket, PeerId>,
+    by_ticket: HashMap<auth::RequestId, PeerId>,
     /// The session of each name, where a name has one.
     by_name: HashMap<String, PeerId>,
     /// The check of each name that has one under way (`adit connect --check`).
@@ -114,7 +114,7 @@ impl ServerEngine {
         Ok(Self {
             responder,
             naming: Naming::default(),
-            handshakes: Shares::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
+            handshakes: AddressQuota::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
             streams: Streams::new(),
             pool,
             ownership: Default::default(),
@@ -221,7 +221,7 @@ impl ServerEngine {
         if let Some(at) = client.scheduled {
             self.timers.remove(&(at, peer));
         }
-        out.plane(Op::DismissLink(link));
+        out.plane(Command::DismissLink(link));
         match client.stage {
             Stage::Connected(connected) => {
                 let departing = Departing { reason, control: client.conversation.traffic };
@@ -232,7 +232,7 @@ impl ServerEngine {
                 if let Stage::Authorizing { ticket, .. } = &stage {
                     self.by_ticket.remove(ticket);
                 }
-                self.handshakes.give_back(link.remote().ip());
+                self.handshakes.release(link.remote().ip());
                 let identity = client.conversation.exchange().tls().peer();
                 match (stage, identity) {
                     // Told when it was refused.
@@ -283,10 +283,10 @@ impl ServerEngine {
                     self.schedule(peer);
                 }
             }
-            Notice::Misframed(peer, wrong) => {
+            Notice::FramingError(peer, wrong) => {
                 out.event(ServerEvent::Warning(Some(peer), misframed(wrong).into()));
             }
-            Notice::InBand(peer, _) | Notice::Probed(peer, _) => {
+            Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) => {
                 let settings = &self.config.settings;
                 let client = self.clients.get_mut(&peer);
                 if let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage) {
@@ -295,7 +295,7 @@ impl ServerEngine {
                     self.schedule(peer);
                 }
             }
-            Notice::PeerHeard(_) | Notice::Unreachable(..) => {}
+            Notice::PeerActive(_) | Notice::Unreachable(..) => {}
         }
     }
 
@@ -324,8 +324,8 @@ impl ServerEngine {
         let session = client.session;
         self.unfile(former, session, peer);
         self.by_session.insert((link.remote(), session), peer);
-        out.plane(Op::DismissLink(former));
-        out.plane(Op::AdmitLink(link));
+        out.plane(Command::DismissLink(former));
+        out.plane(Command::AdmitLink(link));
         self.schedule(peer);
         out.event(ServerEvent::Floated(peer, link));
     }
@@ -361,7 +361,7 @@ impl ServerEngine {
             Input::Tick => {}
             Input::Frame(link, packet) => self.frame(now, link, packet, out),
             Input::Notice(notice) => self.notice(now, notice, out),
-            Input::Answer(ticket, reply) => self.answer(now, ticket, reply, out),
+            Input::AuthResponse(ticket, reply) => self.answer(now, ticket, reply, out),
             Input::LinkUp(link) => self.stream_up(now, link, out),
             Input::LinkDown(link) if link.is_stream() => self.stream_down(link, out),
             Input::LinkDown(link) => {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use adit_engine::{Grant, MAX_GROUPS, Op, PeerId};
+use adit_engine::{Command, MAX_GROUPS, PeerId, auth};
 use ipnet::IpNet;
 
 use super::{Out, ServerEngine};
@@ -17,7 +17,7 @@ pub(super) struct Ownership(HashMap<IpNet, PeerId>);
 
 impl Ownership {
     /// Makes the table as small as what is in it.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn release_memory(&mut self) {
         self.0.shrink_to_fit();
     }
 
@@ -38,7 +38,7 @@ impl ServerEngine {
         &mut self,
         (peer, identity): (PeerId, &PeerIdentity),
         addresses: Vec<IpNet>,
-        grant: &Grant,
+        grant: &auth::ClientParams,
         out: &mut Out,
     ) -> Vec<IpNet> {
         let (name, behind) = (identity.common_name.as_str(), &grant.iroutes);
@@ -62,7 +62,7 @@ impl ServerEngine {
             }
         }
         out.event(addresses_of(peer, identity, grant, all.clone()));
-        out.plane(Op::SetRoutes(peer, all.clone()));
+        out.plane(Command::SetRoutes(peer, all.clone()));
         all
     }
 
@@ -83,7 +83,7 @@ impl ServerEngine {
             connected.prefixes.retain(|other| *other != prefix);
             let (identity, left) = (&connected.info.identity, connected.prefixes.clone());
             out.event(addresses_of(former, identity, &connected.grant, left.clone()));
-            out.plane(Op::SetRoutes(former, left));
+            out.plane(Command::SetRoutes(former, left));
             let text = format!("{prefix} was behind {name} and is behind {new} from now on");
             out.event(ServerEvent::Warning(Some(peer), text));
         }
@@ -103,7 +103,7 @@ impl ServerEngine {
 fn addresses_of(
     peer: PeerId,
     identity: &PeerIdentity,
-    grant: &Grant,
+    grant: &auth::ClientParams,
     prefixes: Vec<IpNet>,
 ) -> ServerEvent {
     let mut groups: Vec<String> = Vec::new();

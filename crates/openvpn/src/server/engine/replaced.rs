@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Instant, Op, PeerId};
+use adit_engine::{Command, Instant, PeerId};
 
 use super::control::told;
 use super::{Departing, Out, ServerEngine};
@@ -78,7 +78,7 @@ impl Disputes {
         1
     }
 
-    pub(super) fn rest(&mut self, now: Instant) {
+    pub(super) fn release_memory(&mut self, now: Instant) {
         self.by_name.retain(|_, dispute| now.since(dispute.last) < DISPUTE_MEMORY);
         self.by_name.shrink_to_fit();
     }
@@ -214,7 +214,7 @@ impl ServerEngine {
         self.end_check(name, peer);
         self.pool.release(peer, connected.lease);
         self.disown(peer, &connected.prefixes);
-        out.plane(Op::DelPeer(peer));
+        out.plane(Command::DelPeer(peer));
         self.departing.insert(peer, departing);
     }
 }

@@ -1,6 +1,6 @@
 //! Packets of people the server does not know: resets, and the cookies that come back.
 
-use adit_engine::{Instant, Link, Op, PeerId};
+use adit_engine::{Command, Instant, Link, PeerId};
 
 use super::{IDS_AT_LEAST, MAX_PEER_ID, Out, ServerEngine};
 use crate::packet::{Control, Opcode, SessionId};
@@ -100,13 +100,13 @@ impl ServerEngine {
             None => first.remote,
         };
         let (Some(local), Some(peer)) = (local, self.free_peer_id()) else {
-            self.handshakes.give_back(link.remote().ip());
+            self.handshakes.release(link.remote().ip());
             return;
         };
         let tls = match TlsSession::server(&self.config.tls) {
             Ok(tls) => tls,
             Err(error) => {
-                self.handshakes.give_back(link.remote().ip());
+                self.handshakes.release(link.remote().ip());
                 out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
                 return;
             }
@@ -129,7 +129,7 @@ impl ServerEngine {
             Some(_) => self.streams.begun(link, peer),
             None => drop(self.by_session.insert((link.remote(), session), peer)),
         }
-        out.plane(Op::AdmitLink(link));
+        out.plane(Command::AdmitLink(link));
         out.event(ServerEvent::HandshakeStarted(link, first.session));
         self.step(now, peer, out, |client, tls, settings| {
             client.conversation.take(now, first, || Ok(TlsSession::server(tls)?), settings)

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use adit_engine::{Instant, Link, Output, PeerId, Shares};
+use adit_engine::{AddressQuota, Instant, Link, Output, PeerId};
 
 use super::{FREE_PER_HANDSHAKE, MAX_HANDSHAKES, Out, ServerEngine};
 use crate::packet::{Opcode, split_front};
@@ -24,7 +24,7 @@ pub(super) struct Streams {
     /// Those without a packet yet, by the time when they are given up.
     silent: BTreeSet<(Instant, Link)>,
     /// Those without a session, in all and by network; bounded as handshakes are.
-    strangers: Shares,
+    strangers: AddressQuota,
     /// Of accepted ones.
     naming: Naming,
 }
@@ -44,7 +44,7 @@ impl Streams {
         Self {
             by_link: HashMap::new(),
             silent: BTreeSet::new(),
-            strangers: Shares::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
+            strangers: AddressQuota::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
             naming: Naming::default(),
         }
     }
@@ -81,12 +81,12 @@ impl Streams {
             && let State::Handshake(peer) = *state
         {
             *state = State::Session(peer);
-            self.strangers.give_back(link.remote().ip());
+            self.strangers.release(link.remote().ip());
         }
     }
 
     /// Makes the tables as small as what is in them.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn release_memory(&mut self) {
         self.by_link.shrink_to_fit();
         if self.silent.is_empty() {
             self.silent = BTreeSet::new();
@@ -101,7 +101,7 @@ impl Streams {
             self.silent.remove(&(until, link));
         }
         if !matches!(state, State::Session(_)) {
-            self.strangers.give_back(link.remote().ip());
+            self.strangers.release(link.remote().ip());
         }
         true
     }

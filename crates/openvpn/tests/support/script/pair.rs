@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::verbs::{BlockSuite, Keepalive, Misframed, Probed};
+use adit_engine::command::{BlockSuite, FramingError, Keepalive, ProbeResult};
 use adit_engine::{Input, Instant, Link, Notice, PeerId, SocketId, Transport};
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
@@ -239,12 +239,12 @@ impl Play {
         let peer = self.world.nodes[n].plane.newest().unwrap_or(PeerId(77));
         let notice = match kind % 7 {
             0 => Notice::PeerSilent(peer),
-            1 => Notice::PeerHeard(peer),
+            1 => Notice::PeerActive(peer),
             2 => Notice::Unreachable(Link::datagram(SocketId(1), None, address(1 - n)), 111),
-            3 => Notice::Misframed(peer, Misframed::Framing),
+            3 => Notice::FramingError(peer, FramingError::Framing),
             4 => {
                 let kernel = u16::from(script.u8()) * 8;
-                Notice::Probed(peer, Probed { size: u16::from(script.u8()) * 8, kernel })
+                Notice::ProbeResult(peer, ProbeResult { size: u16::from(script.u8()) * 8, kernel })
             }
             5 => Notice::KeyFirstUse(peer, script.u8() & 7),
             _ => Notice::InBand(peer, script.bytes().to_vec()),

@@ -4,9 +4,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use adit_crypto::Digest;
-use adit_engine::verbs::{Inactive, Misframed, Probed, Traffic};
+use adit_engine::command::{FramingError, Inactive, ProbeResult, Traffic};
 use adit_engine::{
-    Engine, Grant, Input, Instant, Link, Notice, Outbox, PeerId, Reply, Ticket, Transport, UnixTime,
+    Engine, Input, Instant, Link, Notice, Outbox, PeerId, Transport, UnixTime, auth,
 };
 use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
@@ -179,7 +179,7 @@ impl Play {
                 self.add_client(impairment, script.u8());
             }
             15 => self.link_breaks(script),
-            16 => self.world.server.rest(self.world.now),
+            16 => self.world.server.release_memory(self.world.now),
             17 => self.clock_or_certificate(script),
             18 => self.world.slow_registry = script.u8() & 1 != 0,
             _ => self.world.no_streams = script.u8() & 1 != 0,
@@ -325,12 +325,12 @@ impl Play {
         let notice = match kind % 10 {
             0 | 1 => Notice::KeyNearLimit(peer, script.u8() & 7),
             2 => Notice::PeerSilent(peer),
-            3 => Notice::PeerHeard(peer),
+            3 => Notice::PeerActive(peer),
             4 => Notice::Unreachable(link, 111),
-            5 => Notice::Misframed(peer, Misframed::Compressed),
+            5 => Notice::FramingError(peer, FramingError::Compressed),
             6 => {
                 let kernel = u16::from(script.u8()) * 8;
-                Notice::Probed(peer, Probed { size: u16::from(script.u8()) * 8, kernel })
+                Notice::ProbeResult(peer, ProbeResult { size: u16::from(script.u8()) * 8, kernel })
             }
             7 => {
                 let packets = u64::from(script.u8());
@@ -398,25 +398,25 @@ impl Play {
     fn answer(&mut self, script: &mut Bytes) {
         let (which, kind) = (script.index(), script.u8());
         let ticket = match self.world.asked.is_empty() {
-            true => Ticket(which as u64),
+            true => auth::RequestId(which as u64),
             false => self.world.asked.remove(which % self.world.asked.len()),
         };
         let reply = match kind % 4 {
-            0 => Reply::Reject("no".into()),
-            1 => Reply::Later("not now".into()),
-            _ => Reply::Accept(self.grant(script)),
+            0 => auth::Response::Reject("no".into()),
+            1 => auth::Response::Later("not now".into()),
+            _ => auth::Response::Accept(self.grant(script)),
         };
         if kind & 0x80 != 0 {
             self.world.reply = reply.clone();
         }
-        self.world.to_server(Input::Answer(ticket, reply));
+        self.world.to_server(Input::AuthResponse(ticket, reply));
     }
 
-    fn grant(&self, script: &mut Bytes) -> Grant {
+    fn grant(&self, script: &mut Bytes) -> auth::ClientParams {
         let flags = script.u8();
         let host = script.u8();
         let set = |bit: u8| flags & bit != 0;
-        Grant {
+        auth::ClientParams {
             ipv4: set(1).then_some([10, 9, 0, host].into()),
             ipv6: set(2).then(|| format!("fd00::{host:x}").parse().expect("an address")),
             iroutes: if set(4) { vec!["10.20.0.0/16".parse().expect("a network")] } else { vec![] },
@@ -425,7 +425,7 @@ impl Play {
             inactive: set(32).then_some(Inactive { after: 20 * SECOND, bytes: host.into() }),
             session_timeout: set(64).then_some(u32::from(host) * SECOND),
             groups: vec!["staff".into()],
-            ..Grant::default()
+            ..auth::ClientParams::default()
         }
     }
 
@@ -562,10 +562,10 @@ impl Play {
     fn heal(&mut self) {
         self.world.slow_registry = false;
         self.world.no_streams = false;
-        self.world.reply = Reply::Accept(Grant::default());
+        self.world.reply = auth::Response::Accept(auth::ClientParams::default());
         for ticket in std::mem::take(&mut self.world.asked) {
             let reply = self.world.reply.clone();
-            self.world.to_server(Input::Answer(ticket, reply));
+            self.world.to_server(Input::AuthResponse(ticket, reply));
         }
         let push = vec!["route 10.77.0.0 255.255.0.0".into()];
         let offer = Offer { push, max_clients: 100, leases: Vec::new() };

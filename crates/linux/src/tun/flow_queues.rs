@@ -14,12 +14,12 @@ use crate::poll::{Interest, Poller};
 
 /// Bytes read from one lane before the next has its turn, if others wait: one super-packet.
 const TURN: usize = 64 << 10;
-/// More than there are lanes.
+/// More than there are flow queues.
 const NONE: u32 = u32::MAX;
 
-/// The lanes of a queue.
+/// The flow queues of a queue.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct FlowQueues {
     /// Hands those that are readable out by turns.
     poller: Poller,
     fds: Vec<OwnedFd>,
@@ -30,21 +30,25 @@ pub(super) struct Lanes {
     left: AtomicUsize,
 }
 
-impl Lanes {
-    /// Makes a device with a queue of so many lanes; returns its real name too.
+impl FlowQueues {
+    /// Makes a device with a queue of so many flow queues; returns its real name too.
     ///
     /// It is written through one more queue, which is detached: one can write through it all the same,
     /// and what is written leaves no trace in the device's table of flows, which would have answers go
     /// where the packets came from: all to this one queue.
-    pub fn open(name: &str, mode: TunMode, lanes: usize) -> Result<(TunQueue, String), TunError> {
-        let failed = |error| TunError::Os("attaching its lanes", error);
+    pub fn open(
+        name: &str,
+        mode: TunMode,
+        flow_queues: usize,
+    ) -> Result<(TunQueue, String), TunError> {
+        let failed = |error| TunError::Os("attaching its flow_queues", error);
         let (mut queue, name) = attach(name, mode, true)?;
         let mut fds = Vec::new();
-        while fds.len() < lanes {
+        while fds.len() < flow_queues {
             fds.push(attach(&name, mode, true)?.0.fd);
         }
         detach(&queue).map_err(failed)?;
-        queue.lanes = Some(Self::of(fds).map_err(failed)?);
+        queue.flow_queues = Some(Self::of(fds).map_err(failed)?);
         Ok((queue, name))
     }
 
@@ -58,7 +62,7 @@ impl Lanes {
         Ok(Self { poller, fds, current, left })
     }
 
-    /// The lanes' descriptors.
+    /// The flow queues' descriptors.
     pub fn into_fds(self) -> Vec<OwnedFd> {
         self.fds
     }

@@ -1,4 +1,4 @@
-//! `adit-pieces`: counts the instructions of the data path's pieces and compares them with those accepted before.
+//! `adit-icount`: counts the instructions of the data path's pieces and compares them with those accepted before.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
-use adit_pieces::count::{Conditions, instruction_counts};
-use adit_pieces::gate::{Baseline, Verdict};
-use adit_pieces::piece::{self, Piece};
+use adit_icount::count::{Conditions, instruction_counts};
+use adit_icount::gate::{Baseline, Verdict};
+use adit_icount::piece::{self, Piece};
 
-const USAGE: &str = "adit-pieces list                      what there is
-adit-pieces piece NAME --times N      do a piece's work, to be counted
-adit-pieces check FILE                fail if more instructions are taken than FILE has accepted
-adit-pieces accept FILE               count and write FILE";
+const USAGE: &str = "adit-icount list                      what there is
+adit-icount piece NAME --times N      do a piece's work, to be counted
+adit-icount check FILE                fail if more instructions are taken than FILE has accepted
+adit-icount accept FILE               count and write FILE";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         _ => Err(format!("usage:\n{USAGE}")),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("adit-pieces: {error}");
+        eprintln!("adit-icount: {error}");
         ExitCode::FAILURE
     })
 }

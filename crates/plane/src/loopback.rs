@@ -15,7 +15,7 @@ use adit_wire::split::Segments;
 use crate::control::{Plane, Relay};
 use crate::egress::{Arena, Progress, Shape};
 use crate::ethernet::{Outward, outward};
-use crate::guard::{self, Filtered, Guard, Judged, Relayed, Way};
+use crate::guard::{self, FilterConfig, Guard, Judged, Relayed, Way};
 use crate::ingress::Ingress;
 use crate::peer::Peer;
 use crate::shared::Shared;
@@ -23,11 +23,11 @@ use crate::stats::{DropReason, Offloads};
 use crate::stream::{Rx, StreamEnd};
 use crate::upcall::Upcalls;
 
-/// Packets that may come together from pieces in one call of [`Memory::open`].
+/// Packets that may come together from pieces in one call of [`LoopbackPlane::open`].
 const MAX_ASSEMBLED: usize = 64;
 
 /// One end of a tunnel in memory.
-pub struct Memory {
+pub struct LoopbackPlane {
     plane: Plane,
     shared: Arc<Shared>,
     arena: Arena,
@@ -45,7 +45,7 @@ pub enum Delivered<'d, 'a> {
     Peer(PeerId, &'a [u8]),
 }
 
-impl Memory {
+impl LoopbackPlane {
     /// An end without peers. `tun`: whether there is a device to deliver to.
     pub fn new(
         relay: Relay,
@@ -92,7 +92,7 @@ impl Memory {
     }
 
     /// Lets rules decide on what passes, once: for as long as this end lives.
-    pub fn filter(&mut self, filtered: Filtered) {
+    pub fn filter(&mut self, filtered: FilterConfig) {
         // Another one before it stays, as it does in a plane.
         let _ = self.shared.filtered.set(filtered);
         self.guard = self.shared.guard();
@@ -338,8 +338,8 @@ fn judged<'a>(
     passes
 }
 
-impl std::fmt::Debug for Memory {
+impl std::fmt::Debug for LoopbackPlane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Memory").field("plane", &self.plane).finish_non_exhaustive()
+        f.debug_struct("LoopbackPlane").field("plane", &self.plane).finish_non_exhaustive()
     }
 }

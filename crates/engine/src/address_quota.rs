@@ -1,4 +1,4 @@
-//! Shares of a bounded resource that parties without a name compete for.
+//! Quotas of a bounded resource, by the address block of an unauthenticated party.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ fn quarters(network: Network) -> usize {
 /// blocks do not fill it. A block of IPv4 is one address; IPv6 is counted at /64, /56 and /48 at once, and leaves a
 /// reserve to IPv4.
 #[derive(Debug)]
-pub struct Shares {
+pub struct AddressQuota {
     most: usize,
     free_per_place: usize,
     total: usize,
@@ -31,7 +31,7 @@ pub struct Shares {
     taken: HashMap<Network, usize>,
 }
 
-impl Shares {
+impl AddressQuota {
     /// Creates a table of `most` places, in which an IPv4 address and a /64 may each have one place for so many that are
     /// free, and one in any case.
     #[must_use]
@@ -73,7 +73,7 @@ impl Shares {
     }
 
     /// Gives a place back. An address that has none gives nothing back.
-    pub fn give_back(&mut self, address: IpAddr) {
+    pub fn release(&mut self, address: IpAddr) {
         if !Network::around(address).all(|network| self.taken.contains_key(&network)) {
             return;
         }
@@ -114,8 +114,8 @@ mod tests {
     /// As many places as handshakes may be under way.
     const MOST: usize = 4096;
 
-    fn shares() -> Shares {
-        Shares::new(MOST, 7)
+    fn shares() -> AddressQuota {
+        AddressQuota::new(MOST, 7)
     }
 
     fn v4(n: u32) -> IpAddr {
@@ -174,15 +174,15 @@ mod tests {
             (v6(0x2001, 0xdb8, 1, 1), v6(0x2001, 0xdb8, 1, 1), v6(0x2001, 0xdb8, 2, 1));
         let taken = (0..MOST).filter(|_| s.take(a)).count();
         assert!(!s.take(same) && s.take(other));
-        s.give_back(same);
+        s.release(same);
         assert!(s.take(a));
-        (0..taken).for_each(|_| s.give_back(a));
-        s.give_back(other);
+        (0..taken).for_each(|_| s.release(a));
+        s.release(other);
         assert_eq!((s.total(), s.total_ipv6, s.taken.len()), (0, 0, 0));
-        s.give_back(other);
+        s.release(other);
         assert_eq!(s.total(), 0, "there was nothing to give back");
         assert!(s.take("::ffff:192.0.2.1".parse().expect("an address")));
-        s.give_back("192.0.2.1".parse().expect("an address"));
+        s.release("192.0.2.1".parse().expect("an address"));
         assert_eq!((s.total(), s.total_ipv6), (0, 0));
     }
 }

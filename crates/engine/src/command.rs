@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
+use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use ipnet::IpNet;
 
 use crate::Link;
@@ -17,17 +17,17 @@ pub struct PeerId(pub u32);
 
 /// A change of the data plane.
 #[derive(Debug)]
-pub enum Op {
+pub enum Command {
     /// A new peer, without keys or routes yet.
     AddPeer(PeerId, PeerSpec),
     /// A new address for a peer, as the control channel learned it.
     SetLink(PeerId, Link),
-    /// New keepalive times; the timeout begins anew, and what comes next is [`Notice::PeerHeard`].
+    /// New keepalive times; the timeout begins anew, and what comes next is [`Notice::PeerActive`].
     SetKeepalive(PeerId, Keepalive),
     /// New inner MTU handling (pushed options arrive after the peer was added).
     SetMtu(PeerId, InnerMtu),
     /// Send the peer a message that it answers if it arrives, as an IP packet of this many bytes that
-    /// nobody on the way may fragment; 0 sends none. Answered by [`Notice::Probed`], unless it left and there is
+    /// nobody on the way may fragment; 0 sends none. Answered by [`Notice::ProbeResult`], unless it left and there is
     /// nothing to say of it.
     ProbePath(PeerId, u16),
     /// Tell how much has passed so far. Answered by [`Notice::Traffic`].
@@ -140,7 +140,7 @@ pub struct InnerMtu {
 
 /// What is wrong with a packet inside the encryption.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum Misframed {
+pub enum FramingError {
     /// It is compressed: we never decompress.
     Compressed,
     /// It has not the compression framing that was agreed on.
@@ -149,9 +149,9 @@ pub enum Misframed {
     Fragment,
 }
 
-/// What came of [`Op::ProbePath`].
+/// What came of [`Command::ProbePath`].
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub struct Probed {
+pub struct ProbeResult {
     /// Bytes of the IP packet that left; 0: none did.
     pub size: u16,
     /// The largest IP packet to the peer in the kernel's opinion, from the device and from ICMP (which
@@ -176,9 +176,9 @@ pub struct DataKey {
     /// The packet format and its algorithms.
     pub protection: Protection,
     /// For packets we send.
-    pub seal: KeyHalf,
+    pub seal: DirectionKey,
     /// For packets we receive.
-    pub open: KeyHalf,
+    pub open: DirectionKey,
     /// When to ask for another key.
     pub limits: KeyLimits,
 }
@@ -245,17 +245,17 @@ pub enum Notice {
     KeyNearLimit(PeerId, u8),
     /// Nothing authentic came for the keepalive timeout.
     PeerSilent(PeerId),
-    /// The first authentic packet since [`Notice::PeerSilent`] or [`Op::SetKeepalive`].
-    PeerHeard(PeerId),
+    /// The first authentic packet since [`Notice::PeerSilent`] or [`Command::SetKeepalive`].
+    PeerActive(PeerId),
     /// What a client sent there cannot arrive, says the other host or a router (ICMP): the errno,
     /// `ECONNREFUSED` where nothing listens. Anybody on the path can forge it: good for advice, not
     /// for decisions.
     Unreachable(Link, i32),
     /// A packet of the peer was compressed, or framed in another way than agreed. Said once per peer.
-    Misframed(PeerId, Misframed),
+    FramingError(PeerId, FramingError),
     /// A probe of the path was sent, or could not be.
-    Probed(PeerId, Probed),
-    /// How much has passed so far, asked for by [`Op::ReadTraffic`].
+    ProbeResult(PeerId, ProbeResult),
+    /// How much has passed so far, asked for by [`Command::ReadTraffic`].
     Traffic(PeerId, Traffic),
     /// The peer is removed; its final counters.
     PeerGone(PeerId, Counters),
@@ -269,9 +269,9 @@ pub struct Traffic {
     /// Bytes of these on the wire (UDP payload).
     pub bytes: u64,
     /// Packets among them that were no packets of the tunnel: pings and messages.
-    pub asides: u64,
+    pub in_band_packets: u64,
     /// What these had inside the encryption, bytes.
-    pub aside_bytes: u64,
+    pub in_band_bytes: u64,
 }
 
 /// Traffic of one peer, in one channel or in both.

@@ -5,7 +5,7 @@ use std::io;
 use socket2::Socket;
 
 /// Marks what the socket sends (`SO_MARK`), and binds it to an interface (`SO_BINDTODEVICE`), where there is such a wish.
-pub(crate) fn route_by(
+pub(crate) fn set_routing(
     socket: &Socket,
     fwmark: Option<u32>,
     device: Option<&str>,

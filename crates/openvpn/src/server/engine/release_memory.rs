@@ -7,23 +7,23 @@ use super::ServerEngine;
 impl ServerEngine {
     /// Shrinks every table to its contents. Otherwise a nearly empty table keeps its peak allocation. Call it after many
     /// clients have left: the next clients let the tables grow again.
-    pub fn rest(&mut self, now: Instant) {
+    pub fn release_memory(&mut self, now: Instant) {
         self.clients.shrink_to_fit();
         self.by_session.shrink_to_fit();
         self.by_ticket.shrink_to_fit();
         self.by_name.shrink_to_fit();
         self.checks.shrink_to_fit();
-        self.disputes.rest(now);
+        self.disputes.release_memory(now);
         self.departing.shrink_to_fit();
         if self.timers.is_empty() {
             // An emptied tree keeps its root.
             self.timers = Default::default();
         }
-        self.config.tls.rest();
-        self.responder.rest(now);
+        self.config.tls.release_memory();
+        self.responder.release_memory(now);
         self.handshakes.shrink_to_fit();
-        self.streams.rest();
-        self.pool.rest();
-        self.ownership.rest();
+        self.streams.release_memory();
+        self.pool.release_memory();
+        self.ownership.release_memory();
     }
 }

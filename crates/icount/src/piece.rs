@@ -10,7 +10,7 @@ use adit_engine::PeerId;
 use adit_filter::packet::{Layer, Packet};
 use adit_filter::ruleset::{CtDirection, CtState};
 use adit_filter::{Context, Decision, Filter, IfName, Judge, Memo, Nanos, lang};
-use adit_plane::{Routes, Window};
+use adit_plane::{ReplayWindow, Routes};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
 use adit_wire::merge::Merger;
@@ -254,7 +254,7 @@ fn route(times: u32) -> Result<Work, String> {
 }
 
 fn replay(times: u32) -> Result<Work, String> {
-    let mut window = Window::new(64);
+    let mut window = ReplayWindow::new(64);
     Ok(Box::new(move || {
         let mut accepted = 0;
         for at in 0..u64::from(times) {

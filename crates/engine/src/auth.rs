@@ -1,17 +1,19 @@
+//! Authorization: whether an authenticated peer may have a session, asked asynchronously.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use crate::verbs::Inactive;
+use crate::command::Inactive;
 use ipnet::{IpNet, Ipv6Net};
 use zeroize::Zeroizing;
 
 /// Ties an answer to its question.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub struct Ticket(pub u64);
+pub struct RequestId(pub u64);
 
 /// Something the engine must not wait for: a registry, a password check, a script.
 #[derive(Debug)]
-pub enum Question {
+pub enum Request {
     /// May this authenticated peer have a session?
     Authorize(Identity),
 }
@@ -45,11 +47,11 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// The answer to a [`Question`].
+/// The answer to a [`Request`].
 #[derive(Clone, Debug)]
-pub enum Reply {
+pub enum Response {
     /// Yes, with what is special about this peer.
-    Accept(Grant),
+    Accept(ClientParams),
     /// No; the text goes to the log, and to the peer only as "authentication failed".
     Reject(String),
     /// Not now; the text goes to the log and to the peer, which tries again after a while.
@@ -58,7 +60,7 @@ pub enum Reply {
 
 /// What an accepted peer gets besides the defaults.
 #[derive(Clone, Debug, Default)]
-pub struct Grant {
+pub struct ClientParams {
     /// A fixed tunnel address instead of one from the pool.
     pub ipv4: Option<Ipv4Addr>,
     /// A fixed IPv6 tunnel address.

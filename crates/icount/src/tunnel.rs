@@ -1,11 +1,11 @@
 //! Two ends of a tunnel with fixed keys that hand each other packets in memory.
 
-use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{
+use adit_crypto::{Cipher, DirectionKey};
+use adit_engine::command::{
     DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
 };
-use adit_engine::{Instant, Link, Op, PeerId, SocketId};
-use adit_plane::memory::{Delivered, Memory};
+use adit_engine::{Command, Instant, Link, PeerId, SocketId};
+use adit_plane::loopback::{Delivered, LoopbackPlane};
 use adit_plane::{MAX_FRAME, Plane, Relay, Upcalls};
 use adit_wire::VnetHeader;
 
@@ -26,8 +26,8 @@ pub struct Train {
 /// Both ends, with packet ids, replay windows, routes, source checks and counters of a real session.
 #[derive(Debug)]
 pub struct Tunnel {
-    near: Memory,
-    far: Memory,
+    near: LoopbackPlane,
+    far: LoopbackPlane,
     link: Link,
     // Nothing is told through these, but they must outlive the ends.
     _upcalls: (Upcalls, Upcalls),
@@ -52,7 +52,7 @@ impl Tunnel {
     }
 
     fn over(link: Link, cipher: Cipher) -> Result<Self, String> {
-        let end = || Memory::new(Relay::Kernel, false, true, standstill);
+        let end = || LoopbackPlane::new(Relay::Kernel, false, true, standstill);
         let failed = |error| format!("an end of a tunnel in memory: {error}");
         let (near, near_upcalls) = end().map_err(failed)?;
         let (far, far_upcalls) = end().map_err(failed)?;
@@ -106,7 +106,7 @@ fn standstill() -> Instant {
 
 /// Both ends derive the same two keys and use them the other way round.
 fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
-    let half = |byte: u8| KeyHalf { cipher: [byte; 64], hmac: [byte ^ 0xff; 64] };
+    let half = |byte: u8| DirectionKey { cipher: [byte; 64], hmac: [byte ^ 0xff; 64] };
     let (seal, open) = if first { (half(1), half(2)) } else { (half(2), half(1)) };
     let spec = PeerSpec {
         link,
@@ -121,10 +121,10 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
     };
     let protection = Protection::Aead(cipher);
     let key = DataKey { key_id: 0, protection, seal, open, limits: KeyLimits::default() };
-    plane.apply(Op::AddPeer(PEER, spec));
-    plane.apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    plane.apply(Command::AddPeer(PEER, spec));
+    plane.apply(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     let everywhere = ["0.0.0.0/0", "::/0"].iter().filter_map(|net| net.parse().ok()).collect();
-    plane.apply(Op::SetRoutes(PEER, everywhere));
+    plane.apply(Command::SetRoutes(PEER, everywhere));
 }
 
 #[cfg(test)]

@@ -5,18 +5,18 @@ use std::alloc::{GlobalAlloc, Layout};
 
 /// Longest block that is wiped, in bytes. Secrets and the buffers of TLS are far smaller; longer blocks are tables and
 /// packet buffers, of which wiping would touch pages that were never in use.
-pub const LONGEST_WIPED: usize = 128 << 10;
+pub const MAX_ZEROIZED_LEN: usize = 128 << 10;
 
 /// An allocator on top of another one that wipes each block before it is freed.
 ///
 /// It reaches what types that wipe themselves do not: copies that libraries make of secrets on their way, such as the
 /// plaintext of TLS records.
 #[derive(Debug, Default)]
-pub struct Wiping<A>(pub A);
+pub struct ZeroizingAllocator<A>(pub A);
 
 // SAFETY: each call goes to the other allocator with the same arguments, or to the default methods of the trait, which
 // call these. A block is written to before it is freed, when its owner has given it up.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Wiping<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for ZeroizingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps this method's contract, which is the same.
         unsafe { self.0.alloc(layout) }
@@ -28,7 +28,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Wiping<A> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if layout.size() <= LONGEST_WIPED {
+        if layout.size() <= MAX_ZEROIZED_LEN {
             // SAFETY: the block has so many bytes, and nothing uses it any more.
             unsafe { libc::explicit_bzero(block.cast(), layout.size()) };
         }
@@ -37,7 +37,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Wiping<A> {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if layout.size() > LONGEST_WIPED {
+        if layout.size() > MAX_ZEROIZED_LEN {
             // SAFETY: as above.
             return unsafe { self.0.realloc(block, layout, size) };
         }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn blocks_are_wiped_when_they_are_freed_and_when_they_grow() {
-        let allocator = Wiping(Watching);
+        let allocator = ZeroizingAllocator(Watching);
         let layout = Layout::from_size_align(64, 8).unwrap();
         // SAFETY: the blocks are written to within their size, and freed once with the layout that they have.
         unsafe {

@@ -70,7 +70,7 @@ pub fn instruction_counts(
 
 fn count(binary: &Path, piece: &Piece) -> Result<u64, String> {
     let folder =
-        std::env::temp_dir().join(format!("adit-pieces-{}-{}", std::process::id(), piece.name));
+        std::env::temp_dir().join(format!("adit-icount-{}-{}", std::process::id(), piece.name));
     fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let counted = count_into(binary, piece, &folder.join("callgrind.out"));
     // Nothing depends on it being gone.
