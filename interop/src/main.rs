@@ -5,22 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use adit_interop::cell::{self, Bench, Outcome};
-use adit_interop::crowd::{self, Soak};
-use adit_interop::matrix::{self, Cell, Roles};
+use adit_interop::case::{self, Outcome, TestEnv};
+use adit_interop::many_clients::{self, Soak};
+use adit_interop::matrix::{self, Case, Roles};
 use adit_interop::modes::{self, Mode};
 use adit_interop::nftdiff;
-use adit_interop::runner::{self, Attempt, Case, Ended};
+use adit_interop::runner::{self, Attempt, Ended, Job};
 use adit_interop::scenario::{self, Test};
 use adit_interop::{Failure, Result};
 use adit_testbed::peer::Program;
 use adit_testbed::pki::Pki;
-use adit_testbed::world::{self, Entered};
+use adit_testbed::sandbox::{self, Entered};
 use clap::{Parser, Subcommand, ValueEnum};
 
 const ROOTS: &str = "target/roots";
 
-/// Interoperability with the real openvpn, in network namespaces of a private world. Needs root.
+/// Interoperability with the real openvpn, in network namespaces of a sandbox. Needs root.
 ///
 /// Example: adit-interop run --jobs 6 tls-crypt-v2
 #[derive(Parser)]
@@ -37,7 +37,7 @@ enum Verb {
     /// Print the names of all tests.
     List,
     /// Many openvpn clients at one adit, over UDP and TCP, and one that stops reading.
-    Crowd {
+    ManyClients {
         /// How many.
         #[arg(long, default_value_t = 200)]
         clients: usize,
@@ -106,9 +106,9 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::List => list(),
         Verb::Run(arguments) => run(&arguments),
-        Verb::Crowd { clients } => {
-            alone(|bench, adit| crowd::throng(bench, "crowd", adit, &Program::Stock, clients))
-        }
+        Verb::ManyClients { clients } => alone(|env, adit| {
+            many_clients::simultaneous(env, "crowd", adit, &Program::OpenVpn, clients)
+        }),
         Verb::NftDiff { replay: Some(path), .. } => nft_diff(|| nftdiff::replay(&path)),
         Verb::NftDiff { seed, sets, packets, most, replay: None } => {
             let options = nftdiff::Options { seed, sets, frames: packets, most };
@@ -117,9 +117,9 @@ fn main() -> ExitCode {
                 Ok(())
             })
         }
-        Verb::Soak { clients, minutes } => alone(|bench, adit| {
+        Verb::Soak { clients, minutes } => alone(|env, adit| {
             let soak = Soak { clients, length: Duration::from_secs(minutes * 60) };
-            crowd::soak(bench, adit, &Program::Stock, soak)
+            many_clients::soak(env, adit, &Program::OpenVpn, soak)
         }),
     };
     outcome.unwrap_or_else(|failure| {
@@ -136,15 +136,15 @@ fn list() -> Result<ExitCode> {
 }
 
 fn run(arguments: &Run) -> Result<ExitCode> {
-    let world = match world::enter()? {
+    let sandbox = match sandbox::enter()? {
         Entered::Ended(code) => return Ok(code),
-        Entered::Inside(world) => world,
+        Entered::Inside(sandbox) => sandbox,
     };
     let started = Instant::now();
-    let pki = Pki::make(&world)?;
-    let bench = Bench { world, pki };
+    let pki = Pki::make(&sandbox)?;
+    let env = TestEnv { sandbox, pki };
     let wanted = |test: &Test| arguments.words.iter().all(|word| test.name.contains(word.as_str()));
-    let adit = if arguments.control { Program::Stock } else { Program::adit()? };
+    let adit = if arguments.control { Program::OpenVpn } else { Program::adit()? };
     let all = match arguments.long {
         true => scenario::long(&adit),
         false => tests(&adit, arguments.old, &arguments.roots)?,
@@ -153,15 +153,15 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     if arguments.control {
         // Those are about adit's own sentences.
         tests.retain(|test| {
-            !["fault/", "crowd/", "postgres/"].iter().any(|kind| test.name.starts_with(kind))
+            !["fault/", "many-clients/", "postgres/"].iter().any(|kind| test.name.starts_with(kind))
         });
     }
     if tests.is_empty() {
         return Err("no test has such a name: see adit-interop list".into());
     }
-    let cases: Vec<Case<'_>> = tests
+    let cases: Vec<Job<'_>> = tests
         .iter()
-        .map(|test| Case { name: &test.name, run: Box::new(|| (test.run)(&bench)) })
+        .map(|test| Job { name: &test.name, run: Box::new(|| (test.run)(&env)) })
         .collect();
     let tally = runner::run(&cases, arguments.jobs, runner::WALL_CLOCK, &report);
     println!("interop: {tally}, {} s", started.elapsed().as_secs());
@@ -169,18 +169,18 @@ fn run(arguments: &Run) -> Result<ExitCode> {
 }
 
 /// Runs one long test by itself.
-fn alone(test: impl Fn(&Bench, &Program) -> Result<String>) -> Result<ExitCode> {
-    let world = match world::enter()? {
+fn alone(test: impl Fn(&TestEnv, &Program) -> Result<String>) -> Result<ExitCode> {
+    let sandbox = match sandbox::enter()? {
         Entered::Ended(code) => return Ok(code),
-        Entered::Inside(world) => world,
+        Entered::Inside(sandbox) => sandbox,
     };
-    let pki = Pki::make(&world)?;
-    println!("{}", test(&Bench { world, pki }, &Program::adit()?)?);
+    let pki = Pki::make(&sandbox)?;
+    println!("{}", test(&TestEnv { sandbox, pki }, &Program::adit()?)?);
     Ok(ExitCode::SUCCESS)
 }
 
 fn nft_diff(work: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
-    match world::enter()? {
+    match sandbox::enter()? {
         Entered::Ended(code) => Ok(code),
         Entered::Inside(_) => work().map(|()| ExitCode::SUCCESS),
     }
@@ -203,17 +203,17 @@ fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     // If these fail, the test bed or the machine is at fault, not adit.
     for loss in [0, 2] {
-        let cell = Cell { loss, ..Cell::plain(Roles::StockBoth) };
-        tests.push(cell_test(cell.name(), cell, adit, &Program::Stock));
+        let case = Case { loss, ..Case::plain(Roles::OpenVpnBoth) };
+        tests.push(case_test(case.name(), case, adit, &Program::OpenVpn));
     }
-    for cell in matrix::pairwise() {
-        tests.push(cell_test(cell.name(), cell, adit, &Program::Stock));
+    for case in matrix::pairwise() {
+        tests.push(case_test(case.name(), case, adit, &Program::OpenVpn));
     }
     for mode in modes::pairwise() {
-        tests.push(mode_test(mode, adit, &Program::Stock));
+        tests.push(mode_test(mode, adit, &Program::OpenVpn));
     }
-    tests.extend(scenario::all(adit, &Program::Stock));
-    tests.push(crowd_test(adit));
+    tests.extend(scenario::all(adit, &Program::OpenVpn));
+    tests.push(many_clients_test(adit));
     if old != Old::Skip {
         for suite in SUITES {
             tests.extend(version_tests(suite, adit, old, roots)?);
@@ -235,10 +235,10 @@ fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) ->
         return Ok(Vec::new());
     };
     let mut tests = Vec::new();
-    for roles in [Roles::AditServes, Roles::StockServes] {
-        for cell in matrix::versions(roles) {
-            let name = format!("{}/{}", roles.name().replace("stock", suite), cell.what());
-            tests.push(cell_test(name, cell, adit, &program));
+    for roles in [Roles::AditServes, Roles::OpenVpnServes] {
+        for case in matrix::versions(roles) {
+            let name = format!("{}/{}", roles.name().replace("openvpn", suite), case.what());
+            tests.push(case_test(name, case, adit, &program));
         }
     }
     tests.extend(scenario::ever(adit, &program, suite));
@@ -246,11 +246,11 @@ fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) ->
     Ok(tests)
 }
 
-fn cell_test(name: String, cell: Cell, adit: &Program, stock: &Program) -> Test {
-    let (server, client) = cell::programs(cell.roles, adit, stock);
+fn case_test(name: String, case: Case, adit: &Program, openvpn: &Program) -> Test {
+    let (server, client) = case::programs(case.roles, adit, openvpn);
     let (server, client, unique) = (server.clone(), client.clone(), name.clone());
-    let run = move |bench: &Bench| {
-        let outcome = cell::run(bench, &unique, &cell, &server, &client)?;
+    let run = move |env: &TestEnv| {
+        let outcome = case::run(env, &unique, &case, &server, &client)?;
         let Outcome { rekeys, delivery: [up, down] } = outcome;
         let (received, sent) = (up.received + down.received, up.sent + down.sent);
         Ok(format!("{rekeys} rekeys, {received} of {sent} datagrams"))
@@ -258,21 +258,23 @@ fn cell_test(name: String, cell: Cell, adit: &Program, stock: &Program) -> Test 
     Test { name, run: Box::new(run) }
 }
 
-fn mode_test(mode: Mode, adit: &Program, stock: &Program) -> Test {
-    let (server, client) = cell::programs(mode.roles, adit, stock);
+fn mode_test(mode: Mode, adit: &Program, openvpn: &Program) -> Test {
+    let (server, client) = case::programs(mode.roles, adit, openvpn);
     let (server, client, name) = (server.clone(), client.clone(), mode.name());
     let unique = name.clone();
-    let run = move |bench: &Bench| modes::run(bench, &unique, &mode, &server, &client);
+    let run = move |env: &TestEnv| modes::run(env, &unique, &mode, &server, &client);
     Test { name, run: Box::new(run) }
 }
 
 /// Enough clients that transports mix; `adit-interop crowd` has more.
-const CROWD: usize = 16;
+const CLIENTS: usize = 16;
 
-fn crowd_test(adit: &Program) -> Test {
-    let (adit, name) = (adit.clone(), format!("crowd/{CROWD}-over-udp-and-tcp"));
+fn many_clients_test(adit: &Program) -> Test {
+    let (adit, name) = (adit.clone(), format!("many-clients/{CLIENTS}-over-udp-and-tcp"));
     let unique = name.clone();
-    let run = move |bench: &Bench| crowd::throng(bench, &unique, &adit, &Program::Stock, CROWD);
+    let run = move |env: &TestEnv| {
+        many_clients::simultaneous(env, &unique, &adit, &Program::OpenVpn, CLIENTS)
+    };
     Test { name, run: Box::new(run) }
 }
 

@@ -1,8 +1,8 @@
-//! What is combined with what: dimensions, which combinations make sense, and a set of cells in which every pair of
+//! What is combined with what: dimensions, which combinations make sense, and a set of cases in which every pair of
 //! values stands side by side at least once.
 
-use crate::covering;
-use crate::pki::Maker;
+use crate::pairwise;
+use crate::pki::PkiTool;
 
 /// Who runs which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,11 +10,11 @@ pub enum Roles {
     /// adit serves an openvpn client.
     AditServes,
     /// An openvpn server serves adit.
-    StockServes,
+    OpenVpnServes,
     /// adit at both ends.
     AditBoth,
     /// openvpn at both ends: what shows that the test bed itself is sound.
-    StockBoth,
+    OpenVpnBoth,
 }
 
 impl Roles {
@@ -22,10 +22,10 @@ impl Roles {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Roles::AditServes => "adit-serves-stock",
-            Roles::StockServes => "stock-serves-adit",
+            Roles::AditServes => "adit-serves-openvpn",
+            Roles::OpenVpnServes => "openvpn-serves-adit",
             Roles::AditBoth => "adit-serves-adit",
-            Roles::StockBoth => "stock-serves-stock",
+            Roles::OpenVpnBoth => "openvpn-serves-openvpn",
         }
     }
 }
@@ -56,7 +56,7 @@ pub enum Tls {
 
 /// One combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cell {
+pub struct Case {
     /// Who runs which program.
     pub roles: Roles,
     /// The control channel's wrapping.
@@ -69,13 +69,13 @@ pub struct Cell {
     pub outer_v6: bool,
     /// The client, not the server, begins the rekeys.
     pub client_rekeys: bool,
-    /// Loss on the cable in each direction, in percent.
+    /// Loss on the veth pair in each direction, in percent.
     pub loss: u32,
     /// Who made the certificates.
-    pub maker: Maker,
+    pub pki_tool: PkiTool,
 }
 
-const ROLES: [Roles; 3] = [Roles::AditServes, Roles::StockServes, Roles::AditBoth];
+const ROLES: [Roles; 3] = [Roles::AditServes, Roles::OpenVpnServes, Roles::AditBoth];
 const WRAPPINGS: [Wrapping; 5] = [
     Wrapping::None,
     Wrapping::TlsAuth,
@@ -86,17 +86,17 @@ const WRAPPINGS: [Wrapping; 5] = [
 const CIPHERS: [&str; 4] = ["AES-128-GCM", "AES-192-GCM", "AES-256-GCM", "CHACHA20-POLY1305"];
 const TLS: [Tls; 2] = [Tls::V13, Tls::V12];
 const LOSSES: [u32; 2] = [0, 2];
-const MAKERS: [Maker; 2] = [Maker::OpenSslEc, Maker::EasyRsa];
+const PKI_TOOLS: [PkiTool; 2] = [PkiTool::OpenSslEc, PkiTool::EasyRsa];
 
-/// How many values each dimension has, in the order of [`Cell`].
+/// How many values each dimension has, in the order of [`Case`].
 const SIZES: [usize; 8] =
-    [ROLES.len(), WRAPPINGS.len(), CIPHERS.len(), TLS.len(), 2, 2, LOSSES.len(), MAKERS.len()];
+    [ROLES.len(), WRAPPINGS.len(), CIPHERS.len(), TLS.len(), 2, 2, LOSSES.len(), PKI_TOOLS.len()];
 
-impl Cell {
+impl Case {
     fn of(
-        [roles, wrapping, cipher, tls, outer, rekeys, loss, maker]: [usize; SIZES.len()],
-    ) -> Cell {
-        Cell {
+        [roles, wrapping, cipher, tls, outer, rekeys, loss, pki_tool]: [usize; SIZES.len()],
+    ) -> Case {
+        Case {
             roles: ROLES[roles],
             wrapping: WRAPPINGS[wrapping],
             cipher: CIPHERS[cipher],
@@ -104,17 +104,17 @@ impl Cell {
             outer_v6: outer == 1,
             client_rekeys: rekeys == 1,
             loss: LOSSES[loss],
-            maker: MAKERS[maker],
+            pki_tool: PKI_TOOLS[pki_tool],
         }
     }
 
-    /// A plain cell with the given roles, to be varied.
+    /// A plain case with the given roles, to be varied.
     #[must_use]
-    pub fn plain(roles: Roles) -> Cell {
-        Cell { roles, wrapping: Wrapping::TlsCrypt, ..Cell::of([0, 0, 2, 0, 0, 0, 0, 0]) }
+    pub fn plain(roles: Roles) -> Case {
+        Case { roles, wrapping: Wrapping::TlsCrypt, ..Case::of([0, 0, 2, 0, 0, 0, 0, 0]) }
     }
 
-    /// The cell's name: what to type to run it alone.
+    /// The case's name: what to type to run it alone.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.roles.name(), self.what())
@@ -134,32 +134,32 @@ impl Cell {
         let tls = if self.tls == Tls::V12 { "tls1.2" } else { "tls1.3" };
         let outer = if self.outer_v6 { "udp6" } else { "udp4" };
         let rekeys = if self.client_rekeys { "client-rekeys" } else { "server-rekeys" };
-        let maker = if self.maker == Maker::EasyRsa { "easy-rsa" } else { "openssl-ec" };
+        let pki_tool = if self.pki_tool == PkiTool::EasyRsa { "easy-rsa" } else { "openssl-ec" };
         let loss = self.loss;
-        format!("{wrapping}/{cipher}/{tls}/{outer}/{rekeys}/{maker}/loss{loss}")
+        format!("{wrapping}/{cipher}/{tls}/{outer}/{rekeys}/{pki_tool}/loss{loss}")
     }
 }
 
-/// A small set of cells in which every pair of values of any two dimensions stands side by side.
+/// A small set of cases in which every pair of values of any two dimensions stands side by side.
 #[must_use]
-pub fn pairwise() -> Vec<Cell> {
-    let choices = covering::pairwise(&SIZES, |_| true).into_iter();
+pub fn pairwise() -> Vec<Case> {
+    let choices = pairwise::covering_array(&SIZES, |_| true).into_iter();
     choices
         .filter_map(|choice| <[usize; SIZES.len()]>::try_from(choice).ok())
-        .map(Cell::of)
+        .map(Case::of)
         .collect()
 }
 
-/// The cells for another version of openvpn, whose data keys may come from the older derivation: each wrapping, and
+/// The cases for another version of openvpn, whose data keys may come from the older derivation: each wrapping, and
 /// both TLS versions.
 #[must_use]
-pub fn versions(roles: Roles) -> Vec<Cell> {
-    let plain = Cell::plain(roles);
+pub fn versions(roles: Roles) -> Vec<Case> {
+    let plain = Case::plain(roles);
     vec![
-        Cell { wrapping: Wrapping::None, tls: Tls::V12, ..plain },
-        Cell { wrapping: Wrapping::TlsAuth, cipher: "AES-128-GCM", outer_v6: true, ..plain },
-        Cell { loss: 2, client_rekeys: true, ..plain },
-        Cell {
+        Case { wrapping: Wrapping::None, tls: Tls::V12, ..plain },
+        Case { wrapping: Wrapping::TlsAuth, cipher: "AES-128-GCM", outer_v6: true, ..plain },
+        Case { loss: 2, client_rekeys: true, ..plain },
+        Case {
             wrapping: Wrapping::TlsCryptV2,
             cipher: "CHACHA20-POLY1305",
             client_rekeys: true,
@@ -174,20 +174,20 @@ mod tests {
 
     #[test]
     fn every_pair_of_values_stands_in_some_cell() {
-        let cells = pairwise();
+        let cases = pairwise();
         for cipher in CIPHERS {
             for wrapping in WRAPPINGS {
-                assert!(cells.iter().any(|c| c.cipher == cipher && c.wrapping == wrapping));
+                assert!(cases.iter().any(|c| c.cipher == cipher && c.wrapping == wrapping));
             }
             for roles in ROLES {
-                assert!(cells.iter().any(|c| c.cipher == cipher && c.roles == roles));
+                assert!(cases.iter().any(|c| c.cipher == cipher && c.roles == roles));
             }
         }
         for roles in ROLES {
             for loss in LOSSES {
                 for tls in TLS {
-                    assert!(cells.iter().any(|c| c.roles == roles && c.loss == loss));
-                    assert!(cells.iter().any(|c| c.roles == roles && c.tls == tls));
+                    assert!(cases.iter().any(|c| c.roles == roles && c.loss == loss));
+                    assert!(cases.iter().any(|c| c.roles == roles && c.tls == tls));
                 }
             }
         }
@@ -195,11 +195,11 @@ mod tests {
 
     #[test]
     fn the_set_is_small_and_names_are_unique() {
-        let cells = pairwise();
-        assert!(cells.len() <= 24, "{} cells", cells.len());
-        let mut names: Vec<String> = cells.iter().map(Cell::name).collect();
+        let cases = pairwise();
+        assert!(cases.len() <= 24, "{} cases", cases.len());
+        let mut names: Vec<String> = cases.iter().map(Case::name).collect();
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), cells.len());
+        assert_eq!(names.len(), cases.len());
     }
 }

@@ -4,8 +4,8 @@
 
 mod run;
 
-use crate::covering;
 use crate::matrix::{Roles, Wrapping};
+use crate::pairwise;
 
 pub use run::run;
 
@@ -68,7 +68,7 @@ pub struct Mode {
     pub outer_v6: bool,
 }
 
-const ROLES: [Roles; 2] = [Roles::AditServes, Roles::StockServes];
+const ROLES: [Roles; 2] = [Roles::AditServes, Roles::OpenVpnServes];
 const TRANSPORTS: [Transport; 2] = [Transport::Udp, Transport::Tcp];
 const WRAPPINGS: [Wrapping; 4] =
     [Wrapping::None, Wrapping::TlsAuth, Wrapping::TlsCrypt, Wrapping::TlsCryptV2];
@@ -159,9 +159,9 @@ impl Device {
 /// A small set of modes in which every pair of values that exists stands side by side at least once.
 #[must_use]
 pub fn pairwise() -> Vec<Mode> {
-    let mode = |choice: &covering::Choice| <[usize; 7]>::try_from(&choice[..]).ok().map(Mode::of);
-    let exists = |choice: &covering::Choice| mode(choice).is_some_and(|mode| mode.exists());
-    covering::pairwise(&SIZES, exists).iter().filter_map(mode).collect()
+    let mode = |choice: &pairwise::Choice| <[usize; 7]>::try_from(&choice[..]).ok().map(Mode::of);
+    let exists = |choice: &pairwise::Choice| mode(choice).is_some_and(|mode| mode.exists());
+    pairwise::covering_array(&SIZES, exists).iter().filter_map(mode).collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::{Failure, Result};
 
 /// Cases that may run a second time: the name of a case, and what in it depends on the machine's other work.
 pub const WALL_CLOCK: &[(&str, &str)] = &[(
-    "crowd/16-over-udp-and-tcp",
+    "many-clients/16-over-udp-and-tcp",
     "compares percentiles of round trips that are measured one after the other",
 )];
 
@@ -21,7 +21,7 @@ pub const WALL_CLOCK: &[(&str, &str)] = &[(
 pub const MOST_RETRIES: usize = 2;
 
 /// One case of a run.
-pub struct Case<'a> {
+pub struct Job<'a> {
     /// Its name, which is unique.
     pub name: &'a str,
     /// The work. It returns a few words about what it saw.
@@ -88,12 +88,12 @@ impl fmt::Display for Tally {
 
 /// Runs all cases on `jobs` threads, then those of `wall_clock` that failed, one at a time. `report` hears of each attempt.
 pub fn run(
-    cases: &[Case<'_>],
+    cases: &[Job<'_>],
     jobs: usize,
     wall_clock: &[(&str, &str)],
     report: &(dyn Fn(&Ended<'_>) + Sync),
 ) -> Tally {
-    let queue: Mutex<VecDeque<&Case<'_>>> = Mutex::new(cases.iter().collect());
+    let queue: Mutex<VecDeque<&Job<'_>>> = Mutex::new(cases.iter().collect());
     let (tally, again) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
@@ -121,7 +121,7 @@ pub fn run(
     tally.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn attempt<'a>(case: &Case<'a>, attempt: Attempt, may_run_again: bool) -> Ended<'a> {
+fn attempt<'a>(case: &Job<'a>, attempt: Attempt, may_run_again: bool) -> Ended<'a> {
     let started = Instant::now();
     // A case that panics is a failed one, and the others go on.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&case.run))
@@ -148,12 +148,12 @@ mod tests {
     use super::*;
 
     /// A case that fails so many times and then passes.
-    fn fails<'a>(name: &'a str, times: u32, attempts: &'a AtomicU32) -> Case<'a> {
+    fn fails<'a>(name: &'a str, times: u32, attempts: &'a AtomicU32) -> Job<'a> {
         let run = move || match attempts.fetch_add(1, Ordering::SeqCst) {
             attempt if attempt < times => Err(Failure("late".to_owned())),
             _ => Ok(String::new()),
         };
-        Case { name, run: Box::new(run) }
+        Job { name, run: Box::new(run) }
     }
 
     const LISTED: &[(&str, &str)] = &[("a", "why"), ("b", "why"), ("c", "why")];
@@ -198,7 +198,7 @@ mod tests {
     fn more_than_two_second_attempts_fail_the_run_although_all_pass() {
         let attempts = [const { AtomicU32::new(0) }; 3];
         let names = ["a", "b", "c"];
-        let cases: Vec<Case<'_>> =
+        let cases: Vec<Job<'_>> =
             names.iter().zip(&attempts).map(|(name, attempts)| fails(name, 1, attempts)).collect();
         let tally = run(&cases, 1, LISTED, &|_| {});
         assert!(!tally.ok());
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_panic_is_a_failure_of_its_case_alone() {
         let attempts = AtomicU32::new(0);
-        let broken = Case { name: "broken", run: Box::new(|| panic!("out of order")) };
+        let broken = Job { name: "broken", run: Box::new(|| panic!("out of order")) };
         let tally = run(&[broken, fails("plain", 0, &attempts)], 1, LISTED, &|_| {});
         assert_eq!((tally.passed, tally.failed), (1, vec!["broken".to_owned()]));
     }

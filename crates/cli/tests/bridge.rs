@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, until};
+use world::{ADIT, TestProcess, until};
 
 #[test]
 fn a_settings_file_starts_a_bridge_that_says_how_it_is() {
@@ -36,7 +36,7 @@ fn a_settings_file_starts_a_bridge_that_says_how_it_is() {
         "--dir",
         "run",
     ];
-    let bridge = Running::program(&ns, "env", &line, dir.path(), "bridge.log");
+    let bridge = TestProcess::program(&ns, "env", &line, dir.path(), "bridge.log");
     assert!(told().starts_with("READY=1\n"), "{}", bridge.log());
     // As long as it lives it says so.
     for _ in 0..3 {

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, Server, answers, kill_with_helper, until};
+use world::{ADIT, Server, TestProcess, answers, kill_with_helper, until};
 
 /// Routes of a namespace's main table, as iproute2 prints them.
 fn routes(ns: &NetNs) -> String {
@@ -27,13 +27,13 @@ fn check(server: &Server, ns: &NetNs, profile: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(said).unwrap())
 }
 
-fn openvpn(server: &Server, ns: &NetNs, options: &[&str]) -> Running {
+fn openvpn(server: &Server, ns: &NetNs, options: &[&str]) -> TestProcess {
     let arguments = [&["openvpn", "--config", "ann.ovpn", "--dev", "tun7"], options].concat();
     world::start(ns, &arguments, server.dir.path(), "ann.log")
 }
 
 /// How often the log has a line.
-fn count(running: &Running, line: &str) -> usize {
+fn count(running: &TestProcess, line: &str) -> usize {
     running.log().matches(line).count()
 }
 
@@ -269,7 +269,7 @@ fn route_metric_is_the_metric_of_the_kernels_routes() {
     let text = fs::read_to_string(&profile).unwrap();
     fs::write(&profile, text.replace("client\n", &format!("client\n{more}"))).unwrap();
     let _running = server.run();
-    let starts: [&dyn Fn() -> Running; 2] =
+    let starts: [&dyn Fn() -> TestProcess; 2] =
         [&|| server.connect(&ns, "ann"), &|| openvpn(&server, &ns, &[])];
     for start in starts {
         let mut client = start();

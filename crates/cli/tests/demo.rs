@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use adit_testbed::running::until;
+use adit_testbed::test_process::until;
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 

@@ -12,7 +12,7 @@ use adit_linux::netns::NetNs;
 use world::rights::{
     assert_all_without_rights, assert_helper, assert_without_rights, can_read, status,
 };
-use world::{Running, Server, alive, answers, helper_of, kill_with_helper, until};
+use world::{Server, TestProcess, alive, answers, helper_of, kill_with_helper, until};
 
 fn kill(pids: &[u32]) {
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
@@ -31,7 +31,7 @@ fn routes(ns: &NetNs) -> String {
 }
 
 /// Connects a client, and waits until its tunnel carries everything.
-fn connected(server: &Server, ns: &NetNs) -> Running {
+fn connected(server: &Server, ns: &NetNs) -> TestProcess {
     // The log goes on where that of a former client ended, and routes may be left of it.
     let log = server.dir.path().join("laptop.log");
     let count =
@@ -120,7 +120,7 @@ fn a_serving_process_cannot_read_the_authoritys_key() {
 }
 
 /// A server of `adit openvpn` with the keys of a managed one, in folders that are root's alone.
-fn openvpn_server(server: &Server, more: &str) -> Running {
+fn openvpn_server(server: &Server, more: &str) -> TestProcess {
     let config = format!(
         "dev tun\nserver 10.73.0.0 255.255.255.0\ntopology subnet\nkeepalive 1 5\nport 1194\n\
          proto udp6\nca vpn/data/pki/ca.crt\ncert vpn/data/pki/server.pem\nkey vpn/data/pki/server.pem\n\
@@ -230,7 +230,7 @@ fn the_configurations_user_and_a_configuration_from_a_pipe_are_taken() {
     assert_eq!(running.end(), Some(0));
 
     fs::remove_file(dir.join("server.txt")).unwrap();
-    let mut piped = Running::program(
+    let mut piped = TestProcess::program(
         &server.ns,
         "bash",
         &["-c", &format!("exec {} openvpn --config <(cat server.conf)", world::ADIT)],

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use adit_testbed::wait::Moment;
+use adit_testbed::wait::ScaledInstant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,9 +28,9 @@ fn run(dir: &Path, line: &str) -> (i32, String) {
 }
 
 /// Ended with the test.
-struct Running(Child);
+struct TestProcess(Child);
 
-impl Drop for Running {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -88,7 +88,7 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
                 --cipher AES-256-CBC --auth SHA256 --writepid vpn.pid --verb 6 --log vpn.log --route-delay 3";
     let mut command = openvpn(dir.path(), line);
     command.env("NOTIFY_SOCKET", dir.path().join("notify")).stdout(Stdio::null());
-    let running = Running(command.spawn().unwrap());
+    let running = TestProcess(command.spawn().unwrap());
     let mut told = [0; 500];
     let len = manager.recv(&mut told).expect("READY=1 is told without a server");
     let told = String::from_utf8_lossy(&told[..len]).into_owned();
@@ -100,12 +100,12 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
 
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM).unwrap();
     let mut running = running;
-    let until = Moment::now() + PATIENCE;
+    let until = ScaledInstant::now() + PATIENCE;
     let status = loop {
         if let Some(status) = running.0.try_wait().unwrap() {
             break status;
         }
-        assert!(Moment::now() < until, "it does not end");
+        assert!(ScaledInstant::now() < until, "it does not end");
         std::thread::sleep(Duration::from_millis(20));
     };
     let log = fs::read_to_string(dir.path().join("vpn.log")).unwrap();

@@ -5,7 +5,7 @@ mod world;
 use std::fs;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, Server, alive, answers, helper_of, until};
+use world::{ADIT, Server, TestProcess, alive, answers, helper_of, until};
 
 /// Runs `adit LINE` in a namespace; exit code and everything printed.
 fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {
@@ -83,7 +83,7 @@ fn a_check_against_openvpns_server_stops_before_it_replaces_a_session() {
         );
     fs::write(server.dir.path().join("stock.conf"), config).unwrap();
     let args = ["--config", "stock.conf"];
-    let stock = Running::program(&server.ns, "openvpn", &args, server.dir.path(), "stock.log");
+    let stock = TestProcess::program(&server.ns, "openvpn", &args, server.dir.path(), "stock.log");
     until("openvpn serves", || stock.log().contains("Initialization Sequence Completed"));
     let client = server.connect(&ns, "ann");
     until("the tunnel is up", || client.log().contains("connected: 10.75.0."));
@@ -318,7 +318,7 @@ fn each_step_of_verb_says_more_than_the_one_below() {
             ["openvpn", "--config", "ann.ovpn", "--dev", "tun7", "--verb", number.as_str()];
         let mut client = world::start(&ns, &arguments, server.dir.path(), &log);
         until("the tunnel is up", || client.log().contains("Initialization Sequence Completed"));
-        let has = |client: &Running, line: &str| client.log().contains(line);
+        let has = |client: &TestProcess, line: &str| client.log().contains(line);
         let (wanted, more): (Vec<_>, Vec<_>) = STEPS.iter().partition(|(step, _)| *step <= verb);
         until("each line is there", || {
             answers(&ns, "10.73.0.1");

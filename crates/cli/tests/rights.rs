@@ -10,7 +10,7 @@ use std::process::Command;
 
 use adit_linux::netns::NetNs;
 use world::rights::{assert_all_without_rights, assert_helper, can_read, status, tasks};
-use world::{ADIT, Running, Server, address, alive, answers, helper_of, until};
+use world::{ADIT, Server, TestProcess, address, alive, answers, helper_of, until};
 
 /// A rule set that includes another file.
 fn write_rules(dir: &Path, verdict: &str) {
@@ -49,7 +49,7 @@ impl Bridged {
         address(host, "port", net);
     }
 
-    fn start(&self, more: &[&str]) -> Running {
+    fn start(&self, more: &[&str]) -> TestProcess {
         let line = ["bridge", "a", "b", "--rules", "rules.nft", "--dir", "run", "--workers", "2"];
         let line = [&line[..], more].concat();
         let running = world::start(&self.middle, &line, self.dir.path(), "bridge.log");
@@ -264,7 +264,7 @@ fn machine(ns: &NetNs) -> String {
 /// has one right, and changes nothing.
 fn checks_with_net_admin_alone(
     server: &Server,
-    running: &mut Running,
+    running: &mut TestProcess,
     ns: &NetNs,
     [profile, log]: [&str; 2],
 ) {
@@ -333,16 +333,16 @@ fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing()
 }
 
 /// A bridge of two TAPs, started by another program.
-fn started_by(program: &str, before: &[&str], more: &[&str]) -> (tempfile::TempDir, Running) {
+fn started_by(program: &str, before: &[&str], more: &[&str]) -> (tempfile::TempDir, TestProcess) {
     let dir = tempfile::tempdir().unwrap();
     let line = [ADIT, "bridge", "tap:a", "tap:b", "--relay", "--dir", "run"];
     let line = [before, &line[..], more].concat();
     let ns = NetNs::unnamed().unwrap();
-    let running = Running::program(&ns, program, &line, dir.path(), "bridge.log");
+    let running = TestProcess::program(&ns, program, &line, dir.path(), "bridge.log");
     (dir, running)
 }
 
-fn fails_with(running: &mut Running, words: &str) {
+fn fails_with(running: &mut TestProcess, words: &str) {
     until("it ends", || running.child.try_wait().unwrap().is_some());
     assert_ne!(running.child.wait().unwrap().code(), Some(0), "{}", running.log());
     assert!(running.log().contains(words), "{}", running.log());
@@ -405,7 +405,7 @@ fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so()
          mount -o remount,noexec noexec; cat laptop.ovpn > pipe; echo pid=$!; wait $!"
     );
     let arguments = ["--mount", "sh", "-c", &script];
-    let running = Running::program(&ns, "unshare", &arguments, dir, "laptop.log");
+    let running = TestProcess::program(&ns, "unshare", &arguments, dir, "laptop.log");
     server.await_connected(&["laptop"]);
     until("the tunnel carries", || answers(&ns, "10.73.0.1"));
     let log = running.log();

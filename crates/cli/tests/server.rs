@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, Server, address, answers, kill_with_helper, until};
+use world::{ADIT, Server, TestProcess, address, answers, kill_with_helper, until};
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
@@ -300,7 +300,7 @@ fn an_openvpn_client_connects_with_the_same_profile() {
     let _running = server.run();
     let ns = server.client("stock", "");
     let arguments = ["--config", "stock.ovpn", "--dev", "vpn0", "--dev-type", "tun"];
-    let client = Running::program(&ns, "openvpn", &arguments, server.dir.path(), "stock.log");
+    let client = TestProcess::program(&ns, "openvpn", &arguments, server.dir.path(), "stock.log");
     until("stock is up", || client.log().contains("Initialization Sequence Completed"));
     assert!(answers(&ns, "10.73.0.1") && answers(&ns, "fd73::1"), "{}", client.log());
     let (revoked, said) = server.adit("server client revoke stock");

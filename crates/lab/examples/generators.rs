@@ -1,4 +1,4 @@
-//! What the traffic generators manage on a bare cable, beside iperf3: the ceiling of everything that the lab measures.
+//! What the traffic generators manage on a bare veth pair, beside iperf3: the ceiling of everything that the lab measures.
 //!
 //!     sudo cargo run --release -p adit-lab --example generators
 
@@ -11,7 +11,7 @@ use adit_lab::work::{
 };
 use adit_testbed::failure::Result;
 use adit_testbed::net::{End, Pair};
-use adit_testbed::world::{Entered, enter};
+use adit_testbed::sandbox::{Entered, enter};
 
 const WINDOW: Window = Window { warmup: Duration::from_secs(1), length: Duration::from_secs(2) };
 

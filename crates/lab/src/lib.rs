@@ -3,10 +3,10 @@
 //! A [`record::Record`] is what one trial leaves behind; [`metric`] names its figures; [`subject`] is what is measured.
 #![forbid(unsafe_code)]
 
-pub mod bed;
 pub mod bench;
 pub mod compare;
 pub mod copy;
+pub mod handshake_load;
 pub mod hostile;
 pub mod measure;
 pub mod metric;
@@ -20,7 +20,7 @@ pub mod rows;
 pub mod run;
 pub mod scenario;
 pub mod stats;
-pub mod storm;
 pub mod subject;
 pub mod table;
+pub mod testbed;
 pub mod work;

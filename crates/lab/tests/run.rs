@@ -95,7 +95,7 @@ fn a_killed_run_leaves_nothing_behind_and_can_be_resumed() {
     let done = finish(lab(dir.path(), &["run", "--resume", "out"]));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(lines(dir.path()).len(), 15, "each trial has one line");
-    let own = format!("adit-world-{killed}-");
+    let own = format!("adit-sandbox-{killed}-");
     let mut left = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
     assert!(!left.any(|entry| entry.file_name().to_string_lossy().starts_with(&own)));
 }

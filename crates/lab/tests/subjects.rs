@@ -1,15 +1,15 @@
 //! Every subject that is installed here comes up on a pair and on a star, and carries a ping each way.
 //!
-//! An own main function: the private world is this program started again, which the usual harness would not survive.
+//! An own main function: the sandbox is this program started again, which the usual harness would not survive.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adit_lab::bed::{Bed, LinkMode};
-use adit_lab::subject::{Kit, Subject, TunnelSpec, check, prepare};
+use adit_lab::subject::{Subject, Toolchain, TunnelSpec, check, prepare};
+use adit_lab::testbed::{LinkMode, Testbed};
 use adit_sim::Impairment;
 use adit_testbed::failure::{Context, Failure, Result};
-use adit_testbed::world::{self, Entered, World};
+use adit_testbed::sandbox::{self, Entered, Sandbox};
 
 const SUBJECTS: [Subject; 13] = [
     Subject::Bare,
@@ -34,10 +34,11 @@ fn main() -> ExitCode {
     }
     let subjects = subjects();
     // Outside of the world there may be a network, which a build needs.
-    let done = prepare(&subjects).and_then(|_| world::enter()).and_then(|entered| match entered {
-        Entered::Ended(code) => Ok(code),
-        Entered::Inside(world) => run(&world, &subjects).map(|()| ExitCode::SUCCESS),
-    });
+    let done =
+        prepare(&subjects).and_then(|_| sandbox::enter()).and_then(|entered| match entered {
+            Entered::Ended(code) => Ok(code),
+            Entered::Inside(sandbox) => run(&sandbox, &subjects).map(|()| ExitCode::SUCCESS),
+        });
     match done {
         Ok(code) => code,
         Err(failure) => {
@@ -56,11 +57,11 @@ fn subjects() -> Vec<Subject> {
 
 /// Arguments narrow it down to the cases whose names hold one of them. `star100` takes long and is run only when named:
 /// `cargo test -p adit-lab --test subjects -- adit/star100`.
-fn run(world: &World, subjects: &[Subject]) -> Result<()> {
-    let kit = Kit::new(world, subjects)?;
-    refuses(&kit)?;
+fn run(sandbox: &Sandbox, subjects: &[Subject]) -> Result<()> {
+    let toolchain = Toolchain::new(sandbox, subjects)?;
+    refuses(&toolchain)?;
     for subject in subjects {
-        match kit.available(subject) {
+        match toolchain.available(subject) {
             Ok(version) => println!("{subject}: {version}"),
             Err(why) => adit_testbed::skip::skip(&subject.to_string(), &why.to_string()),
         }
@@ -72,12 +73,12 @@ fn run(world: &World, subjects: &[Subject]) -> Result<()> {
         let places = PLACES.map(|place| {
             let cases: Vec<(String, &Subject)> = subjects
                 .iter()
-                .filter(|subject| kit.available(subject).is_ok())
+                .filter(|subject| toolchain.available(subject).is_ok())
                 .map(|subject| (format!("{subject}/{}", place.name), subject))
                 .filter(|(name, _)| named(name) || wanted.is_empty() && place.name != "star100")
                 .collect();
-            let kit = &kit;
-            scope.spawn(move || place.run(kit, &cases))
+            let toolchain = &toolchain;
+            scope.spawn(move || place.run(toolchain, &cases))
         });
         places.into_iter().try_for_each(|place| {
             place.join().unwrap_or_else(|_| Err("a place's thread panicked".into()))
@@ -85,10 +86,10 @@ fn run(world: &World, subjects: &[Subject]) -> Result<()> {
     })
 }
 
-/// A bed and how the tunnels on it are to be.
+/// A testbed and how the tunnels on it are to be.
 struct Place {
     name: &'static str,
-    bed: Kind,
+    testbed: Kind,
     outer_v6: bool,
     inner_mtu: Option<u32>,
 }
@@ -100,35 +101,35 @@ enum Kind {
 }
 
 const PLACES: [Place; 6] = [
-    Place { name: "pair", bed: Kind::Pair, outer_v6: false, inner_mtu: None },
-    Place { name: "line", bed: Kind::Line, outer_v6: false, inner_mtu: None },
-    Place { name: "star", bed: Kind::Star(3), outer_v6: false, inner_mtu: None },
-    Place { name: "star6", bed: Kind::Star(3), outer_v6: true, inner_mtu: None },
-    Place { name: "large", bed: Kind::Pair, outer_v6: false, inner_mtu: Some(8900) },
-    Place { name: "star100", bed: Kind::Star(100), outer_v6: false, inner_mtu: None },
+    Place { name: "pair", testbed: Kind::Pair, outer_v6: false, inner_mtu: None },
+    Place { name: "line", testbed: Kind::Line, outer_v6: false, inner_mtu: None },
+    Place { name: "star", testbed: Kind::Star(3), outer_v6: false, inner_mtu: None },
+    Place { name: "star6", testbed: Kind::Star(3), outer_v6: true, inner_mtu: None },
+    Place { name: "large", testbed: Kind::Pair, outer_v6: false, inner_mtu: Some(8900) },
+    Place { name: "star100", testbed: Kind::Star(100), outer_v6: false, inner_mtu: None },
 ];
 
 impl Place {
-    fn run(&self, kit: &Kit, cases: &[(String, &Subject)]) -> Result<()> {
+    fn run(&self, toolchain: &Toolchain, cases: &[(String, &Subject)]) -> Result<()> {
         if cases.is_empty() {
             return Ok(());
         }
-        let bed = match self.bed {
-            Kind::Pair => Bed::pair(LinkMode::Offload),
-            Kind::Line => Bed::line([Impairment::default(), Impairment::default()], 1),
-            Kind::Star(clients) => Bed::star(clients, LinkMode::Wire),
+        let testbed = match self.testbed {
+            Kind::Pair => Testbed::pair(LinkMode::Offload),
+            Kind::Line => Testbed::line([Impairment::default(), Impairment::default()], 1),
+            Kind::Star(clients) => Testbed::star(clients, LinkMode::Wire),
         }
         .context(self.name)?;
         let (outer_v6, inner_mtu) = (self.outer_v6, self.inner_mtu);
         let spec = TunnelSpec { outer_v6, inner_mtu, ..TunnelSpec::default() };
         for (name, subject) in cases {
             let begun = Instant::now();
-            check(kit, &bed, subject, &spec).context(name)?;
+            check(toolchain, &testbed, subject, &spec).context(name)?;
             println!("{name}: ok, {:.1} s", begun.elapsed().as_secs_f32());
         }
         let unknown = TunnelSpec { cipher: "NO-SUCH-CIPHER".to_owned(), ..TunnelSpec::default() };
         for (name, subject) in cases.iter().filter(|(_, subject)| chooses_cipher(subject)) {
-            let refused = check(kit, &bed, subject, &unknown).err();
+            let refused = check(toolchain, &testbed, subject, &unknown).err();
             let why =
                 refused.context(format!("{name} came up with a cipher that does not exist"))?;
             if !why.0.contains("NO-SUCH-CIPHER") {
@@ -144,8 +145,8 @@ fn chooses_cipher(subject: &Subject) -> bool {
 }
 
 /// What cannot be measured is said by name, and starting it fails.
-fn refuses(kit: &Kit) -> Result<()> {
+fn refuses(toolchain: &Toolchain) -> Result<()> {
     let unknown = Subject::Adit(Some("no-such-revision".into()));
-    kit.available(&unknown).err().context("an unknown revision is said to be available")?;
+    toolchain.available(&unknown).err().context("an unknown revision is said to be available")?;
     Ok(())
 }

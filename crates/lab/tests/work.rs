@@ -1,4 +1,4 @@
-//! The traffic generators between two namespaces joined by a plain cable.
+//! The traffic generators between two namespaces joined by a plain veth pair.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use adit_lab::work::{
     tcp_bulk, udp_open_loop, udp_search, unreachable,
 };
 use adit_testbed::failure::{Result, ensure};
-use adit_testbed::net::{CABLE, End, Namespace, Pair};
-use adit_testbed::world::{Entered, enter};
+use adit_testbed::net::{End, Namespace, Pair, VETH};
+use adit_testbed::sandbox::{Entered, enter};
 
 type Check = fn(&Pair) -> Result<()>;
 
@@ -205,7 +205,7 @@ fn a_search_finds_a_limited_rate(pair: &Pair) -> Result<()> {
     nft(&["add", "table", "inet", "limited"])?;
     nft(&["add", "chain", "inet", "limited", "input", "{ type filter hook input priority 0 ; }"])?;
     let rule = format!(
-        "iifname {CABLE} meta l4proto udp limit rate over {LIMITED}/second burst 500 packets drop"
+        "iifname {VETH} meta l4proto udp limit rate over {LIMITED}/second burst 500 packets drop"
     );
     nft(&["add", "rule", "inet", "limited", "input", &rule])?;
     let (routes, _) = routes(pair, 2, false);
@@ -218,13 +218,13 @@ fn a_search_finds_a_limited_rate(pair: &Pair) -> Result<()> {
     ensure(factor > lowest && factor < 1.5 && found.mbps > 0.0, || format!("{found:?}"))
 }
 
-/// Lets hosts do this to what comes over the cable, until the table is deleted.
+/// Lets hosts do this to what comes over the veth pair, until the table is deleted.
 fn obstruct(hosts: &[&Namespace], verdict: &str) -> Result<()> {
     for host in hosts {
         host.run("nft", &["add", "table", "inet", "dead"])?;
         let chain = "{ type filter hook input priority 0 ; }";
         host.run("nft", &["add", "chain", "inet", "dead", "input", chain])?;
-        let rule = format!("iifname {CABLE} {verdict}");
+        let rule = format!("iifname {VETH} {verdict}");
         host.run("nft", &["add", "rule", "inet", "dead", "input", &rule])?;
     }
     Ok(())

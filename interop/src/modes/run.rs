@@ -6,15 +6,18 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{Credentials, Data, Device, Mode, Transport};
-use crate::cell::{Bench, Configs, FAREWELL, Inner, READY, SETUP, dial, inner_on, rekeys, serve};
+use crate::case::{
+    Configs, EXIT_NOTICES, InnerAddrs, READY, SETUP_LIMIT, TestEnv, dial, inner_addrs_on, rekeys,
+    serve,
+};
 use crate::failure::{Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{End, Pair};
 use crate::peer::Program;
-use crate::pki::{Maker, Pki};
+use crate::pki::{Pki, PkiTool};
 use crate::process::{Daemon, run as run_program};
 use crate::traffic::{Stream, ping, tcp};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// How long traffic may stand still after a move or a death. A datagram's end is noticed by silence ([`KEEPALIVE`]),
 /// after which openvpn waits for up to a few seconds before it dials.
@@ -25,7 +28,7 @@ const SERVER_V4: &str = "10.88.0.1";
 const CLIENT_V4: &str = "10.88.0.2";
 
 /// Both ends and what is needed to start them again.
-struct Stage<'a> {
+struct Ends<'a> {
     mode: &'a Mode,
     folder: &'a Path,
     configs: Configs,
@@ -33,7 +36,7 @@ struct Stage<'a> {
     pair: Pair,
     server: Daemon,
     client: Daemon,
-    inner: [Inner; 2],
+    inner: [InnerAddrs; 2],
 }
 
 /// Runs one mode; `name` is that of the test, and unique.
@@ -41,45 +44,46 @@ struct Stage<'a> {
 /// # Errors
 /// Anything that did not go as it should, with the logs that tell why.
 pub fn run(
-    bench: &Bench,
+    env: &TestEnv,
     name: &str,
     mode: &Mode,
     server: &Program,
     client: &Program,
 ) -> Result<String> {
-    let folder = bench.world.folder(&name.replace('/', "_"))?;
-    let mut stage = Stage::start(bench, &folder, mode, [server, client])?;
-    let told = stage.live().map_err(|failure| {
-        format!("{failure}\n{}\n{}", stage.server.failure(""), stage.client.failure(""))
+    let folder = env.sandbox.folder(&name.replace('/', "_"))?;
+    let mut ends = Ends::start(env, &folder, mode, [server, client])?;
+    let told = ends.live().map_err(|failure| {
+        format!("{failure}\n{}\n{}", ends.server.failure(""), ends.client.failure(""))
     })?;
-    stage.part()?;
+    ends.part()?;
     Ok(told)
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Ends<'a> {
     fn start(
-        bench: &Bench,
+        env: &TestEnv,
         folder: &'a Path,
         mode: &'a Mode,
         programs: [&'a Program; 2],
-    ) -> Result<Stage<'a>> {
-        let configs = configs(&bench.pki, mode, programs)?;
+    ) -> Result<Ends<'a>> {
+        let configs = configs(&env.pki, mode, programs)?;
         let pair = Pair::new()?;
         let mut server = serve(&pair, folder, &configs, programs[0])?;
         if mode.credentials == Credentials::StaticKey {
             // Ready only when the other end has spoken: its socket is what can be waited for.
             std::thread::sleep(Duration::from_secs(1));
         } else {
-            server.wait_for(READY, SETUP)?;
+            server.wait_for(READY, SETUP_LIMIT)?;
         }
         let mut client = dial(&pair, folder, &configs, programs[1])?;
-        if let Err(failure) = client.wait_for(READY, SETUP) {
+        if let Err(failure) = client.wait_for(READY, SETUP_LIMIT) {
             return Err(format!("{failure}\n{}", server.failure("meanwhile")).into());
         }
-        server.wait_for(READY, SETUP)?;
+        server.wait_for(READY, SETUP_LIMIT)?;
         let device = format!("{}0", mode.device.name());
-        let inner = [inner_on(&pair.server, &device)?, inner_on(&pair.client, &device)?];
-        Ok(Stage { mode, folder, configs, programs, pair, server, client, inner })
+        let inner =
+            [inner_addrs_on(&pair.server, &device)?, inner_addrs_on(&pair.client, &device)?];
+        Ok(Ends { mode, folder, configs, programs, pair, server, client, inner })
     }
 
     /// Everything that happens to a tunnel between its beginning and its end.
@@ -124,10 +128,10 @@ impl<'a> Stage<'a> {
     /// Waits for a rekey under traffic; nothing may be missing, changed or doubled.
     fn rekey(&mut self) -> Result<String> {
         let up = Stream::start(&self.pair.client, &self.pair.server, self.inner[0].v4, 1300)?;
-        let end = Moment::now() + Duration::from_secs(40);
+        let end = ScaledInstant::now() + Duration::from_secs(40);
         let before = rekeys(&self.client).min(rekeys(&self.server));
         while rekeys(&self.client).min(rekeys(&self.server)) <= before {
-            ensure(Moment::now() < end, || "no rekey".to_owned())?;
+            ensure(ScaledInstant::now() < end, || "no rekey".to_owned())?;
             std::thread::sleep(Duration::from_millis(100));
         }
         // The initiator keeps sending under the old key for a while: its switch is part of the test.
@@ -148,7 +152,7 @@ impl<'a> Stage<'a> {
         self.client.signal(Signal::SIGKILL)?;
         self.client.wait_exit(Duration::from_secs(5))?;
         self.client = dial(&self.pair, self.folder, &self.configs, self.programs[1])?;
-        self.client.wait_for(READY, SETUP)?;
+        self.client.wait_for(READY, SETUP_LIMIT)?;
         self.wait_for_ping()
     }
 
@@ -165,7 +169,7 @@ impl<'a> Stage<'a> {
     }
 
     fn wait_for_ping(&self) -> Result<Duration> {
-        let (begin, address) = (Moment::now(), self.inner[0].v4);
+        let (begin, address) = (ScaledInstant::now(), self.inner[0].v4);
         while ping(&self.pair.client, address, 56, 1)? == 0 {
             ensure(begin.elapsed() < RECOVERY, || format!("{address} does not answer any more"))?;
         }
@@ -177,7 +181,7 @@ impl<'a> Stage<'a> {
         self.client.signal(Signal::SIGTERM)?;
         if self.mode.transport == Transport::Udp && self.mode.credentials != Credentials::StaticKey
         {
-            self.server.wait_for_any(FAREWELL, Duration::from_secs(5))?;
+            self.server.wait_for_any(EXIT_NOTICES, Duration::from_secs(5))?;
         }
         let status = self.client.wait_exit(Duration::from_secs(10))?;
         ensure(status.success(), || self.client.failure(&format!("ended with {status}")).0)?;
@@ -214,7 +218,7 @@ fn configs(pki: &Pki, mode: &Mode, programs: [&Program; 2]) -> Result<Configs> {
 }
 
 fn static_key(configs: &mut Configs, pki: &Pki, device: Device) {
-    let key = pki.wrap("static.key");
+    let key = pki.wrapping_key("static.key");
     configs.server(&format!("secret {} 0\nfloat", key.display()));
     configs.client(&format!("secret {} 1\n{KEEPALIVE}", key.display()));
     configs.both(&format!("cipher {}", Data::Cbc.cipher()));
@@ -242,7 +246,7 @@ fn tls(configs: &mut Configs, pki: &Pki, mode: &Mode) -> Result<()> {
         },
     );
     configs.both(&format!("data-ciphers {}", mode.data.cipher()));
-    let path = |name: &str| pki.file(Maker::OpenSslEc, name).display().to_string();
+    let path = |name: &str| pki.file(PkiTool::OpenSslEc, name).display().to_string();
     for (end, name, other) in [(End::Server, "server", "client"), (End::Client, "client", "server")]
     {
         let trust = if mode.credentials == Credentials::Fingerprint {

@@ -15,7 +15,7 @@ use super::compare::Case;
 use super::frame::Side;
 use super::seen;
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::process::feed;
+use crate::process::run_with_input;
 
 /// Connections are tracked and fragments put together whatever the rules, as adit does; counts what came to be judged.
 const BED: &str = "table inet bed {
@@ -132,7 +132,7 @@ impl Kernel {
         for (family, lines) in batches {
             let mut command = namespace.command("ip")?;
             command.args([family, "-batch", "-"]);
-            feed(command, lines)?;
+            run_with_input(command, lines)?;
         }
         let kernel = Kernel { mode, namespace, taps };
         if mode == Mode::Route {
@@ -149,7 +149,7 @@ impl Kernel {
     pub fn load(&self, rules: &str) -> std::result::Result<(), String> {
         let mut command = self.namespace.command("nft").map_err(|error| error.to_string())?;
         command.args(["-f", "-"]);
-        feed(command, rules).map(drop).map_err(|failure| failure.0)
+        run_with_input(command, rules).map(drop).map_err(|failure| failure.0)
     }
 
     /// Sends a frame through and says what came of it.
@@ -225,7 +225,7 @@ impl Kernel {
     fn list(&self) -> Result<String> {
         let mut command = self.namespace.command("nft")?;
         command.args(["list", "ruleset"]);
-        feed(command, "")
+        run_with_input(command, "")
     }
 
     fn tap(&self, side: Side) -> &TunQueue {

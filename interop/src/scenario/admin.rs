@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::{Stage, ping_until};
-use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of, serve};
+use super::{Scenario, ping_until};
+use crate::case::{Configs, HANDSHAKE, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star};
 use crate::peer::Program;
 use crate::process::{Daemon, run};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 const SOON: Duration = Duration::from_secs(10);
 
 /// Configs of a server with files for single clients, and their directory.
-fn with_files(stage: &Stage<'_>) -> Result<(Configs, std::path::PathBuf)> {
-    let folder = stage.folder().join("ccd");
+fn with_files(scenario: &Scenario<'_>) -> Result<(Configs, std::path::PathBuf)> {
+    let folder = scenario.folder().join("ccd");
     fs::create_dir_all(&folder)?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     configs.server(&format!("client-config-dir {}", folder.display()));
     Ok((configs, folder))
 }
@@ -31,7 +31,7 @@ fn routes(namespace: &Namespace) -> Result<String> {
 }
 
 fn has_address(namespace: &Namespace, address: &str) -> Result<()> {
-    let inner = inner_of(namespace)?;
+    let inner = inner_addrs(namespace)?;
     ensure(inner.v4.to_string() == address, || format!("{address} was expected: {inner:?}"))
 }
 
@@ -40,8 +40,8 @@ fn ip(text: &str) -> Result<IpAddr> {
 }
 
 /// A fixed address, a network behind the client, routes of its own; each reaches the other's side.
-pub(super) fn fixed_address_and_network(stage: &Stage<'_>) -> Result<String> {
-    let (mut configs, folder) = with_files(stage)?;
+pub(super) fn fixed_address_and_network(scenario: &Scenario<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(scenario)?;
     configs.server("route 10.50.1.0 255.255.255.0\nroute-ipv6 fd50::/64");
     // All get it but the one that has it.
     configs.server("push \"route 10.50.1.0 255.255.255.0\"");
@@ -52,9 +52,9 @@ pub(super) fn fixed_address_and_network(stage: &Stage<'_>) -> Result<String> {
         "ifconfig-push 10.88.0.77 255.255.255.0\nifconfig-ipv6-push fd88::77/64\n\
          iroute 10.50.1.0 255.255.255.0\niroute-ipv6 fd50::/64\npush \"route 10.60.0.0 255.255.0.0\"\n",
     )?;
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     has_address(&tunnel.pair.client, "10.88.0.77")?;
-    let inner = inner_of(&tunnel.pair.client)?;
+    let inner = inner_addrs(&tunnel.pair.client)?;
     ensure(inner.v6 == Some(ip("fd88::77")?), || format!("{inner:?}"))?;
     let known = routes(&tunnel.pair.client)?;
     ensure(known.contains("10.60.0.0/16"), || {
@@ -76,8 +76,8 @@ pub(super) fn fixed_address_and_network(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// `push-reset` leaves nothing of what all get, `push-remove` what begins so.
-pub(super) fn push_reset_and_remove(stage: &Stage<'_>) -> Result<String> {
-    let (mut configs, folder) = with_files(stage)?;
+pub(super) fn push_reset_and_remove(scenario: &Scenario<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(scenario)?;
     configs.server("push \"route 10.61.0.0 255.255.0.0\"\npush \"route 10.62.0.0 255.255.0.0\"");
     let file = folder.join("client");
     // openvpn loses the topology by a reset, so its manual says; a file that resets writes it again.
@@ -86,7 +86,7 @@ pub(super) fn push_reset_and_remove(stage: &Stage<'_>) -> Result<String> {
         "push-reset\npush \"topology subnet\"\npush \"route-gateway 10.88.0.1\"\n\
          push \"route 10.63.0.0 255.255.0.0\"\n",
     )?;
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
     let expect = |namespace: &Namespace, yes: &[&str], no: &[&str]| -> Result<()> {
         let known = routes(namespace)?;
@@ -97,63 +97,65 @@ pub(super) fn push_reset_and_remove(stage: &Stage<'_>) -> Result<String> {
     fs::write(&file, "push-remove \"route 10.61\"\n")?;
     tunnel.client.stop()?;
     // The file is read for each connection.
-    tunnel.client = dial(&tunnel.pair, stage.folder(), &configs, stage.client)?;
-    tunnel.client.wait_for(READY, SETUP)?;
+    tunnel.client = dial(&tunnel.pair, scenario.folder(), &configs, scenario.client)?;
+    tunnel.client.wait_for(READY, SETUP_LIMIT)?;
     expect(&tunnel.pair.client, &["10.62.0.0/16"], &["10.61.0.0/16", "10.63.0.0/16"])?;
     ping_until(&tunnel.pair.client, tunnel.server_inner.v4, SOON)?;
     Ok(String::new())
 }
 
 /// A file that says `disable`, then one that does not.
-pub(super) fn disabled(stage: &Stage<'_>) -> Result<String> {
-    let (configs, folder) = with_files(stage)?;
+pub(super) fn disabled(scenario: &Scenario<'_>) -> Result<String> {
+    let (configs, folder) = with_files(scenario)?;
     fs::write(folder.join("client"), "disable\n")?;
-    refused_then_let_in(stage, &configs, || Ok(fs::write(folder.join("client"), "# enabled\n")?))
+    refused_then_let_in(scenario, &configs, || Ok(fs::write(folder.join("client"), "# enabled\n")?))
 }
 
 /// `ccd-exclusive` without a file of the client's own, though there is one for all; then with one.
-pub(super) fn exclusive(stage: &Stage<'_>) -> Result<String> {
-    let (mut configs, folder) = with_files(stage)?;
+pub(super) fn exclusive(scenario: &Scenario<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(scenario)?;
     configs.server("ccd-exclusive");
     fs::write(folder.join("DEFAULT"), "# for all\n")?;
-    refused_then_let_in(stage, &configs, || Ok(fs::write(folder.join("client"), "")?))
+    refused_then_let_in(scenario, &configs, || Ok(fs::write(folder.join("client"), "")?))
 }
 
 fn refused_then_let_in(
-    stage: &Stage<'_>,
+    scenario: &Scenario<'_>,
     configs: &Configs,
     change: impl Fn() -> Result<()>,
 ) -> Result<String> {
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
-    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
     client
-        .wait_for("AUTH_FAILED", SETUP)
+        .wait_for("AUTH_FAILED", SETUP_LIMIT)
         .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
     client.wait_exit(SOON)?;
     ensure(client.count(READY) == 0, || client.failure("it was let in").0)?;
     change()?;
-    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
-    client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
+    client
+        .wait_for(READY, SETUP_LIMIT)
+        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
     ping_until(&pair.client, ip("10.88.0.1")?, SOON)?;
     Ok(String::new())
 }
 
 /// A file with a line that has no place there keeps its client out; adit names the line, and serves the
 /// others.
-pub(super) fn file_that_is_wrong(stage: &Stage<'_>) -> Result<String> {
-    let (configs, folder) = with_files(stage)?;
+pub(super) fn file_that_is_wrong(scenario: &Scenario<'_>) -> Result<String> {
+    let (configs, folder) = with_files(scenario)?;
     fs::write(folder.join("client"), "# first line\nup /bin/sh\n")?;
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for("AUTH_FAILED", SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for("AUTH_FAILED", SETUP_LIMIT)?;
     server.wait_for("ccd/client:2: up: ", SOON)?;
     fs::remove_file(folder.join("client"))?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT)?;
     Ok(String::new())
 }
 
@@ -165,10 +167,15 @@ fn has_ends(namespace: &Namespace, address: &str, far: &str) -> Result<()> {
 }
 
 /// Each end's device has the addresses of both ends.
-fn with_topology(stage: &Stage<'_>, topology: &str, address: &str, far: &str) -> Result<String> {
-    let mut configs = stage.configs();
+fn with_topology(
+    scenario: &Scenario<'_>,
+    topology: &str,
+    address: &str,
+    far: &str,
+) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server = configs.server.replace("topology subnet", topology);
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     has_ends(&tunnel.pair.client, address, far)?;
     has_ends(&tunnel.pair.server, "10.88.0.1", "10.88.0.2")?;
     tunnel.ping_all(4)?;
@@ -176,35 +183,35 @@ fn with_topology(stage: &Stage<'_>, topology: &str, address: &str, far: &str) ->
 }
 
 /// Four addresses for each client: the second client's first would be 10.88.0.10.
-pub(super) fn net30(stage: &Stage<'_>) -> Result<String> {
-    with_topology(stage, "topology net30", "10.88.0.6", "10.88.0.5")
+pub(super) fn net30(scenario: &Scenario<'_>) -> Result<String> {
+    with_topology(scenario, "topology net30", "10.88.0.6", "10.88.0.5")
 }
 
 /// No word on the topology means net30, as in 2.6.
-pub(super) fn no_topology(stage: &Stage<'_>) -> Result<String> {
-    with_topology(stage, "", "10.88.0.6", "10.88.0.5")
+pub(super) fn no_topology(scenario: &Scenario<'_>) -> Result<String> {
+    with_topology(scenario, "", "10.88.0.6", "10.88.0.5")
 }
 
 /// Single addresses with the server's as far end.
-pub(super) fn p2p(stage: &Stage<'_>) -> Result<String> {
-    with_topology(stage, "topology p2p", "10.88.0.4", "10.88.0.1")
+pub(super) fn p2p(scenario: &Scenario<'_>) -> Result<String> {
+    with_topology(scenario, "topology p2p", "10.88.0.4", "10.88.0.1")
 }
 
 /// An own address by `ifconfig-push` with net30, outside of the pool.
-pub(super) fn net30_with_fixed_address(stage: &Stage<'_>) -> Result<String> {
-    let (mut configs, folder) = with_files(stage)?;
+pub(super) fn net30_with_fixed_address(scenario: &Scenario<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(scenario)?;
     configs.server = configs.server.replace("topology subnet", "topology net30");
     fs::write(folder.join("client"), "ifconfig-push 10.88.0.34 10.88.0.33\n")?;
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     has_ends(&tunnel.pair.client, "10.88.0.34", "10.88.0.33")?;
     tunnel.ping_all(4)?;
     Ok(String::new())
 }
 
 /// What a client had is in the file, in openvpn's form, and is its own again after a restart of both.
-pub(super) fn leases_survive(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
-    let file = stage.folder().join("ipp.txt");
+pub(super) fn leases_survive(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
+    let file = scenario.folder().join("ipp.txt");
     configs.server(&format!("ifconfig-pool-persist {} 1", file.display()));
     for (topology, line, address) in [
         ("topology subnet", "client,10.88.0.123,", "10.88.0.123"),
@@ -212,16 +219,16 @@ pub(super) fn leases_survive(stage: &Stage<'_>) -> Result<String> {
     ] {
         configs.server = configs.server.replace("topology subnet", topology);
         fs::write(&file, format!("other,10.88.0.8,\n{line}\n"))?;
-        let tunnel = stage.tunnel(&configs)?;
+        let tunnel = scenario.tunnel(&configs)?;
         has_address(&tunnel.pair.client, address)?;
         tunnel.ping_all(4)?;
-        let end = Moment::now() + SOON;
+        let end = ScaledInstant::now() + SOON;
         // openvpn fills in the IPv6 address; the line begins so all the same.
         while !fs::read_to_string(&file)?
             .lines()
             .any(|l| l.starts_with(line) && l.len() > line.len())
         {
-            ensure(Moment::now() < end, || {
+            ensure(ScaledInstant::now() < end, || {
                 format!("{line} was expected: {}", fs::read_to_string(&file).unwrap_or_default())
             })?;
             std::thread::sleep(Duration::from_millis(100));
@@ -229,10 +236,10 @@ pub(super) fn leases_survive(stage: &Stage<'_>) -> Result<String> {
         let Tunnel { mut server, mut client, pair, .. } = tunnel;
         client.stop()?;
         server.stop()?;
-        let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-        server.wait_for(READY, SETUP)?;
-        let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-        client.wait_for(READY, SETUP)?;
+        let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+        server.wait_for(READY, SETUP_LIMIT)?;
+        let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+        client.wait_for(READY, SETUP_LIMIT)?;
         has_address(&pair.client, address)?;
     }
     Ok(String::new())
@@ -253,8 +260,8 @@ fn self_signed(folder: &Path, name: &str) -> Result<String> {
 }
 
 /// Both ends know each other's self-signed certificate, and there is no authority; another one is kept out.
-pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
-    let folder = stage.folder();
+pub(super) fn fingerprints(scenario: &Scenario<'_>) -> Result<String> {
+    let folder = scenario.folder();
     let (server, client) = (self_signed(folder, "srv")?, self_signed(folder, "cli")?);
     let other = self_signed(folder, "other")?;
     let own = |name: &str| {
@@ -269,7 +276,7 @@ pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
             .map(|l| format!("{l}\n"))
             .collect()
     };
-    let plain = stage.configs();
+    let plain = scenario.configs();
     let configs = Configs {
         server: format!(
             "{}{}<peer-fingerprint>\n# those who may in\n{other}\n{client}\n</peer-fingerprint>\n",
@@ -278,7 +285,7 @@ pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
         ),
         client: format!("{}{}peer-fingerprint {server}\n", strip(&plain.client), own("cli")),
     };
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
     // A server whose list has someone else only; a client that expects another server.
     let wrong = [
@@ -291,15 +298,15 @@ pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
     for configs in wrong {
         tunnel.client.stop()?;
         tunnel.server.stop()?;
-        tunnel.server = serve(&tunnel.pair, folder, &configs, stage.server)?;
-        tunnel.server.wait_for(READY, SETUP)?;
-        tunnel.client = dial(&tunnel.pair, folder, &configs, stage.client)?;
+        tunnel.server = serve(&tunnel.pair, folder, &configs, scenario.server)?;
+        tunnel.server.wait_for(READY, SETUP_LIMIT)?;
+        tunnel.client = dial(&tunnel.pair, folder, &configs, scenario.client)?;
         let signs = ["fingerprint", "tls_error", "tls error", "tls handshake failed", "alert"];
-        let end = Moment::now() + SETUP;
+        let end = ScaledInstant::now() + SETUP_LIMIT;
         let moment = Duration::from_millis(100);
         while tunnel.server.wait_for_any(&signs, moment).is_err() {
             if let Err(failure) = tunnel.client.wait_for_any(&signs, moment) {
-                ensure(Moment::now() < end, || failure.0)?;
+                ensure(ScaledInstant::now() < end, || failure.0)?;
             } else {
                 break;
             }
@@ -310,21 +317,21 @@ pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A server without room tells a client that it may try again later, and how much later.
-pub(super) fn full(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn full(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server("duplicate-cn\nmax-clients 1");
     let star = Star::new(2)?;
-    let path = |name: &str| stage.folder().join(name);
+    let path = |name: &str| scenario.folder().join(name);
     fs::write(path("server.conf"), &configs.server)?;
     fs::write(path("client.conf"), &configs.client)?;
-    let command = stage.server.command(&star.server, &path("server.conf"));
+    let command = scenario.server.command(&star.server, &path("server.conf"));
     let mut server = Daemon::spawn("server", command)?;
-    server.wait_for(READY, SETUP)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let [first, second] = star.clients.as_slice() else { return Err("two were asked for".into()) };
-    let mut one = Daemon::spawn("first", stage.client.command(first, &path("client.conf")))?;
-    one.wait_for(READY, SETUP)?;
-    let mut two = Daemon::spawn("second", stage.client.command(second, &path("client.conf")))?;
-    two.wait_for("AUTH_FAILED,TEMP", SETUP)
+    let mut one = Daemon::spawn("first", scenario.client.command(first, &path("client.conf")))?;
+    one.wait_for(READY, SETUP_LIMIT)?;
+    let mut two = Daemon::spawn("second", scenario.client.command(second, &path("client.conf")))?;
+    two.wait_for("AUTH_FAILED,TEMP", SETUP_LIMIT)
         .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
     // It stays and waits, where a bare refusal would have ended it.
     std::thread::sleep(Duration::from_secs(2));
@@ -340,13 +347,13 @@ fn ping_ok(from: &Namespace) -> Result<bool> {
 
 /// An openvpn server that has its client wait: the client stays away that long, and comes back to this
 /// server or by way of the next one, as it was told.
-pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
     use std::os::unix::fs::PermissionsExt;
-    let folder = stage.folder();
+    let folder = scenario.folder();
     let (script, mark) = (folder.join("verify.sh"), folder.join("seen"));
     let credentials = folder.join("credentials");
     fs::write(&credentials, "ali\nopen sesame\n")?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     configs.server(&format!(
         "script-security 2\nauth-user-pass-verify {} via-file\ntmp-dir {}",
         script.display(),
@@ -362,8 +369,8 @@ pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
     };
     script_says("#!/bin/sh\nexit 1\n")?;
     let pair = Pair::new()?;
-    let mut server = serve(&pair, folder, &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
+    let mut server = serve(&pair, folder, &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     for (advance, elsewhere) in [("no", false), ("remote", true)] {
         let _ = fs::remove_file(&mark);
         script_says(&format!(
@@ -371,12 +378,12 @@ pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
                  echo 'TEMP[backoff 5,advance {advance}]:later' > \"$auth_failed_reason_file\"\nexit 1\n",
             mark = mark.display()
         ))?;
-        let mut client = dial(&pair, folder, &configs, stage.client)?;
+        let mut client = dial(&pair, folder, &configs, scenario.client)?;
         client
-            .wait_for("AUTH_FAILED,TEMP", SETUP)
+            .wait_for("AUTH_FAILED,TEMP", SETUP_LIMIT)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
         let told = Instant::now();
-        client.wait_for(READY, SETUP)?;
+        client.wait_for(READY, SETUP_LIMIT)?;
         let waited = told.elapsed();
         ensure(waited >= Duration::from_secs(4), || {
             format!("it waited {waited:?} of five seconds")
@@ -390,13 +397,13 @@ pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A client that was set up with compression, at a server that leads away from it.
-pub(super) fn compress_migrate(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn compress_migrate(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server("compress migrate");
     for line in ["comp-lzo no", "compress stub-v2", ""] {
         let mut configs = configs.clone();
         configs.client(line);
-        let tunnel = stage.tunnel(&configs)?;
+        let tunnel = scenario.tunnel(&configs)?;
         tunnel.ping_all(4)?;
     }
     Ok(String::new())
@@ -404,16 +411,16 @@ pub(super) fn compress_migrate(stage: &Stage<'_>) -> Result<String> {
 
 /// Changed options reach a connected client, and its tunnel stands meanwhile: a 2.7 server's by its
 /// management socket.
-pub(super) fn push_update(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn push_update(scenario: &Scenario<'_>) -> Result<String> {
     use std::io::Write;
-    let mut configs = stage.configs();
-    let socket = stage.folder().join("management");
+    let mut configs = scenario.configs();
+    let socket = scenario.folder().join("management");
     configs.server(&format!(
         "management {} unix\npush \"route 10.61.0.0 255.255.0.0\"",
         socket.display()
     ));
     configs.server("disable-dco");
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
     let known = routes(&tunnel.pair.client)?;
     ensure(known.contains("10.61.0.0/16"), || known.clone())?;
@@ -421,13 +428,13 @@ pub(super) fn push_update(stage: &Stage<'_>) -> Result<String> {
     let client = &tunnel.pair.client;
     let until = |command: &str, done: &dyn Fn(&str) -> bool| -> Result<()> {
         writeln!(&management, "push-update-broad \"{command}\"")?;
-        let end = Moment::now() + SOON;
+        let end = ScaledInstant::now() + SOON;
         loop {
             let known = routes(client)?;
             if done(&known) {
                 return Ok(());
             }
-            ensure(Moment::now() < end, || {
+            ensure(ScaledInstant::now() < end, || {
                 format!("{command} had no effect: {known}\n{}", tunnel.client.failure(""))
             })?;
             std::thread::sleep(Duration::from_millis(100));
@@ -446,9 +453,9 @@ pub(super) fn push_update(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// `adit server` with changed settings: `adit reload` changes the routes of a connected 2.7 client.
-pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
-    let Program::Adit(adit) = stage.server else { return Err("adit serves here".into()) };
-    let (pair, folder) = (Pair::new()?, stage.folder());
+pub(super) fn reload_reaches_clients(scenario: &Scenario<'_>) -> Result<String> {
+    let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
+    let (pair, folder) = (Pair::new()?, scenario.folder());
     let settings = folder.join("vpn/server.toml");
     let path = |name: &str| folder.join(name).display().to_string();
     let (vpn, profile) = (path("vpn"), path("laptop.ovpn"));
@@ -462,11 +469,11 @@ pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
     let mut command = pair.server.command(&adit);
     command.args(["server", "run", "--dir", &vpn]);
     let mut server = Daemon::spawn("server", command)?;
-    server.wait_for("the server is up", SETUP)?;
+    server.wait_for("the server is up", SETUP_LIMIT)?;
     let mut options: Vec<std::ffi::OsString> = vec!["--config".into(), profile.into()];
     options.extend(["--dev", "tun0", "--verb", "3", "--disable-dco"].map(Into::into));
-    let mut client = Daemon::spawn("client", stage.client.command_with(&pair.client, &options))?;
-    client.wait_for(READY, SETUP)?;
+    let mut client = Daemon::spawn("client", scenario.client.command_with(&pair.client, &options))?;
+    client.wait_for(READY, SETUP_LIMIT)?;
     let first = ping_until(&pair.client, ip("10.88.0.1")?, SOON);
     first.map_err(|e| format!("{e}\n{}\n{}", client.log(), server.failure("")))?;
     for (from, to, there) in [
@@ -477,13 +484,13 @@ pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
         ensure(text.contains(from), || format!("{from} is not in the settings: {text}"))?;
         fs::write(&settings, text.replace(from, to))?;
         ask("reload")?;
-        let end = Moment::now() + SOON;
+        let end = ScaledInstant::now() + SOON;
         loop {
             let known = routes(&pair.client)?;
             if ["10.62.0.0/16", "10.63.0.0/16"].iter().all(|net| known.contains(net) == there) {
                 break;
             }
-            ensure(Moment::now() < end, || {
+            ensure(ScaledInstant::now() < end, || {
                 format!(
                     "{to} had no effect: {known}\n{}\n{}",
                     client.failure(""),
@@ -494,7 +501,7 @@ pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
         }
         // openvpn 2.7 takes the device's addresses away for a moment.
         while !ping_ok(&pair.client).unwrap_or(false) {
-            ensure(Moment::now() < end, || client.failure("no ping after an update").0)?;
+            ensure(ScaledInstant::now() < end, || client.failure("no ping after an update").0)?;
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -14,24 +14,24 @@ use adit_linux::packet::{FrameBatch, PacketSocket};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::{Scene, Stage};
+use super::{Scenario, ScenarioFn};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::{Namespace, ip};
 use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::tcp_to_port;
-use crate::wait::{Moment, until};
+use crate::wait::{ScaledInstant, until};
 
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// The scenarios of this module.
-const SCENES: &[(&str, Scene)] = &[
+const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("taps", taps),
-    ("cables", cables),
-    ("cables-with-two-workers", cables_with_two_workers),
-    ("frames-with-tags", frames_with_tags),
-    ("ports-that-vanish", ports_that_vanish),
-    ("tap-that-vanishes", tap_that_vanishes),
+    ("veths", veths),
+    ("veths-two-workers", veths_two_workers),
+    ("vlan-tags", vlan_tags),
+    ("removed-ports", removed_ports),
+    ("removed-tap", removed_tap),
     ("killed", killed),
     ("rules", rules),
     ("reloads-under-load", reloads_under_load),
@@ -39,38 +39,38 @@ const SCENES: &[(&str, Scene)] = &[
 ];
 
 /// All of them.
-pub(super) fn scenes() -> impl Iterator<Item = &'static (&'static str, Scene)> {
-    SCENES.iter().chain(links::SCENES).chain(routed::SCENES)
+pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
+    SCENARIOS.iter().chain(links::SCENARIOS).chain(routed::SCENARIOS)
 }
 
 /// Two hosts, and the one between them that bridges.
 struct Place<'a> {
-    stage: &'a Stage<'a>,
+    scenario: &'a Scenario<'a>,
     left: Namespace,
     middle: Namespace,
     right: Namespace,
 }
 
 impl<'a> Place<'a> {
-    fn new(stage: &'a Stage<'a>) -> Result<Self> {
+    fn new(scenario: &'a Scenario<'a>) -> Result<Self> {
         let three = Namespace::several(&["left", "middle", "right"])?;
         let [left, middle, right] =
             three.try_into().map_err(|_| "three namespaces were asked for")?;
-        Ok(Self { stage, left, middle, right })
+        Ok(Self { scenario, left, middle, right })
     }
 
     /// Cables from the middle, where their ends are called `mid0` and `mid1`, to `port` at each side.
-    fn with_cables(stage: &'a Stage<'a>) -> Result<Self> {
-        let place = Self::new(stage)?;
-        place.cable("mid0", &place.left)?;
-        place.cable("mid1", &place.right)?;
+    fn with_cables(scenario: &'a Scenario<'a>) -> Result<Self> {
+        let place = Self::new(scenario)?;
+        place.veth_pair("mid0", &place.left)?;
+        place.veth_pair("mid1", &place.right)?;
         // A bridge without an address has nothing to announce.
         place.middle.handle()?.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
         place.address("port", "port")?;
         Ok(place)
     }
 
-    fn cable(&self, name: &str, to: &Namespace) -> Result<()> {
+    fn veth_pair(&self, name: &str, to: &Namespace) -> Result<()> {
         let peer = to.name();
         ip(
             Some(&self.middle),
@@ -98,7 +98,7 @@ impl<'a> Place<'a> {
     }
 
     fn adit(&self) -> Result<String> {
-        match self.stage.server {
+        match self.scenario.server {
             Program::Adit(path) => Ok(path.to_string_lossy().into_owned()),
             _ => Err(Failure::from("only adit bridges")),
         }
@@ -106,7 +106,7 @@ impl<'a> Place<'a> {
 
     fn command(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = self.middle.command(&self.adit()?);
-        command.arg("bridge").args(arguments).arg("--dir").arg(self.stage.folder());
+        command.arg("bridge").args(arguments).arg("--dir").arg(self.scenario.folder());
         Ok(command)
     }
 
@@ -118,7 +118,7 @@ impl<'a> Place<'a> {
     }
 
     fn status(&self) -> Result<serde_json::Value> {
-        let folder = self.stage.folder().display().to_string();
+        let folder = self.scenario.folder().display().to_string();
         let text = self.middle.run(&self.adit()?, &["status", "--json", "--dir", &folder])?;
         let all: serde_json::Value = serde_json::from_str(&text).context("its status")?;
         all.get(0).cloned().context("no bridge in its status")
@@ -137,7 +137,7 @@ impl<'a> Place<'a> {
 
 /// Pings until an answer comes.
 fn reach(from: &Namespace, to: &str) -> Result<()> {
-    let began = Moment::now();
+    let began = ScaledInstant::now();
     loop {
         match from.run("ping", &["-c", "1", "-W", "1", to]) {
             Ok(_) => return Ok(()),
@@ -205,8 +205,8 @@ fn passed_whole(place: &Place<'_>, interface: &str) -> Result<String> {
     Ok(format!("{} bytes a frame, {frames} in and {out} out", bytes / frames))
 }
 
-fn taps(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::new(stage)?;
+fn taps(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::new(scenario)?;
     let mut bridge = place.start(&["tap:private", "tap:public", "--relay"])?;
     let moves = [(&place.left, "private"), (&place.right, "public")]
         .map(|(to, tap)| format!("link set {tap} netns {}", to.name()));
@@ -222,16 +222,16 @@ fn taps(stage: &Stage<'_>) -> Result<String> {
     Ok(whole)
 }
 
-fn cables(stage: &Stage<'_>) -> Result<String> {
-    between_cables(stage, "1")
+fn veths(scenario: &Scenario<'_>) -> Result<String> {
+    between_cables(scenario, "1")
 }
 
-fn cables_with_two_workers(stage: &Stage<'_>) -> Result<String> {
-    between_cables(stage, "2")
+fn veths_two_workers(scenario: &Scenario<'_>) -> Result<String> {
+    between_cables(scenario, "2")
 }
 
-fn between_cables(stage: &Stage<'_>, workers: &str) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn between_cables(scenario: &Scenario<'_>, workers: &str) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     place.answer_in_the_middle()?;
     place.middle.handle()?.set_sysctl("net.ipv4.ip_forward", "1")?;
     reach(&place.left, "10.5.0.9").context("the host, without a bridge")?;
@@ -286,8 +286,8 @@ fn experiments_within(
     limit: Duration,
 ) -> Result<Vec<Vec<u8>>> {
     let (mut batch, mut seen) = (FrameBatch::new(16), Vec::new());
-    let end = Moment::now() + limit;
-    while seen.len() < wanted && Moment::now() < end {
+    let end = ScaledInstant::now() + limit;
+    while seen.len() < wanted && ScaledInstant::now() < end {
         let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut ready, PollTimeout::from(50u8))?;
         if socket.receive(&mut batch).is_err() {
@@ -331,8 +331,8 @@ fn own_output(place: &Place<'_>) -> Result<()> {
     ensure(seen == 0, || "the bridge passed on what the host itself sent".into())
 }
 
-fn frames_with_tags(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn vlan_tags(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     let mut passed = 0;
     for workers in ["1", "2"] {
         let mut bridge = place.start(&["mid0", "mid1", "--relay", "--workers", workers])?;
@@ -386,8 +386,8 @@ fn tagged_super_packet() -> ([u8; 10], Vec<u8>) {
     ([1, 1, 58, 0, 0xa8, 5, 38, 0, 16, 0], bytes)
 }
 
-fn ports_that_vanish(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn removed_ports(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay"])?;
     place.pings()?;
     let lines = |lines: &[&str]| -> Result<()> {
@@ -407,7 +407,7 @@ fn ports_that_vanish(stage: &Stage<'_>) -> Result<String> {
     std::thread::sleep(Duration::from_millis(700));
     let spent = bridge.cpu_seconds()? - before;
     ensure(spent < 0.1, || format!("{spent} s of CPU in 0.7 s for a port that is gone"))?;
-    place.cable("mid0", &place.left)?;
+    place.veth_pair("mid0", &place.left)?;
     let back =
         ["link set port up", "addr add 10.5.0.1/24 dev port", "addr add fd05::1/64 dev port nodad"];
     ip(Some(&place.left), back.iter().map(|line| (*line).to_owned()))?;
@@ -422,8 +422,8 @@ fn ports_that_vanish(stage: &Stage<'_>) -> Result<String> {
     Ok("down and up, gone and back".into())
 }
 
-fn tap_that_vanishes(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::new(stage)?;
+fn removed_tap(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::new(scenario)?;
     let mut bridge = place.start(&["tap:private", "tap:public", "--relay"])?;
     ip(Some(&place.middle), ["link del public".to_owned()].into_iter())?;
     bridge.wait_for("tap:public is gone", LIMIT)?;
@@ -437,8 +437,8 @@ fn tap_that_vanishes(stage: &Stage<'_>) -> Result<String> {
     Ok("made again".into())
 }
 
-fn killed(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn killed(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     place.answer_in_the_middle()?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay"])?;
     place.pings()?;
@@ -461,18 +461,18 @@ fn killed(stage: &Stage<'_>) -> Result<String> {
 /// The small firewall's rules.
 const RULES: &str = include_str!("../../../packaging/examples/simple-fw.nft");
 
-/// A bridge of two cables under [`RULES`], and the file that it reads them from.
-fn guarded<'a>(stage: &'a Stage<'a>) -> Result<(Place<'a>, PathBuf, Daemon)> {
-    let place = Place::with_cables(stage)?;
-    let file = stage.folder().join("fw.nft");
+/// A bridge of two veth pairs under [`RULES`], and the file that it reads them from.
+fn guarded<'a>(scenario: &'a Scenario<'a>) -> Result<(Place<'a>, PathBuf, Daemon)> {
+    let place = Place::with_cables(scenario)?;
+    let file = scenario.folder().join("fw.nft");
     std::fs::write(&file, RULES)?;
     let bridge = place.start(&["mid0", "mid1", "--rules", &file.display().to_string()])?;
     place.pings()?;
     Ok((place, file, bridge))
 }
 
-fn rules(stage: &Stage<'_>) -> Result<String> {
-    let (place, file, mut bridge) = guarded(stage)?;
+fn rules(scenario: &Scenario<'_>) -> Result<String> {
+    let (place, file, mut bridge) = guarded(scenario)?;
     bulk(&place, 7070)?;
     ensure(blocked(&place, "10.5.0.2", 7071)?, || "TCP to port 7071 passes".into())?;
     std::fs::write(&file, RULES.replace("7070", "7071"))?;
@@ -492,8 +492,8 @@ fn rules(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// No packet of a flow that both rule sets accept is lost, however often they take each other's place.
-fn reloads_under_load(stage: &Stage<'_>) -> Result<String> {
-    let (place, _, mut bridge) = guarded(stage)?;
+fn reloads_under_load(scenario: &Scenario<'_>) -> Result<String> {
+    let (place, _, mut bridge) = guarded(scenario)?;
     let (mut reloads, mut frames, begin) = (0, 0, Instant::now());
     // A busy machine needs more than one round for as much work.
     while (reloads < 5 || frames <= 1000) && begin.elapsed() < 2 * LIMIT {
@@ -528,8 +528,8 @@ fn reload_during_a_flow(place: &Place<'_>, bridge: &mut Daemon, reloads: &mut us
     ensure(status.success(), || client.failure(&format!("ended with {status}")).0)
 }
 
-fn refusals(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn refusals(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     let lines = [
         "link add loop0 type veth peer name loop1",
         "link add br0 type bridge",

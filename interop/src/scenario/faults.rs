@@ -4,11 +4,11 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Scene, Stage};
-use crate::cell::Configs;
+use super::{Scenario, ScenarioFn};
+use crate::case::Configs;
 use crate::failure::{Result, ensure};
 use crate::net::Pair;
-use crate::process::{Daemon, show};
+use crate::process::{Daemon, command_line};
 
 /// Exit code for usage and configuration, as openvpn has it.
 const OPERATOR: i32 = 1;
@@ -16,7 +16,7 @@ const OPERATOR: i32 = 1;
 const FAILED: i32 = 1;
 
 /// The scenarios of this module.
-pub(super) const SCENES: &[(&str, Scene)] = &[
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("unknown-directive", unknown_directive),
     ("later-directive", later_directive),
     ("bad-number", bad_number),
@@ -34,7 +34,7 @@ pub(super) const SCENES: &[(&str, Scene)] = &[
 
 /// Runs the command to its end, which must come by itself with this code and with all these words.
 fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
-    let shown = show(&command);
+    let shown = command_line(&command);
     let mut daemon = Daemon::spawn("adit", command)?;
     let status = daemon.wait_exit(Duration::from_secs(15))?;
     // The last lines may still be in the pipe.
@@ -54,17 +54,17 @@ fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
 }
 
 /// The server's command with this config file, in a namespace of its own.
-fn server(stage: &Stage<'_>, pair: &Pair, config: &str) -> Result<Command> {
-    let path = stage.folder().join("server.conf");
+fn server(scenario: &Scenario<'_>, pair: &Pair, config: &str) -> Result<Command> {
+    let path = scenario.folder().join("server.conf");
     fs::write(&path, config)?;
-    Ok(stage.server.command(&pair.server, &path))
+    Ok(scenario.server.command(&pair.server, &path))
 }
 
 /// The same for the client.
-fn client(stage: &Stage<'_>, pair: &Pair, config: &str) -> Result<Command> {
-    let path = stage.folder().join("client.conf");
+fn client(scenario: &Scenario<'_>, pair: &Pair, config: &str) -> Result<Command> {
+    let path = scenario.folder().join("client.conf");
     fs::write(&path, config)?;
-    Ok(stage.client.command(&pair.client, &path))
+    Ok(scenario.client.command(&pair.client, &path))
 }
 
 /// The line number, from 1, of the last line of a config.
@@ -72,91 +72,91 @@ fn last_line(config: &str) -> String {
     format!(":{}", config.lines().count())
 }
 
-fn unknown_directive(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+fn unknown_directive(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server("keepalve 10 60");
     let line = format!("server.conf{}", last_line(&configs.server));
     let pair = Pair::new()?;
-    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "keepalve"])
+    expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "keepalve"])
 }
 
 /// What `openvpn` knows and adit does not yet is refused by name, never ignored.
-fn later_directive(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+fn later_directive(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server("tls-verify /usr/local/bin/check");
     let line = format!("server.conf{}", last_line(&configs.server));
     let pair = Pair::new()?;
-    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "tls-verify"])
+    expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "tls-verify"])
 }
 
-fn bad_number(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+fn bad_number(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server("max-clients many");
     let line = format!("server.conf{}", last_line(&configs.server));
     let pair = Pair::new()?;
-    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "max-clients", "many"])
+    expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "max-clients", "many"])
 }
 
-fn missing_file(stage: &Stage<'_>) -> Result<String> {
-    let Configs { server: text, .. } = stage.configs();
+fn missing_file(scenario: &Scenario<'_>) -> Result<String> {
+    let Configs { server: text, .. } = scenario.configs();
     let text = text.replace("/server.crt", "/nowhere.crt");
     let pair = Pair::new()?;
-    expect(server(stage, &pair, &text)?, OPERATOR, &["cert", "nowhere.crt"])
+    expect(server(scenario, &pair, &text)?, OPERATOR, &["cert", "nowhere.crt"])
 }
 
-fn no_config(stage: &Stage<'_>) -> Result<String> {
+fn no_config(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
-    let path = stage.folder().join("nothing.conf");
-    expect(stage.server.command(&pair.server, &path), OPERATOR, &["nothing.conf"])
+    let path = scenario.folder().join("nothing.conf");
+    expect(scenario.server.command(&pair.server, &path), OPERATOR, &["nothing.conf"])
 }
 
-fn wrong_password(stage: &Stage<'_>) -> Result<String> {
-    let password = stage.folder().join("password");
+fn wrong_password(scenario: &Scenario<'_>) -> Result<String> {
+    let password = scenario.folder().join("password");
     fs::write(&password, "guess\n")?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     configs.client = configs.client.replace("/client.key", "/client-pkcs8.key");
     configs.client(&format!("askpass {}", password.display()));
     let pair = Pair::new()?;
-    expect(client(stage, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "password"])
+    expect(client(scenario, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "password"])
 }
 
 /// Standard input is no terminal: it must not wait for an answer that cannot come.
-fn no_password(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+fn no_password(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.client = configs.client.replace("/client.key", "/client-pkcs8.key");
     let pair = Pair::new()?;
-    expect(client(stage, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "askpass"])
+    expect(client(scenario, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "askpass"])
 }
 
-fn wrapping_key_of_another_kind(stage: &Stage<'_>) -> Result<String> {
-    let configs = stage.configs();
-    let v2 = stage.bench.pki.wrap("v2-client.key").display().to_string();
-    let fixed = stage.bench.pki.wrap("static.key").display().to_string();
+fn wrapping_key_of_another_kind(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = scenario.configs();
+    let v2 = scenario.env.pki.wrapping_key("v2-client.key").display().to_string();
+    let fixed = scenario.env.pki.wrapping_key("static.key").display().to_string();
     let pair = Pair::new()?;
     let text = configs.client.replace(&fixed, &v2);
-    expect(client(stage, &pair, &text)?, OPERATOR, &["v2-client.key", "Static key"])
+    expect(client(scenario, &pair, &text)?, OPERATOR, &["v2-client.key", "Static key"])
 }
 
 /// What a plain `openssl x509 -req` makes on older systems.
-fn own_certificate_of_version_1(stage: &Stage<'_>) -> Result<String> {
-    let configs = stage.configs();
+fn own_certificate_of_version_1(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = scenario.configs();
     let text = configs.client.replace("/client.crt", "/v1.crt").replace("/client.key", "/v1.key");
     let pair = Pair::new()?;
-    expect(client(stage, &pair, &text)?, OPERATOR, &["v1.crt", "version"])
+    expect(client(scenario, &pair, &text)?, OPERATOR, &["v1.crt", "version"])
 }
 
-fn port_in_use(stage: &Stage<'_>) -> Result<String> {
+fn port_in_use(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
-    let mut first = Daemon::spawn("server", server(stage, &pair, &stage.configs().server)?)?;
-    first.wait_for(crate::cell::READY, crate::cell::SETUP)?;
+    let mut first = Daemon::spawn("server", server(scenario, &pair, &scenario.configs().server)?)?;
+    first.wait_for(crate::case::READY, crate::case::SETUP_LIMIT)?;
     // The same port, another network: nothing else is in the way.
-    let text = stage.configs().server.replace("10.88.", "10.89.").replace("fd88:", "fd89:");
-    expect(server(stage, &pair, &text)?, FAILED, &["1194", "in use"])
+    let text = scenario.configs().server.replace("10.88.", "10.89.").replace("fd88:", "fd89:");
+    expect(server(scenario, &pair, &text)?, FAILED, &["1194", "in use"])
 }
 
-fn no_tun_device(stage: &Stage<'_>) -> Result<String> {
+fn no_tun_device(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
-    let inner = server(stage, &pair, &stage.configs().server)?;
+    let inner = server(scenario, &pair, &scenario.configs().server)?;
     // /dev/net disappears in a mount namespace of this one command.
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /dev/net && exec \"$@\"", "sh"]);
@@ -165,10 +165,11 @@ fn no_tun_device(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A server whose device someone deletes says so and ends, for its manager to start it again.
-fn tun_device_removed(stage: &Stage<'_>) -> Result<String> {
+fn tun_device_removed(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
-    let mut running = Daemon::spawn("server", server(stage, &pair, &stage.configs().server)?)?;
-    running.wait_for(crate::cell::READY, crate::cell::SETUP)?;
+    let mut running =
+        Daemon::spawn("server", server(scenario, &pair, &scenario.configs().server)?)?;
+    running.wait_for(crate::case::READY, crate::case::SETUP_LIMIT)?;
     pair.server.run("ip", &["link", "delete", "tun0"])?;
     let status = running.wait_exit(Duration::from_secs(5))?;
     let said = running.log();
@@ -178,10 +179,10 @@ fn tun_device_removed(stage: &Stage<'_>) -> Result<String> {
     Ok(said.lines().last().unwrap_or_default().into())
 }
 
-fn no_rights(stage: &Stage<'_>) -> Result<String> {
+fn no_rights(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
-    let folder = stage.folder();
-    let inner = server(stage, &pair, &stage.configs().server)?;
+    let folder = scenario.folder();
+    let inner = server(scenario, &pair, &scenario.configs().server)?;
     let mut words = inner.get_args();
     // ip netns exec NAME needs root itself; the rights are given up after it.
     let mut command = Command::new(inner.get_program());

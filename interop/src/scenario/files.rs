@@ -5,22 +5,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use super::Stage;
-use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of};
+use super::Scenario;
+use crate::case::{Configs, HANDSHAKE, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs};
 use crate::failure::{Context, Result, ensure};
-use crate::net::{CABLE, End, Pair};
-use crate::pki::{Maker, PASSWORD, Pki};
+use crate::net::{End, Pair, VETH};
+use crate::pki::{PASSWORD, Pki, PkiTool};
 use crate::process::Daemon;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// `<ca>`, `<cert>`, `<key>` and a wrapping key inline, as profiles carry them.
 fn inline(pki: &Pki, wrapping: &str) -> Result<String> {
     let mut text = String::new();
     for (tag, path) in [
-        ("ca", pki.file(Maker::OpenSslEc, "ca.crt")),
-        ("cert", pki.file(Maker::OpenSslEc, "client.crt")),
-        ("key", pki.file(Maker::OpenSslEc, "client.key")),
-        (wrapping, pki.wrap("static.key")),
+        ("ca", pki.file(PkiTool::OpenSslEc, "ca.crt")),
+        ("cert", pki.file(PkiTool::OpenSslEc, "client.crt")),
+        ("key", pki.file(PkiTool::OpenSslEc, "client.key")),
+        (wrapping, pki.wrapping_key("static.key")),
     ] {
         let content = fs::read_to_string(&path).context(path.display())?;
         text += &format!("<{tag}>\n{}\n</{tag}>\n", content.trim());
@@ -32,7 +32,7 @@ fn inline(pki: &Pki, wrapping: &str) -> Result<String> {
 fn pair_with_default_route() -> Result<Pair> {
     let pair = Pair::new()?;
     let gateway = End::Server.outer(false).to_string();
-    pair.client.run("ip", &["route", "add", "default", "via", &gateway, "dev", CABLE])?;
+    pair.client.run("ip", &["route", "add", "default", "via", &gateway, "dev", VETH])?;
     Ok(pair)
 }
 
@@ -42,16 +42,17 @@ fn check_redirected(tunnel: &Tunnel) -> Result<()> {
     let elsewhere = route("203.0.113.1")?;
     ensure(elsewhere.contains("dev tun0"), || format!("not redirected: {elsewhere}"))?;
     let server = route(&End::Server.outer(false).to_string())?;
-    ensure(server.contains(CABLE), || format!("the tunnel's packets go into the tunnel: {server}"))
+    ensure(server.contains(VETH), || format!("the tunnel's packets go into the tunnel: {server}"))
 }
 
 /// What the best-known install script writes: files by relative names, pushes, a CRL, an unprivileged user.
-pub(super) fn redirect_gateway(stage: &Stage<'_>) -> Result<String> {
-    let folder = stage.folder();
+pub(super) fn redirect_gateway(scenario: &Scenario<'_>) -> Result<String> {
+    let folder = scenario.folder();
     for name in ["ca.crt", "server.crt", "server.key", "crl.pem"] {
-        fs::copy(stage.bench.pki.file(Maker::OpenSslEc, name), folder.join(name)).context(name)?;
+        fs::copy(scenario.env.pki.file(PkiTool::OpenSslEc, name), folder.join(name))
+            .context(name)?;
     }
-    fs::copy(stage.bench.pki.wrap("static.key"), folder.join("tc.key"))?;
+    fs::copy(scenario.env.pki.wrapping_key("static.key"), folder.join("tc.key"))?;
     // The unprivileged user reads the list again for each client.
     fs::set_permissions(folder.join("crl.pem"), fs::Permissions::from_mode(0o644))?;
     let server = format!(
@@ -65,23 +66,29 @@ pub(super) fn redirect_gateway(stage: &Stage<'_>) -> Result<String> {
     let client = format!(
         "client\ndev tun\nproto udp\nremote 192.0.2.1 1194\nresolv-retry infinite\nnobind\npersist-key\npersist-tun\n\
          remote-cert-tls server\nauth SHA512\nignore-unknown-option block-outside-dns\nverb 3\n{}",
-        inline(&stage.bench.pki, "tls-crypt")?
+        inline(&scenario.env.pki, "tls-crypt")?
     );
     let configs = Configs { server, client };
-    let tunnel =
-        Tunnel::start(pair_with_default_route()?, folder, &configs, stage.server, stage.client)?;
+    let tunnel = Tunnel::start(
+        pair_with_default_route()?,
+        folder,
+        &configs,
+        scenario.server,
+        scenario.client,
+    )?;
     tunnel.ping_all(4)?;
     check_redirected(&tunnel)?;
     Ok(String::new())
 }
 
 /// What the other one writes: pinned suites and curve, `ncp-ciphers`, `setenv opt`, a status file.
-pub(super) fn pinned_suites(stage: &Stage<'_>) -> Result<String> {
-    let folder = stage.folder();
+pub(super) fn pinned_suites(scenario: &Scenario<'_>) -> Result<String> {
+    let folder = scenario.folder();
     for name in ["ca.crt", "server.crt", "server.key", "crl.pem"] {
-        fs::copy(stage.bench.pki.file(Maker::OpenSslEc, name), folder.join(name)).context(name)?;
+        fs::copy(scenario.env.pki.file(PkiTool::OpenSslEc, name), folder.join(name))
+            .context(name)?;
     }
-    fs::copy(stage.bench.pki.wrap("static.key"), folder.join("tls-crypt.key"))?;
+    fs::copy(scenario.env.pki.wrapping_key("static.key"), folder.join("tls-crypt.key"))?;
     let suites = "cipher AES-128-GCM\nauth SHA256\ntls-version-min 1.2\n\
                   tls-cipher TLS-ECDHE-ECDSA-WITH-AES-128-GCM-SHA256\n";
     let server = format!(
@@ -96,68 +103,73 @@ pub(super) fn pinned_suites(stage: &Stage<'_>) -> Result<String> {
         "client\nproto udp\nexplicit-exit-notify\nremote 192.0.2.1 1194\ndev tun\nresolv-retry infinite\nnobind\n\
          persist-key\npersist-tun\nremote-cert-tls server\nverify-x509-name server name\nauth-nocache\ntls-client\n\
          {suites}ignore-unknown-option block-outside-dns\nsetenv opt block-outside-dns\nverb 3\n{}",
-        inline(&stage.bench.pki, "tls-crypt")?
+        inline(&scenario.env.pki, "tls-crypt")?
     );
     let configs = Configs { server, client };
-    let mut tunnel =
-        Tunnel::start(pair_with_default_route()?, folder, &configs, stage.server, stage.client)?;
+    let mut tunnel = Tunnel::start(
+        pair_with_default_route()?,
+        folder,
+        &configs,
+        scenario.server,
+        scenario.client,
+    )?;
     tunnel.ping_all(4)?;
     check_redirected(&tunnel)?;
     tunnel.client.wait_for("cipher 'AES-128-GCM'", Duration::from_secs(5))?;
     Ok(String::new())
 }
 
-fn with_password(stage: &Stage<'_>, key: &str) -> Result<String> {
-    let password = stage.folder().join("password");
+fn with_password(scenario: &Scenario<'_>, key: &str) -> Result<String> {
+    let password = scenario.folder().join("password");
     fs::write(&password, format!("{PASSWORD}\n"))?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     configs.client = configs.client.replace("/client.key", &format!("/{key}"));
     configs.client(&format!("askpass {}", password.display()));
-    stage.tunnel(&configs)?.ping_all(4)?;
+    scenario.tunnel(&configs)?.ping_all(4)?;
     Ok(String::new())
 }
 
 /// `BEGIN ENCRYPTED PRIVATE KEY`
-pub(super) fn key_pkcs8(stage: &Stage<'_>) -> Result<String> {
-    with_password(stage, "client-pkcs8.key")
+pub(super) fn key_pkcs8(scenario: &Scenario<'_>) -> Result<String> {
+    with_password(scenario, "client-pkcs8.key")
 }
 
 /// `Proc-Type: 4,ENCRYPTED`
-pub(super) fn key_traditional(stage: &Stage<'_>) -> Result<String> {
-    with_password(stage, "client-traditional.key")
+pub(super) fn key_traditional(scenario: &Scenario<'_>) -> Result<String> {
+    with_password(scenario, "client-traditional.key")
 }
 
 /// `auth-user-pass` from a file: the right password comes in, a wrong one is told so and ends.
-pub(super) fn user_and_password(stage: &Stage<'_>) -> Result<String> {
-    let folder = stage.folder();
+pub(super) fn user_and_password(scenario: &Scenario<'_>) -> Result<String> {
+    let folder = scenario.folder();
     let script = folder.join("verify.sh");
     fs::write(&script, "#!/bin/sh\ngrep -qx 'open sesame' \"$1\" && grep -qx ali \"$1\"\n")?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     let credentials = folder.join("credentials");
     fs::write(&credentials, "ali\nopen sesame\n")?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     configs.server(&format!(
         "script-security 2\nauth-user-pass-verify {} via-file\ntmp-dir {}",
         script.display(),
         folder.display()
     ));
     configs.client(&format!("auth-user-pass {}", credentials.display()));
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
     let Tunnel { server: _server, mut client, pair, .. } = tunnel;
     client.stop()?;
     fs::write(&credentials, "ali\nopen simsim\n")?;
-    let mut client = dial(&pair, folder, &configs, stage.client)?;
-    client.wait_for("AUTH_FAILED", SETUP)?;
+    let mut client = dial(&pair, folder, &configs, scenario.client)?;
+    client.wait_for("AUTH_FAILED", SETUP_LIMIT)?;
     // It must not try again and again with a password that is wrong. openvpn's exit code is 0, for what it is worth.
     client.wait_exit(Duration::from_secs(10))?;
     Ok(String::new())
 }
 
 /// As Debian's openvpn-server@.service starts it: readiness by sd_notify, a status file of version 2, bare log lines.
-pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
-    let folder = stage.folder();
-    let configs = stage.configs();
+pub(super) fn debian_service(scenario: &Scenario<'_>) -> Result<String> {
+    let folder = scenario.folder();
+    let configs = scenario.configs();
     let pair = Pair::new()?;
     let path = folder.join("notify");
     let socket = UnixDatagram::bind(&path)?;
@@ -165,7 +177,7 @@ pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
     let config = folder.join("server.conf");
     fs::write(&config, &configs.server)?;
     let status = folder.join("status");
-    let mut command = stage.server.command_with(
+    let mut command = scenario.server.command_with(
         &pair.server,
         &[
             "--status".into(),
@@ -181,7 +193,7 @@ pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
     );
     command.env("NOTIFY_SOCKET", &path);
     let mut server = Daemon::spawn("server (service)", command)?;
-    let ready = server.wait_for(READY, SETUP)?;
+    let ready = server.wait_for(READY, SETUP_LIMIT)?;
     ensure(ready == READY, || format!("not bare: {ready}"))?;
     let mut notices = String::new();
     let mut buffer = [0; 4096];
@@ -190,11 +202,11 @@ pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
         notices += &String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
         notices.push('\n');
     }
-    let mut client = dial(&pair, folder, &configs, stage.client)?;
-    client.wait_for(READY, SETUP)?;
-    server.wait_for(HANDSHAKE, SETUP)?;
-    inner_of(&pair.client)?;
-    let end = Moment::now() + Duration::from_secs(15);
+    let mut client = dial(&pair, folder, &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT)?;
+    server.wait_for(HANDSHAKE, SETUP_LIMIT)?;
+    inner_addrs(&pair.client)?;
+    let end = ScaledInstant::now() + Duration::from_secs(15);
     loop {
         let text = fs::read_to_string(&status).unwrap_or_default();
         if text.contains("CLIENT_LIST,client,192.0.2.2:")
@@ -202,7 +214,9 @@ pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
         {
             break;
         }
-        ensure(Moment::now() < end, || format!("the status file lacks the client:\n{text}"))?;
+        ensure(ScaledInstant::now() < end, || {
+            format!("the status file lacks the client:\n{text}")
+        })?;
         std::thread::sleep(Duration::from_millis(200));
     }
     client.stop()?;

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Stage, ping_until};
-use crate::cell::{READY, SETUP, dial, inner_of, inner_on, serve};
+use super::{Scenario, ping_until};
+use crate::case::{READY, SETUP_LIMIT, dial, inner_addrs, inner_addrs_on, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star};
 use crate::peer::Program;
 use crate::process::{Daemon, output, run};
 use crate::traffic::{Stream, ping, silent, tcp};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -37,8 +37,8 @@ const RULES: &str = r#"table inet vpn {
 }
 "#;
 
-/// A certificate of the bench's authority with a unit, in `folder`.
-fn printer(stage: &Stage<'_>, folder: &Path) -> Result<()> {
+/// A certificate of the env's authority with a unit, in `folder`.
+fn printer(scenario: &Scenario<'_>, folder: &Path) -> Result<()> {
     let path = |name: &str| folder.join(name).display().to_string();
     #[rustfmt::skip]
     run("openssl", &[
@@ -48,7 +48,7 @@ fn printer(stage: &Stage<'_>, folder: &Path) -> Result<()> {
     #[rustfmt::skip]
     run("openssl", &[
         "x509", "-req", "-set_serial", "77", "-days", "365", "-in", &path("printer.csr"), "-CA",
-        &stage.pki("ca.crt"), "-CAkey", &stage.pki("ca.key"), "-extfile", &stage.pki("client.ext"),
+        &scenario.pki("ca.crt"), "-CAkey", &scenario.pki("ca.key"), "-extfile", &scenario.pki("client.ext"),
         "-extensions", "leaf", "-out", &path("printer.crt"),
     ])?;
     Ok(())
@@ -78,19 +78,19 @@ impl Steering {
 
 /// Two clients of which one may reach the other, and not the reverse; rules are replaced under traffic; what was
 /// denied is captured.
-pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
-    let Program::Adit(adit) = stage.server else { return Err("adit serves here".into()) };
-    let path = |name: &str| stage.folder().join(name);
-    printer(stage, stage.folder())?;
+pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
+    let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
+    let path = |name: &str| scenario.folder().join(name);
+    printer(scenario, scenario.folder())?;
     fs::create_dir_all(path("ccd"))?;
     fs::write(path("ccd/client"), "ifconfig-push 10.88.0.10 255.255.255.0\nfilter-group staff\n")?;
     fs::write(path("ccd/printer"), "ifconfig-push 10.88.0.20 255.255.255.0\n")?;
     fs::write(path("rules.nft"), RULES)?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     configs.server(&format!("client-to-client\nclient-config-dir {}", path("ccd").display()));
-    configs.server(&format!("cd {}\nsetenv opt filter rules.nft", stage.folder().display()));
+    configs.server(&format!("cd {}\nsetenv opt filter rules.nft", scenario.folder().display()));
     // As the client's, with another certificate.
-    let own = |name: &str| stage.pki(name);
+    let own = |name: &str| scenario.pki(name);
     let second = configs
         .client
         .replace(&own("client.crt"), &path("printer.crt").display().to_string())
@@ -102,20 +102,20 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
     let star = Star::new(2)?;
     let [staff, print] = star.clients.as_slice() else { return Err("two were asked for".into()) };
     let mut server =
-        Daemon::spawn("server", stage.server.command(&star.server, &path("server.conf")))?;
-    server.wait_for(READY, SETUP)?;
+        Daemon::spawn("server", scenario.server.command(&star.server, &path("server.conf")))?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let mut clients = Vec::new();
     for (namespace, config) in [(staff, "client.conf"), (print, "printer.conf")] {
-        let mut client = Daemon::spawn(config, stage.client.command(namespace, &path(config)))?;
+        let mut client = Daemon::spawn(config, scenario.client.command(namespace, &path(config)))?;
         client
-            .wait_for(READY, SETUP)
+            .wait_for(READY, SETUP_LIMIT)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
         clients.push(client);
     }
     let address = |text: &str| text.parse::<IpAddr>().context(text);
     let [at_server, at_staff, at_printer] =
         [address("10.88.0.1")?, address("10.88.0.10")?, address("10.88.0.20")?];
-    ensure(inner_of(print)?.v4 == at_printer, || "the printer's address".to_owned())?;
+    ensure(inner_addrs(print)?.v4 == at_printer, || "the printer's address".to_owned())?;
     ping_until(staff, at_server, SOON).map_err(|e| format!("{e}\n{}", server.failure("denied")))?;
     ping_until(&star.server, at_printer, SOON)?;
     tcp(staff, print, at_printer, 2_000_000)?;
@@ -136,7 +136,7 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
     for said in ["# @group:staff: 10.88.0.10/32", "# @client:printer: 10.88.0.20/32", "# tcp"] {
         ensure(shown.contains(said), || format!("{said} is missing: {shown}"))?;
     }
-    reloads_under_traffic(&steering, stage.folder(), [&star.server, staff], at_server)?;
+    reloads_under_traffic(&steering, scenario.folder(), [&star.server, staff], at_server)?;
     let captured = denied_is_captured(&steering, &path("denied.pcapng"), || {
         silent(print, at_server).map(drop)
     })?;
@@ -201,10 +201,10 @@ const FRAMES: &str = r#"table bridge lan {
 "#;
 
 /// A TAP device, over TCP: frames of one family pass, in one piece and in several; the other's do not.
-pub(super) fn frames_over_tcp(stage: &Stage<'_>) -> Result<String> {
-    let rules = stage.folder().join("rules.nft");
+pub(super) fn frames_over_tcp(scenario: &Scenario<'_>) -> Result<String> {
+    let rules = scenario.folder().join("rules.nft");
     fs::write(&rules, FRAMES)?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     for (text, proto) in
         [(&mut configs.server, "proto tcp4-server"), (&mut configs.client, "proto tcp4-client")]
     {
@@ -213,13 +213,15 @@ pub(super) fn frames_over_tcp(stage: &Stage<'_>) -> Result<String> {
     }
     configs.server(&format!("filter {}", rules.display()));
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client
+        .wait_for(READY, SETUP_LIMIT)
+        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
     let ends = [
-        (&pair.server, inner_on(&pair.server, "tap0")?),
-        (&pair.client, inner_on(&pair.client, "tap0")?),
+        (&pair.server, inner_addrs_on(&pair.server, "tap0")?),
+        (&pair.client, inner_addrs_on(&pair.client, "tap0")?),
     ];
     for ((from, _), (to, inner)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         ping_until(from, inner.v4, SOON)?;
@@ -243,9 +245,9 @@ fn denied_is_captured(
     let command = steering.command(&["capture", &shown, &steering.name, "--group", "7"]);
     let mut capture = Daemon::spawn("capture", command)?;
     // Its head is written when it runs.
-    let last = Moment::now() + SOON;
+    let last = ScaledInstant::now() + SOON;
     while fs::metadata(file).map_or(0, |data| data.len()) == 0 {
-        ensure(Moment::now() < last, || capture.failure("no capture began").0)?;
+        ensure(ScaledInstant::now() < last, || capture.failure("no capture began").0)?;
         std::thread::sleep(Duration::from_millis(20));
     }
     act()?;

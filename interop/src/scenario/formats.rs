@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::Stage;
-use crate::cell::{Tunnel, rekeys};
+use super::Scenario;
+use crate::case::{Tunnel, rekeys};
 use crate::failure::{Result, ensure};
 use crate::traffic::tcp;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 const SOON: Duration = Duration::from_secs(5);
 const BYTES: usize = 3_000_000;
@@ -18,9 +18,9 @@ fn carries(mut tunnel: Tunnel, cipher: &str) -> Result<String> {
         daemon.wait_for(&format!("ipher '{cipher}'"), SOON)?;
     }
     traffic(&tunnel)?;
-    let end = Moment::now() + Duration::from_secs(40);
+    let end = ScaledInstant::now() + Duration::from_secs(40);
     while rekeys(&tunnel.server).min(rekeys(&tunnel.client)) < 2 {
-        ensure(Moment::now() < end, || {
+        ensure(ScaledInstant::now() < end, || {
             let client = tunnel.client.failure("meanwhile");
             format!("{}\n{client}", tunnel.server.failure("too few rekeys"))
         })?;
@@ -40,74 +40,74 @@ fn traffic(tunnel: &Tunnel) -> Result<()> {
 const REKEY: &str = "reneg-sec 5\nhand-window 4";
 
 /// `data-ciphers` names CBC alone.
-pub(super) fn cbc_by_name(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn cbc_by_name(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.both("data-ciphers AES-256-CBC\nauth SHA512");
     configs.server(REKEY);
-    carries(stage.tunnel(&configs)?, "AES-256-CBC")
+    carries(scenario.tunnel(&configs)?, "AES-256-CBC")
 }
 
 /// The key lengths and digests that differ.
-pub(super) fn cbc_with_defaults(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn cbc_with_defaults(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     // Without `auth` it is SHA1.
     configs.both("data-ciphers AES-128-CBC");
     configs.client(REKEY);
-    carries(stage.tunnel(&configs)?, "AES-128-CBC")
+    carries(scenario.tunnel(&configs)?, "AES-128-CBC")
 }
 
 /// Authenticated, and readable by anybody.
-pub(super) fn no_encryption(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn no_encryption(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.both("data-ciphers none\nauth SHA256");
-    traffic(&stage.tunnel(&configs)?)?;
+    traffic(&scenario.tunnel(&configs)?)?;
     Ok(String::new())
 }
 
 /// `cipher` alone enables nothing: the ends agree upon an AEAD.
-pub(super) fn cipher_alone(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn cipher_alone(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.both("cipher AES-256-CBC");
     configs.server(REKEY);
-    carries(stage.tunnel(&configs)?, "AES-256-GCM")
+    carries(scenario.tunnel(&configs)?, "AES-256-GCM")
 }
 
 /// A peer of old that negotiates nothing, and the fallback for it. `cipher` of the one that is no
 /// adit is in its options string.
-pub(super) fn fallback(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     let old = "ncp-disable\ncipher AES-256-CBC";
     let new = "data-ciphers-fallback AES-256-CBC";
-    let server_is_old = stage.server.label() == "bullseye";
+    let server_is_old = scenario.server.label() == "bullseye";
     let (at_server, at_client) = if server_is_old { (old, new) } else { (new, old) };
     configs.server(at_server);
     configs.client(at_client);
     configs.both("auth SHA256");
     configs.server(REKEY);
-    carries(stage.tunnel(&configs)?, "AES-256-CBC")
+    carries(scenario.tunnel(&configs)?, "AES-256-CBC")
 }
 
 /// An old peer's CBC is among `data-ciphers`: no fallback is needed.
-pub(super) fn poor_mans_negotiation(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn poor_mans_negotiation(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     let old = "ncp-disable\ncipher AES-192-CBC";
     let new = "data-ciphers AES-256-GCM:AES-192-CBC";
-    let server_is_old = stage.server.label() == "bullseye";
+    let server_is_old = scenario.server.label() == "bullseye";
     let (at_server, at_client) = if server_is_old { (old, new) } else { (new, old) };
     configs.server(at_server);
     configs.client(at_client);
     configs.server(REKEY);
-    carries(stage.tunnel(&configs)?, "AES-192-CBC")
+    carries(scenario.tunnel(&configs)?, "AES-192-CBC")
 }
 
 /// The packet format of 2.7, which the server says in its options.
-pub(super) fn epochs(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn epochs(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.both("data-ciphers CHACHA20-POLY1305:AES-256-GCM");
     configs.client(REKEY);
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     // 2.6 has none, which is seen when it stands in adit's place.
-    if [stage.server, stage.client].iter().all(|program| program.label() != "stock") {
+    if [scenario.server, scenario.client].iter().all(|program| program.label() != "openvpn") {
         tunnel.client.wait_for("aead-epoch", SOON)?;
     }
     carries(tunnel, "CHACHA20-POLY1305")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::Stage;
+use super::Scenario;
 use crate::failure::{Result, ensure};
 
 /// More than the limits below and what a device says by itself when it comes up (router solicitations), which
@@ -12,19 +12,19 @@ use crate::failure::{Result, ensure};
 const END: Duration = Duration::from_secs(45);
 
 /// A server pushes it; pings of the tunnel's own do not count.
-pub(super) fn pushed_inactive(stage: &Stage<'_>) -> Result<String> {
-    ends_by_itself(stage, "push \"inactive 3 2000\"")
+pub(super) fn pushed_inactive(scenario: &Scenario<'_>) -> Result<String> {
+    ends_by_itself(scenario, "push \"inactive 3 2000\"")
 }
 
 /// A server pushes it; that the tunnel is in use changes nothing.
-pub(super) fn pushed_session_timeout(stage: &Stage<'_>) -> Result<String> {
-    ends_by_itself(stage, "push \"session-timeout 3\"")
+pub(super) fn pushed_session_timeout(scenario: &Scenario<'_>) -> Result<String> {
+    ends_by_itself(scenario, "push \"session-timeout 3\"")
 }
 
-fn ends_by_itself(stage: &Stage<'_>, line: &str) -> Result<String> {
-    let mut configs = stage.configs();
+fn ends_by_itself(scenario: &Scenario<'_>, line: &str) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server(line);
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     let status = tunnel.client.wait_exit(END)?;
     ensure(status.success(), || tunnel.client.failure(&format!("it ended by {status}")).0)?;
     ensure(tunnel.server.ended()?.is_none(), || tunnel.server.failure("it ended too").0)?;
@@ -32,10 +32,10 @@ fn ends_by_itself(stage: &Stage<'_>, line: &str) -> Result<String> {
 }
 
 /// A client that is told to end, and not to try again, when its server is silent.
-pub(super) fn ping_exit(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn ping_exit(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.client("pull-filter ignore \"ping\"\nping 1\nping-exit 4");
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
     tunnel.server.signal(Signal::SIGKILL)?;
     let status = tunnel.client.wait_exit(END)?;

@@ -26,14 +26,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cell::{Bench, Configs, Tunnel, programs};
+use crate::case::{Configs, TestEnv, Tunnel, programs};
 use crate::failure::{Result, ensure};
 use crate::matrix::{Roles, Wrapping};
 use crate::net::{Namespace, Pair};
 use crate::peer::Program;
-use crate::pki::Maker;
+use crate::pki::PkiTool;
 use crate::traffic::ping;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// A test: its name, and what runs it and says in a few words what it saw.
 pub struct Test {
@@ -44,63 +44,63 @@ pub struct Test {
 }
 
 /// Runs on any thread, beside others.
-pub type Work = dyn Fn(&Bench) -> Result<String> + Send + Sync;
+pub type Work = dyn Fn(&TestEnv) -> Result<String> + Send + Sync;
 
 /// What a scenario is given: a folder and two namespaces of its own, and who plays which part.
-struct Stage<'a> {
-    bench: &'a Bench,
+struct Scenario<'a> {
+    env: &'a TestEnv,
     folder: PathBuf,
     server: &'a Program,
     client: &'a Program,
 }
 
-type Scene = fn(&Stage<'_>) -> Result<String>;
+type ScenarioFn = fn(&Scenario<'_>) -> Result<String>;
 
 /// With adit in either part, and in both.
-const ALL: &[Roles] = &[Roles::AditServes, Roles::StockServes, Roles::AditBoth];
+const ALL: &[Roles] = &[Roles::AditServes, Roles::OpenVpnServes, Roles::AditBoth];
 /// With adit as the client of an openvpn server.
-const DIALS: &[Roles] = &[Roles::StockServes];
+const ADIT_CLIENT: &[Roles] = &[Roles::OpenVpnServes];
 /// With adit in either part, openvpn in the other.
-const NOT_ALONE: &[Roles] = &[Roles::AditServes, Roles::StockServes];
+const MIXED: &[Roles] = &[Roles::AditServes, Roles::OpenVpnServes];
 /// With adit as the server of clients of both kinds.
-const OURS: &[Roles] = &[Roles::AditServes, Roles::AditBoth];
+const ADIT_SERVER: &[Roles] = &[Roles::AditServes, Roles::AditBoth];
 /// With adit as the server of an openvpn client.
-const SERVES: &[Roles] = &[Roles::AditServes];
+const ADIT_SERVES: &[Roles] = &[Roles::AditServes];
 
-const SCENES: &[(&str, &[Roles], Scene)] = &[
+const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("float", ALL, roaming::float),
     ("client-killed", ALL, roaming::client_killed),
     ("server-killed", ALL, roaming::server_killed),
-    ("server-says-goodbye", ALL, roaming::server_says_goodbye),
-    ("http-proxy", DIALS, proxies::http),
-    ("http-proxy-in-a-block", DIALS, proxies::http_in_a_block),
-    ("http-proxy-between-two-points", DIALS, proxies::http_between_two_points),
-    ("socks-proxy", DIALS, proxies::socks),
-    ("socks-proxy-udp", DIALS, proxies::socks_udp),
+    ("server-exit-notice", ALL, roaming::server_exit_notice),
+    ("http-proxy", ADIT_CLIENT, proxies::http),
+    ("http-proxy-in-a-block", ADIT_CLIENT, proxies::http_in_a_block),
+    ("http-proxy-point-to-point", ADIT_CLIENT, proxies::http_point_to_point),
+    ("socks-proxy", ADIT_CLIENT, proxies::socks),
+    ("socks-proxy-udp", ADIT_CLIENT, proxies::socks_udp),
     ("port-share", ALL, proxies::port_share),
     ("several-clients", ALL, several::clients_reach_each_other),
-    ("stream-stands-still", OURS, stalled::one_stands_still),
-    ("filter/groups-of-clients", OURS, filter::groups_of_clients),
-    ("filter/frames-over-tcp", OURS, filter::frames_over_tcp),
-    ("several-workers", OURS, workers::several_workers),
-    ("eight-workers-and-streams", OURS, workers::eight_workers_and_streams),
+    ("stalled-stream", ADIT_SERVER, stalled::stalled_stream),
+    ("filter/client-groups", ADIT_SERVER, filter::client_groups),
+    ("filter/frames-over-tcp", ADIT_SERVER, filter::frames_over_tcp),
+    ("several-workers", ADIT_SERVER, workers::several_workers),
+    ("eight-workers-and-streams", ADIT_SERVER, workers::eight_workers_and_streams),
     ("tap/frames", ALL, tap::frames),
-    ("tap/clients-together", ALL, tap::clients_together),
-    ("tap/clients-apart", ALL, tap::clients_apart),
+    ("tap/client-to-client", ALL, tap::client_to_client),
+    ("tap/isolated-clients", ALL, tap::isolated_clients),
     ("tap/bridge-with-pool", ALL, tap::bridge_with_pool),
     ("tap/bridges-at-both-ends", ALL, tap::bridges_at_both_ends),
     // openvpn says nothing of it.
     ("fault/tap-against-tun", ALL, tap::against_tun),
     ("several-clients-net30", ALL, several::clients_with_four_addresses_each),
-    ("second-remote", DIALS, roaming::second_remote),
+    ("second-remote", ADIT_CLIENT, roaming::second_remote),
     // Adit's own server answers from the address that was asked.
-    ("answer-from-elsewhere", DIALS, roaming::answer_from_elsewhere),
+    ("reply-from-another-address", ADIT_CLIENT, roaming::reply_from_another_address),
     ("files-with-redirect-gateway", ALL, files::redirect_gateway),
     ("files-with-pinned-suites", ALL, files::pinned_suites),
-    ("key-with-password-pkcs8", DIALS, files::key_pkcs8),
-    ("key-with-password-traditional", DIALS, files::key_traditional),
-    ("user-and-password", DIALS, files::user_and_password),
-    ("service-of-debian", SERVES, files::service_of_debian),
+    ("key-with-password-pkcs8", ADIT_CLIENT, files::key_pkcs8),
+    ("key-with-password-traditional", ADIT_CLIENT, files::key_traditional),
+    ("user-and-password", ADIT_CLIENT, files::user_and_password),
+    ("debian-service", ADIT_SERVES, files::debian_service),
     ("client-certificate-expired", ALL, refusals::client_expired),
     ("client-certificate-of-the-future", ALL, refusals::client_of_the_future),
     ("client-of-another-authority", ALL, refusals::client_of_another_authority),
@@ -113,7 +113,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("ccd-exclusive", ALL, admin::exclusive),
     ("ccd-lines-without-effect", ALL, client_files::lines_without_effect),
     ("files-after-the-drop", ALL, client_files::files_after_the_drop),
-    ("leases-of-another-program", NOT_ALONE, client_files::leases_of_another_program),
+    ("leases-of-another-program", MIXED, client_files::leases_of_another_program),
     ("server-without-a-pool", ALL, client_files::without_a_pool),
     ("server-with-a-pool-of-its-own", ALL, client_files::with_a_pool_of_its_own),
     ("topology-net30", ALL, admin::net30),
@@ -122,36 +122,36 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("topology-net30-with-fixed-address", ALL, admin::net30_with_fixed_address),
     ("leases-survive-a-restart", ALL, admin::leases_survive),
     ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
-    ("ends-when-inactive", ALL, limits::pushed_inactive),
-    ("ends-after-its-time", ALL, limits::pushed_session_timeout),
-    ("ends-when-the-server-is-silent", ALL, limits::ping_exit),
-    ("told-to-wait", DIALS, admin::told_to_wait),
+    ("inactive-timeout", ALL, limits::pushed_inactive),
+    ("session-timeout", ALL, limits::pushed_session_timeout),
+    ("ping-exit", ALL, limits::ping_exit),
+    ("auth-failed-temporary", ADIT_CLIENT, admin::auth_failed_temporary),
     ("compress-migrate", ALL, admin::compress_migrate),
     ("cbc-by-name", ALL, formats::cbc_by_name),
     ("cbc-with-defaults", ALL, formats::cbc_with_defaults),
     ("cbc-not-by-cipher-alone", ALL, formats::cipher_alone),
     ("data-ciphers-none", ALL, formats::no_encryption),
-    ("fault/ccd-file-that-is-wrong", SERVES, admin::file_that_is_wrong),
+    ("fault/ccd-file-that-is-wrong", ADIT_SERVES, admin::file_that_is_wrong),
     // openvpn does not answer where it is full, so it has no control.
-    ("fault/full", SERVES, admin::full),
+    ("fault/full", ADIT_SERVES, admin::full),
     // openvpn takes it, so it has no control.
-    ("fault/client-certificate-of-version-1", SERVES, refusals::client_of_version_1),
+    ("fault/client-certificate-of-version-1", ADIT_SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
     ("own-keys-and-tls-auth", ALL, wrappings::own_keys_and_tls_auth),
     ("own-keys-and-tls-crypt", ALL, wrappings::own_keys_and_tls_crypt),
     ("p2p/static-key-udp4", ALL, p2p::static4),
     ("p2p/static-key-udp6", ALL, p2p::static6),
-    ("p2p/static-key-and-an-end-that-waits", ALL, p2p::static_waits),
+    ("p2p/static-key-passive-end", ALL, p2p::static_waits),
     ("p2p/static-key-tcp4", ALL, p2p::static_stream4),
     ("p2p/static-key-tcp6-tap", ALL, p2p::static_stream6_tap),
     ("p2p/tls-bare-udp4", ALL, p2p::tls4_bare),
     ("p2p/tls-auth-udp6", ALL, p2p::tls6_auth),
-    ("p2p/tls-crypt-and-an-end-that-waits", ALL, p2p::tls4_crypt),
+    ("p2p/tls-crypt-passive-end", ALL, p2p::tls4_crypt),
     ("p2p/tls-crypt-v2-udp6", ALL, p2p::tls6_own),
     ("p2p/tls-crypt-tcp4", ALL, p2p::tls_stream4),
     ("p2p/tls-crypt-v2-tcp6", ALL, p2p::tls_stream6_own),
     ("p2p/tls-server-that-dials-tcp4", ALL, p2p::tls_stream4_dialler_serves),
-    ("p2p/goodbye", ALL, p2p::goodbye),
+    ("p2p/exit-notice", ALL, p2p::exit_notice),
     ("fragment", ALL, sizes::fragment),
     ("fragment-of-all-sizes", ALL, sizes::fragment_of_all),
     ("framing-comp-lzo-no", ALL, sizes::comp_lzo_no),
@@ -167,9 +167,9 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("path-narrow-without-icmp", ALL, sizes::narrow_path_without_icmp),
     ("path-wide", ALL, sizes::wide_path),
     // They are about adit's own sentence.
-    ("peer-compresses-lzo", NOT_ALONE, sizes::compressed_lzo),
-    ("peer-compresses-lz4", NOT_ALONE, sizes::compressed_lz4),
-    ("peer-compresses-lz4-v2", NOT_ALONE, sizes::compressed_lz4_v2),
+    ("peer-compresses-lzo", MIXED, sizes::compressed_lzo),
+    ("peer-compresses-lz4", MIXED, sizes::compressed_lz4),
+    ("peer-compresses-lz4-v2", MIXED, sizes::compressed_lz4_v2),
     ("tcp4-bare", ALL, streams::bare4),
     ("tcp6-bare", ALL, streams::bare6),
     ("tcp4-tls-auth", ALL, streams::auth4),
@@ -178,39 +178,40 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("tcp6-tls-crypt", ALL, streams::crypt6),
     ("tcp4-tls-crypt-v2", ALL, streams::own4),
     ("tcp6-tls-crypt-v2", ALL, streams::own6),
-    ("tcp-reset-on-the-way", ALL, streams::connection_reset),
+    ("tcp-reset", ALL, streams::connection_reset),
     ("tcp-killed", ALL, streams::killed),
     ("tcp-where-udp-is-blocked", ALL, streams::fallback),
     // openvpn 2.6 listens at one place only.
-    ("several-listeners", SERVES, streams::several_listeners),
-    ("fault/tcp-slow-strangers", SERVES, streams::slow_strangers),
-    ("fault/tcp-no-descriptors", SERVES, streams::no_descriptors),
-    ("fault/tcp-other-protocols", SERVES, streams::other_protocols),
+    ("several-listeners", ADIT_SERVES, streams::several_listeners),
+    ("fault/tcp-slow-unauthenticated", ADIT_SERVES, streams::slow_unauthenticated),
+    ("fault/tcp-no-descriptors", ADIT_SERVES, streams::no_descriptors),
+    ("fault/tcp-other-protocols", ADIT_SERVES, streams::other_protocols),
 ];
 
 /// All scenarios with their roles, then those that only concern adit's own sentences.
 #[must_use]
-pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
+pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     let mut tests = Vec::new();
-    for (name, roles, scene) in SCENES {
+    for (name, roles, scenario) in SCENARIOS {
         for roles in *roles {
-            let (server, client) = programs(*roles, adit, stock);
-            tests.push(test(format!("{name}/{}", roles.name()), server, client, *scene));
+            let (server, client) = programs(*roles, adit, openvpn);
+            tests.push(test(format!("{name}/{}", roles.name()), server, client, *scenario));
         }
     }
-    for (name, scene) in proxies::ADIT_ALONE.iter().filter(|_| matches!(adit, Program::Adit(_))) {
-        tests.push(test(format!("{name}/stock-serves-adit"), stock, adit, *scene));
+    for (name, scenario) in proxies::ADIT_ALONE.iter().filter(|_| matches!(adit, Program::Adit(_)))
+    {
+        tests.push(test(format!("{name}/openvpn-serves-adit"), openvpn, adit, *scenario));
     }
     // Only adit has epochs at both ends here.
     tests.push(test("epochs/adit-serves-adit".into(), adit, adit, formats::epochs));
-    for (name, scene) in bridge::scenes() {
-        tests.push(test(format!("bridge/{name}"), adit, adit, *scene));
+    for (name, scenario) in bridge::scenarios() {
+        tests.push(test(format!("bridge/{name}"), adit, adit, *scenario));
     }
-    for (name, scene) in postgres::scenes() {
-        tests.push(test(format!("postgres/{name}"), adit, adit, *scene));
+    for (name, scenario) in postgres::scenarios() {
+        tests.push(test(format!("postgres/{name}"), adit, adit, *scenario));
     }
-    for (name, scene) in faults::SCENES {
-        tests.push(test(format!("fault/{name}"), adit, adit, *scene));
+    for (name, scenario) in faults::SCENARIOS {
+        tests.push(test(format!("fault/{name}"), adit, adit, *scenario));
     }
     tests.extend(laptop::tests(adit));
     tests
@@ -220,26 +221,26 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
 #[must_use]
 pub fn long(adit: &Program) -> Vec<Test> {
     postgres::long()
-        .map(|(name, scene)| test(format!("long/postgres/{name}"), adit, adit, *scene))
+        .map(|(name, scenario)| test(format!("long/postgres/{name}"), adit, adit, *scenario))
         .collect()
 }
 
 /// What only openvpn 2.7 has, or 2.5 still has, with it in openvpn's place.
 #[must_use]
 pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
-    let newer: &[(&str, &[Roles], Scene)] = &[
+    let newer: &[(&str, &[Roles], ScenarioFn)] = &[
         ("p2p/tls-bare-udp4", ALL, p2p::tls4_bare),
         ("p2p/tls-auth-udp6", ALL, p2p::tls6_auth),
         ("p2p/tls-crypt-v2-udp6", ALL, p2p::tls6_own),
-        ("reload-reaches-clients", SERVES, admin::reload_reaches_clients),
-        ("push-update", DIALS, admin::push_update),
-        ("fault/full", SERVES, admin::full),
-        ("told-to-wait", DIALS, admin::told_to_wait),
+        ("reload-reaches-clients", ADIT_SERVES, admin::reload_reaches_clients),
+        ("push-update", ADIT_CLIENT, admin::push_update),
+        ("fault/full", ADIT_SERVES, admin::full),
+        ("auth-failed-temporary", ADIT_CLIENT, admin::auth_failed_temporary),
         ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
         ("epochs", ALL, formats::epochs),
         ("cbc-by-name", ALL, formats::cbc_by_name),
     ];
-    let older: &[(&str, &[Roles], Scene)] = &[
+    let older: &[(&str, &[Roles], ScenarioFn)] = &[
         ("cbc-fallback", ALL, formats::fallback),
         ("cbc-poor-mans-negotiation", ALL, formats::poor_mans_negotiation),
     ];
@@ -249,7 +250,7 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
 /// What every version has, with another one in openvpn's place.
 #[must_use]
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
-    let scenes: [(&str, &[Roles], Scene); 10] = [
+    let scenarios: [(&str, &[Roles], ScenarioFn); 10] = [
         ("path-wide", ALL, sizes::wide_path),
         ("fragment", ALL, sizes::fragment),
         ("p2p/static-key-udp4", ALL, p2p::static4),
@@ -261,44 +262,44 @@ pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
         ("tcp4-tls-crypt", ALL, streams::crypt4),
         ("tcp4-tls-crypt-v2", ALL, streams::own4),
     ];
-    of_version(&scenes, adit, other, suite)
+    of_version(&scenarios, adit, other, suite)
 }
 
 fn of_version(
-    scenes: &[(&str, &[Roles], Scene)],
+    scenarios: &[(&str, &[Roles], ScenarioFn)],
     adit: &Program,
     other: &Program,
     suite: &str,
 ) -> Vec<Test> {
     let mut tests = Vec::new();
-    for (name, roles, scene) in scenes {
+    for (name, roles, scenario) in scenarios {
         for roles in roles.iter().filter(|roles| **roles != Roles::AditBoth) {
             let (server, client) = programs(*roles, adit, other);
-            let name = format!("{suite}/{name}/{}", roles.name().replace("stock", suite));
-            tests.push(test(name, server, client, *scene));
+            let name = format!("{suite}/{name}/{}", roles.name().replace("openvpn", suite));
+            tests.push(test(name, server, client, *scenario));
         }
     }
     tests
 }
 
-fn test(name: String, server: &Program, client: &Program, scene: Scene) -> Test {
+fn test(name: String, server: &Program, client: &Program, scenario: ScenarioFn) -> Test {
     let (server, client, label) = (server.clone(), client.clone(), name.replace('/', "_"));
-    let run = move |bench: &Bench| {
-        let folder = bench.world.folder(&label)?;
-        scene(&Stage { bench, folder, server: &server, client: &client })
+    let run = move |env: &TestEnv| {
+        let folder = env.sandbox.folder(&label)?;
+        scenario(&Scenario { env, folder, server: &server, client: &client })
     };
     Test { name, run: Box::new(run) }
 }
 
-impl Stage<'_> {
+impl Scenario<'_> {
     fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Plain configs with tls-crypt.
     fn configs(&self) -> Configs {
-        let mut configs = Configs::new(&self.bench.pki, Maker::OpenSslEc, false);
-        configs.wrap(&self.bench.pki, Wrapping::TlsCrypt);
+        let mut configs = Configs::new(&self.env.pki, PkiTool::OpenSslEc, false);
+        configs.wrap(&self.env.pki, Wrapping::TlsCrypt);
         configs
     }
 
@@ -308,7 +309,7 @@ impl Stage<'_> {
 
     /// A file of the OpenSSL folder, as text.
     fn pki(&self, name: &str) -> String {
-        self.bench.pki.file(Maker::OpenSslEc, name).display().to_string()
+        self.env.pki.file(PkiTool::OpenSslEc, name).display().to_string()
     }
 }
 
@@ -317,7 +318,7 @@ impl Stage<'_> {
 /// # Errors
 /// None came in time.
 fn ping_until(from: &Namespace, to: IpAddr, limit: Duration) -> Result<Duration> {
-    let started = Moment::now();
+    let started = ScaledInstant::now();
     while ping(from, to, 56, 1)? == 0 {
         ensure(started.elapsed() < limit, || format!("no ping to {to} in {} s", limit.as_secs()))?;
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Stage, ping_until};
-use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_on, serve};
+use super::{Scenario, ping_until};
+use crate::case::{Configs, HANDSHAKE, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs_on, serve};
 use crate::failure::{Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{End, Namespace, Pair};
@@ -28,7 +28,7 @@ enum Known {
 }
 
 /// A static key over TCP: the first end listens, the second dials.
-pub(super) fn secret_on_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Configs {
+pub(super) fn secret_on_stream(scenario: &Scenario<'_>, v6: bool, tap: bool) -> Configs {
     let mut configs = Configs::default();
     let (family, device) = (if v6 { 6 } else { 4 }, if tap { "tap" } else { "tun" });
     configs.both(&format!("dev {device}\nverb 3\nping 1\nping-restart 6\ncipher AES-256-CBC"));
@@ -39,15 +39,15 @@ pub(super) fn secret_on_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Config
     let mask = "255.255.255.0";
     configs.server(&format!("ifconfig {one} {}", if tap { mask } else { other }));
     configs.client(&format!("ifconfig {other} {}", if tap { mask } else { one }));
-    let key = stage.bench.pki.wrap("static.key").display().to_string();
+    let key = scenario.env.pki.wrapping_key("static.key").display().to_string();
     configs.server(&format!("secret {key} 0"));
     configs.client(&format!("secret {key} 1"));
-    allow_secret(stage, &mut configs);
+    allow_secret(scenario, &mut configs);
     configs
 }
 
 /// Both ends' addresses, timers and `remote`s.
-fn ends(stage: &Stage<'_>, v6: bool, known: Known) -> Configs {
+fn ends(scenario: &Scenario<'_>, v6: bool, known: Known) -> Configs {
     let proto = if v6 { "udp6" } else { "udp4" };
     let mut configs = Configs::default();
     configs.both(&format!("dev tun\nproto {proto}\nverb 3\nping 1\nping-restart 6"));
@@ -58,12 +58,12 @@ fn ends(stage: &Stage<'_>, v6: bool, known: Known) -> Configs {
         Known::Both => configs.server(&format!("remote {}", End::Client.outer(v6))),
         Known::SecondOnly => configs.client("nobind"),
     }
-    allow_secret(stage, &mut configs);
+    allow_secret(scenario, &mut configs);
     configs
 }
 
-fn allow_secret(stage: &Stage<'_>, configs: &mut Configs) {
-    for (program, server) in [(stage.server, true), (stage.client, false)] {
+fn allow_secret(scenario: &Scenario<'_>, configs: &mut Configs) {
+    for (program, server) in [(scenario.server, true), (scenario.client, false)] {
         // 2.7 wants it said.
         if matches!(program, Program::Root { suite: "sid", .. }) {
             let line = "allow-deprecated-insecure-static-crypto";
@@ -72,9 +72,9 @@ fn allow_secret(stage: &Stage<'_>, configs: &mut Configs) {
     }
 }
 
-fn secret(stage: &Stage<'_>, v6: bool, known: Known, directed: bool) -> Configs {
-    let mut configs = ends(stage, v6, known);
-    let key = stage.bench.pki.wrap("static.key").display().to_string();
+fn secret(scenario: &Scenario<'_>, v6: bool, known: Known, directed: bool) -> Configs {
+    let mut configs = ends(scenario, v6, known);
+    let key = scenario.env.pki.wrapping_key("static.key").display().to_string();
     let (one, other) = if directed { (" 0", " 1") } else { ("", "") };
     configs.server(&format!("secret {key}{one}"));
     configs.client(&format!("secret {key}{other}"));
@@ -82,36 +82,36 @@ fn secret(stage: &Stage<'_>, v6: bool, known: Known, directed: bool) -> Configs 
     configs
 }
 
-fn tls(stage: &Stage<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Configs {
-    let mut configs = ends(stage, v6, known);
+fn tls(scenario: &Scenario<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Configs {
+    let mut configs = ends(scenario, v6, known);
     configs.server("tls-server\ndh none\nreneg-sec 6");
     configs.client("tls-client\nremote-cert-tls server");
     for (word, name) in [("cert", "crt"), ("key", "key")] {
-        configs.server(&format!("{word} {}", stage.pki(&format!("server.{name}"))));
-        configs.client(&format!("{word} {}", stage.pki(&format!("client.{name}"))));
+        configs.server(&format!("{word} {}", scenario.pki(&format!("server.{name}"))));
+        configs.client(&format!("{word} {}", scenario.pki(&format!("client.{name}"))));
     }
-    configs.both(&format!("ca {}", stage.pki("ca.crt")));
-    configs.wrap(&stage.bench.pki, wrapping);
+    configs.both(&format!("ca {}", scenario.pki("ca.crt")));
+    configs.wrap(&scenario.env.pki, wrapping);
     configs
 }
 
 /// Starts both ends; neither is ready before the other has spoken.
-fn start(stage: &Stage<'_>, configs: &Configs) -> Result<Tunnel> {
+fn start(scenario: &Scenario<'_>, configs: &Configs) -> Result<Tunnel> {
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
-    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
+    let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
     ready(&mut server, &mut client)?;
     tunnel_of(pair, server, client, "tun0")
 }
 
 fn ready(server: &mut Daemon, client: &mut Daemon) -> Result<()> {
-    [client, server].into_iter().try_for_each(|end| end.wait_for(READY, SETUP).map(drop))
+    [client, server].into_iter().try_for_each(|end| end.wait_for(READY, SETUP_LIMIT).map(drop))
 }
 
 /// Two ends that are ready.
 fn tunnel_of(pair: Pair, server: Daemon, client: Daemon, device: &str) -> Result<Tunnel> {
     let (server_inner, client_inner) =
-        (inner_on(&pair.server, device)?, inner_on(&pair.client, device)?);
+        (inner_addrs_on(&pair.server, device)?, inner_addrs_on(&pair.client, device)?);
     Ok(Tunnel { server, client, pair, server_inner, client_inner })
 }
 
@@ -137,7 +137,7 @@ fn say_nothing_of_closed_ports(namespace: &Namespace) -> Result<()> {
 }
 
 /// Traffic, then each end dies without a word and comes back.
-fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Result<String> {
+fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) -> Result<String> {
     tunnel.ping_all(3)?;
     transfers(&tunnel)?;
     say_nothing_of_closed_ports(&tunnel.pair.client)?;
@@ -153,15 +153,15 @@ fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Res
         std::thread::sleep(Duration::from_millis(1100));
         let revived = match end {
             End::Client => {
-                tunnel.client = dial(&tunnel.pair, stage.folder(), configs, stage.client)?;
+                tunnel.client = dial(&tunnel.pair, scenario.folder(), configs, scenario.client)?;
                 &mut tunnel.client
             }
             End::Server => {
-                tunnel.server = serve(&tunnel.pair, stage.folder(), configs, stage.server)?;
+                tunnel.server = serve(&tunnel.pair, scenario.folder(), configs, scenario.server)?;
                 &mut tunnel.server
             }
         };
-        if let Err(failure) = revived.wait_for(READY, SETUP) {
+        if let Err(failure) = revived.wait_for(READY, SETUP_LIMIT) {
             let (server, client) = (tunnel.server.failure(""), tunnel.client.failure(""));
             return Err(format!("{failure}\n{server}\n{client}").into());
         }
@@ -183,32 +183,32 @@ fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Res
     Ok(told.join(", "))
 }
 
-fn static_key(stage: &Stage<'_>, v6: bool, known: Known, directed: bool) -> Result<String> {
-    let configs = secret(stage, v6, known, directed);
-    let tunnel = start(stage, &configs)?;
-    live_and_die(stage, &configs, tunnel)
+fn static_key(scenario: &Scenario<'_>, v6: bool, known: Known, directed: bool) -> Result<String> {
+    let configs = secret(scenario, v6, known, directed);
+    let tunnel = start(scenario, &configs)?;
+    live_and_die(scenario, &configs, tunnel)
 }
 
-pub(super) fn static4(stage: &Stage<'_>) -> Result<String> {
-    static_key(stage, false, Known::Both, true)
+pub(super) fn static4(scenario: &Scenario<'_>) -> Result<String> {
+    static_key(scenario, false, Known::Both, true)
 }
 
-pub(super) fn static6(stage: &Stage<'_>) -> Result<String> {
-    static_key(stage, true, Known::Both, false)
+pub(super) fn static6(scenario: &Scenario<'_>) -> Result<String> {
+    static_key(scenario, true, Known::Both, false)
 }
 
-fn static_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Result<String> {
-    on_stream(stage, &secret_on_stream(stage, v6, tap), v6, tap)
+fn static_stream(scenario: &Scenario<'_>, v6: bool, tap: bool) -> Result<String> {
+    on_stream(scenario, &secret_on_stream(scenario, v6, tap), v6, tap)
 }
 
-fn on_stream(stage: &Stage<'_>, configs: &Configs, v6: bool, tap: bool) -> Result<String> {
+fn on_stream(scenario: &Scenario<'_>, configs: &Configs, v6: bool, tap: bool) -> Result<String> {
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
-    server.wait_for("Listening for incoming TCP connection", SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
+    server.wait_for("Listening for incoming TCP connection", SETUP_LIMIT)?;
     // openvpn takes the first that comes, and listens no longer.
-    let alone = !matches!(stage.server, Program::Adit(_));
+    let alone = !matches!(scenario.server, Program::Adit(_));
     let before = if alone { Vec::new() } else { strangers(&pair, v6)? };
-    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
     ready(&mut server, &mut client)?;
     let beside = if alone { Vec::new() } else { strangers(&pair, v6)? };
     let tunnel = tunnel_of(pair, server, client, if tap { "tap0" } else { "tun0" })?;
@@ -217,16 +217,20 @@ fn on_stream(stage: &Stage<'_>, configs: &Configs, v6: bool, tap: bool) -> Resul
         let began = [&tunnel.server, &tunnel.client].map(|end| end.count(READY));
         ensure(began == [1, 1], || tunnel.server.failure("disturbed by strangers").0)?;
     }
-    let told = live_and_die(stage, configs, tunnel)?;
+    let told = live_and_die(scenario, configs, tunnel)?;
     drop((before, beside));
     Ok(told)
 }
 
 /// Starts both ends, of which the first listens, and waits until the tunnel carries something.
-pub(super) fn start_on_stream(stage: &Stage<'_>, configs: &Configs, pair: Pair) -> Result<Tunnel> {
-    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
-    server.wait_for("Listening for incoming TCP connection", SETUP)?;
-    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+pub(super) fn start_on_stream(
+    scenario: &Scenario<'_>,
+    configs: &Configs,
+    pair: Pair,
+) -> Result<Tunnel> {
+    let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
+    server.wait_for("Listening for incoming TCP connection", SETUP_LIMIT)?;
+    let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
     ready(&mut server, &mut client)?;
     let tunnel = tunnel_of(pair, server, client, "tun0")?;
     tunnel.ping_all(3)?;
@@ -248,22 +252,22 @@ fn strangers(pair: &Pair, v6: bool) -> Result<Vec<TcpStream>> {
     connected.join().map_err(|_| "a thread panicked")?
 }
 
-pub(super) fn static_stream4(stage: &Stage<'_>) -> Result<String> {
-    static_stream(stage, false, false)
+pub(super) fn static_stream4(scenario: &Scenario<'_>) -> Result<String> {
+    static_stream(scenario, false, false)
 }
 
-pub(super) fn static_stream6_tap(stage: &Stage<'_>) -> Result<String> {
-    static_stream(stage, true, true)
+pub(super) fn static_stream6_tap(scenario: &Scenario<'_>) -> Result<String> {
+    static_stream(scenario, true, true)
 }
 
 /// TLS over TCP: the first end listens. `dialler_serves`: the end that dials is TLS's server.
 fn tls_stream(
-    stage: &Stage<'_>,
+    scenario: &Scenario<'_>,
     v6: bool,
     wrapping: Wrapping,
     dialler_serves: bool,
 ) -> Result<String> {
-    let mut configs = tls(stage, v6, Known::SecondOnly, wrapping);
+    let mut configs = tls(scenario, v6, Known::SecondOnly, wrapping);
     let family = if v6 { 6 } else { 4 };
     for lines in [&mut configs.server, &mut configs.client] {
         *lines = lines.replace(&format!("proto udp{family}\n"), "");
@@ -281,94 +285,94 @@ fn tls_stream(
             *clients = clients.replace(of_client, of_server);
         }
     }
-    on_stream(stage, &configs, v6, false)
+    on_stream(scenario, &configs, v6, false)
 }
 
-pub(super) fn tls_stream4(stage: &Stage<'_>) -> Result<String> {
-    tls_stream(stage, false, Wrapping::TlsCrypt, false)
+pub(super) fn tls_stream4(scenario: &Scenario<'_>) -> Result<String> {
+    tls_stream(scenario, false, Wrapping::TlsCrypt, false)
 }
 
-pub(super) fn tls_stream6_own(stage: &Stage<'_>) -> Result<String> {
-    tls_stream(stage, true, Wrapping::TlsCryptV2, false)
+pub(super) fn tls_stream6_own(scenario: &Scenario<'_>) -> Result<String> {
+    tls_stream(scenario, true, Wrapping::TlsCryptV2, false)
 }
 
-pub(super) fn tls_stream4_dialler_serves(stage: &Stage<'_>) -> Result<String> {
-    tls_stream(stage, false, Wrapping::None, true)
+pub(super) fn tls_stream4_dialler_serves(scenario: &Scenario<'_>) -> Result<String> {
+    tls_stream(scenario, false, Wrapping::None, true)
 }
 
 /// One end waits, learns where the other is, and follows it to another address.
-pub(super) fn static_waits(stage: &Stage<'_>) -> Result<String> {
-    let configs = secret(stage, false, Known::SecondOnly, true);
-    let tunnel = start(stage, &configs)?;
+pub(super) fn static_waits(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = secret(scenario, false, Known::SecondOnly, true);
+    let tunnel = start(scenario, &configs)?;
     tunnel.ping_all(3)?;
     tunnel.pair.move_client()?;
     let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)
         .map_err(|failure| format!("{failure}\n{}", tunnel.server.failure("after the move")))?;
     transfers(&tunnel)?;
-    live_and_die(stage, &configs, tunnel)
+    live_and_die(scenario, &configs, tunnel)
         .map(|told| format!("followed after {} ms, {told}", took.as_millis()))
 }
 
-fn with_tls(stage: &Stage<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Result<String> {
-    let configs = tls(stage, v6, known, wrapping);
-    let mut tunnel = start(stage, &configs)?;
+fn with_tls(scenario: &Scenario<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Result<String> {
+    let configs = tls(scenario, v6, known, wrapping);
+    let mut tunnel = start(scenario, &configs)?;
     tunnel.ping_all(3)?;
     for end in [&mut tunnel.server, &mut tunnel.client] {
         end.wait_for_nth(HANDSHAKE, 3, Duration::from_secs(30))?;
     }
     let began = [&tunnel.server, &tunnel.client].map(|end| end.count(READY));
     ensure(began == [1, 1], || tunnel.client.failure("began anew instead of a rekey").0)?;
-    live_and_die(stage, &configs, tunnel)
+    live_and_die(scenario, &configs, tunnel)
 }
 
-pub(super) fn tls4_bare(stage: &Stage<'_>) -> Result<String> {
-    with_tls(stage, false, Known::Both, Wrapping::None)
+pub(super) fn tls4_bare(scenario: &Scenario<'_>) -> Result<String> {
+    with_tls(scenario, false, Known::Both, Wrapping::None)
 }
 
-pub(super) fn tls6_auth(stage: &Stage<'_>) -> Result<String> {
-    with_tls(stage, true, Known::Both, Wrapping::TlsAuth)
+pub(super) fn tls6_auth(scenario: &Scenario<'_>) -> Result<String> {
+    with_tls(scenario, true, Known::Both, Wrapping::TlsAuth)
 }
 
-pub(super) fn tls4_crypt(stage: &Stage<'_>) -> Result<String> {
-    with_tls(stage, false, Known::SecondOnly, Wrapping::TlsCrypt)
+pub(super) fn tls4_crypt(scenario: &Scenario<'_>) -> Result<String> {
+    with_tls(scenario, false, Known::SecondOnly, Wrapping::TlsCrypt)
 }
 
-pub(super) fn tls6_own(stage: &Stage<'_>) -> Result<String> {
-    with_tls(stage, true, Known::SecondOnly, Wrapping::TlsCryptV2)
+pub(super) fn tls6_own(scenario: &Scenario<'_>) -> Result<String> {
+    with_tls(scenario, true, Known::SecondOnly, Wrapping::TlsCryptV2)
 }
 
 /// Ends that negotiate no cipher, as 2.5 has it between two points: these words count, and CBC it is.
-fn fallback(stage: &Stage<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
-    let mut configs = tls(stage, false, Known::Both, wrapping);
+fn fallback(scenario: &Scenario<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
+    let mut configs = tls(scenario, false, Known::Both, wrapping);
     configs.both(ciphers);
-    let tunnel = start(stage, &configs)?;
-    live_and_die(stage, &configs, tunnel)
+    let tunnel = start(scenario, &configs)?;
+    live_and_die(scenario, &configs, tunnel)
 }
 
-pub(super) fn without_negotiation(stage: &Stage<'_>) -> Result<String> {
-    fallback(stage, Wrapping::TlsAuth, "cipher AES-256-CBC")
+pub(super) fn without_negotiation(scenario: &Scenario<'_>) -> Result<String> {
+    fallback(scenario, Wrapping::TlsAuth, "cipher AES-256-CBC")
 }
 
-pub(super) fn own_without_negotiation(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn own_without_negotiation(scenario: &Scenario<'_>) -> Result<String> {
     let ciphers = "cipher AES-256-CBC\ndata-ciphers-fallback AES-256-CBC";
-    fallback(stage, Wrapping::TlsCryptV2, ciphers)
+    fallback(scenario, Wrapping::TlsCryptV2, ciphers)
 }
 
 /// The end that leaves says so, and the other does not wait for silence.
-pub(super) fn goodbye(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn exit_notice(scenario: &Scenario<'_>) -> Result<String> {
     for configs in [
-        secret(stage, false, Known::Both, true),
-        tls(stage, false, Known::Both, Wrapping::TlsCrypt),
+        secret(scenario, false, Known::Both, true),
+        tls(scenario, false, Known::Both, Wrapping::TlsCrypt),
     ] {
         let mut configs = configs;
         configs.both("explicit-exit-notify 2");
-        let mut tunnel = start(stage, &configs)?;
+        let mut tunnel = start(scenario, &configs)?;
         tunnel.ping_all(3)?;
         tunnel.client.signal(Signal::SIGTERM)?;
         tunnel.client.wait_exit(Duration::from_secs(10))?;
         tunnel.server.wait_for("remote-exit", Duration::from_secs(5))?;
-        tunnel.client = dial(&tunnel.pair, stage.folder(), &configs, stage.client)?;
-        tunnel.client.wait_for(READY, SETUP)?;
+        tunnel.client = dial(&tunnel.pair, scenario.folder(), &configs, scenario.client)?;
+        tunnel.client.wait_for(READY, SETUP_LIMIT)?;
         ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)?;
     }
     Ok(String::new())

@@ -15,29 +15,29 @@ mod rows;
 mod scale;
 mod settings;
 
-use super::Scene;
+use super::ScenarioFn;
 
 /// The scenarios. Those of the last list take minutes and are run when asked for.
-const SCENES: &[&[(&str, Scene)]] = &[
-    itself::SCENES,
-    access::SCENES,
-    rows::SCENES,
-    faults::SCENES,
-    outages::SCENES,
-    hostile::SCENES,
-    leaves::SCENES,
-    log::SCENES,
-    settings::SCENES,
-    pooler::SCENES,
-    rekey::SCENES,
+const SCENARIOS: &[&[(&str, ScenarioFn)]] = &[
+    itself::SCENARIOS,
+    access::SCENARIOS,
+    rows::SCENARIOS,
+    faults::SCENARIOS,
+    outages::SCENARIOS,
+    hostile::SCENARIOS,
+    leaves::SCENARIOS,
+    log::SCENARIOS,
+    settings::SCENARIOS,
+    pooler::SCENARIOS,
+    rekey::SCENARIOS,
 ];
 
 /// All of them.
-pub(super) fn scenes() -> impl Iterator<Item = &'static (&'static str, Scene)> {
-    SCENES.iter().flat_map(|scenes| scenes.iter())
+pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
+    SCENARIOS.iter().flat_map(|scenarios| scenarios.iter())
 }
 
 /// Those that take minutes.
-pub(super) fn long() -> impl Iterator<Item = &'static (&'static str, Scene)> {
+pub(super) fn long() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
     outages::LONG.iter().chain(scale::LONG)
 }

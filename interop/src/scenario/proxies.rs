@@ -9,12 +9,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Stage;
-use crate::cell::{Configs, Tunnel};
+use super::Scenario;
+use crate::case::{Configs, Tunnel};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{End, Namespace, Pair};
 use crate::process::Daemon;
-use crate::wait::{Moment, until};
+use crate::wait::{ScaledInstant, until};
 
 /// The server's address, which only the proxy's host can reach.
 const HIDDEN: &str = "198.18.0.1";
@@ -30,15 +30,15 @@ pub(super) const SOCKS_PORT: u16 = 1080;
 pub(super) const LOGIN: &str = "ann\nsecret\n";
 
 /// A server behind the proxy's host, and configs to reach it over TCP.
-fn behind(stage: &Stage<'_>) -> Result<(Pair, Configs)> {
+fn behind(scenario: &Scenario<'_>) -> Result<(Pair, Configs)> {
     let pair = Pair::new()?;
     for address in [HIDDEN, &PROXY.to_string(), &RELAY.to_string()] {
         pair.server.run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"])?;
     }
-    let mut configs = over_tcp(stage);
+    let mut configs = over_tcp(scenario);
     let near = End::Server.outer(false).to_string();
     configs.client = configs.client.replace(&format!("remote {near}"), &format!("remote {HIDDEN}"));
-    let login = stage.folder().join("login");
+    let login = scenario.folder().join("login");
     fs::write(&login, LOGIN)?;
     Ok((pair, configs))
 }
@@ -52,8 +52,8 @@ fn over_udp(configs: &mut Configs) {
     }
 }
 
-fn over_tcp(stage: &Stage<'_>) -> Configs {
-    let mut configs = stage.configs();
+fn over_tcp(scenario: &Scenario<'_>) -> Configs {
+    let mut configs = scenario.configs();
     configs.server = configs.server.replace("proto udp4", "proto tcp4-server");
     configs.client = configs.client.replace("proto udp4", "proto tcp4-client");
     configs.client = configs.client.replace("explicit-exit-notify 1\n", "");
@@ -61,17 +61,17 @@ fn over_tcp(stage: &Stage<'_>) -> Configs {
 }
 
 /// `http-proxy` with Basic authentication, through tinyproxy.
-pub(super) fn http(stage: &Stage<'_>) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
-    let proxy = tinyproxy(stage.folder(), &pair.server)?;
-    configs.client(&http_proxy(stage));
-    through(stage, pair, &configs, proxy, HTTP_PORT)
+pub(super) fn http(scenario: &Scenario<'_>) -> Result<String> {
+    let (pair, mut configs) = behind(scenario)?;
+    let proxy = tinyproxy(scenario.folder(), &pair.server)?;
+    configs.client(&http_proxy(scenario));
+    through(scenario, pair, &configs, proxy, HTTP_PORT)
 }
 
 /// The same server in two `<connection>` blocks: without the proxy it cannot be reached.
-pub(super) fn http_in_a_block(stage: &Stage<'_>) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
-    let proxy = tinyproxy(stage.folder(), &pair.server)?;
+pub(super) fn http_in_a_block(scenario: &Scenario<'_>) -> Result<String> {
+    let (pair, mut configs) = behind(scenario)?;
+    let proxy = tinyproxy(scenario.folder(), &pair.server)?;
     let lines = configs.client.lines().filter(|line| !line.starts_with("remote "));
     configs.client = lines.map(|line| format!("{line}\n")).collect();
     let block = |more: &str| {
@@ -80,12 +80,12 @@ pub(super) fn http_in_a_block(stage: &Stage<'_>) -> Result<String> {
         )
     };
     configs.client(&block(""));
-    configs.client(&block(&http_proxy(stage)));
-    through(stage, pair, &configs, proxy, HTTP_PORT)
+    configs.client(&block(&http_proxy(scenario)));
+    through(scenario, pair, &configs, proxy, HTTP_PORT)
 }
 
-fn http_proxy(stage: &Stage<'_>) -> String {
-    let (near, login) = (End::Server.outer(false), stage.folder().join("login"));
+fn http_proxy(scenario: &Scenario<'_>) -> String {
+    let (near, login) = (End::Server.outer(false), scenario.folder().join("login"));
     format!("http-proxy {near} {HTTP_PORT} {} basic", login.display())
 }
 
@@ -103,11 +103,11 @@ pub(super) fn tinyproxy(folder: &Path, host: &Namespace) -> Result<Daemon> {
 }
 
 /// `socks-proxy` with user name and password, through microsocks.
-pub(super) fn socks(stage: &Stage<'_>) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
+pub(super) fn socks(scenario: &Scenario<'_>) -> Result<String> {
+    let (pair, mut configs) = behind(scenario)?;
     let proxy = microsocks(&pair.server)?;
-    configs.client(&socks_proxy(stage));
-    through(stage, pair, &configs, proxy, SOCKS_PORT)
+    configs.client(&socks_proxy(scenario));
+    through(scenario, pair, &configs, proxy, SOCKS_PORT)
 }
 
 fn microsocks(host: &Namespace) -> Result<Daemon> {
@@ -116,30 +116,31 @@ fn microsocks(host: &Namespace) -> Result<Daemon> {
     Daemon::spawn("microsocks", command)
 }
 
-fn socks_proxy(stage: &Stage<'_>) -> String {
-    let (near, login) = (End::Server.outer(false), stage.folder().join("login"));
+fn socks_proxy(scenario: &Scenario<'_>) -> String {
+    let (near, login) = (End::Server.outer(false), scenario.folder().join("login"));
     format!("socks-proxy {near} {SOCKS_PORT} {}", login.display())
 }
 
 /// `socks-proxy` over UDP, through dante: a relay for datagrams.
-pub(super) fn socks_udp(stage: &Stage<'_>) -> Result<String> {
-    let (pair, configs, proxy) = relayed(stage)?;
-    through(stage, pair, &configs, proxy, SOCKS_PORT)
+pub(super) fn socks_udp(scenario: &Scenario<'_>) -> Result<String> {
+    let (pair, configs, proxy) = relayed(scenario)?;
+    through(scenario, pair, &configs, proxy, SOCKS_PORT)
 }
 
 /// The proxy ends and starts again, which forgets the association. The client begins again at once, long before it
 /// would miss the server.
-fn relay_restarts(stage: &Stage<'_>) -> Result<String> {
-    let (pair, mut configs, proxy) = relayed(stage)?;
+fn relay_restarts(scenario: &Scenario<'_>) -> Result<String> {
+    let (pair, mut configs, proxy) = relayed(scenario)?;
     configs.client("connect-retry 1 2");
     let port = SocketAddr::new(End::Server.outer(false), SOCKS_PORT);
     wait_for_port(&pair.client, port)?;
-    let mut tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    let mut tunnel =
+        Tunnel::start(pair, scenario.folder(), &configs, scenario.server, scenario.client)?;
     tunnel.ping_all(4)?;
     end(&tunnel.pair.server, proxy)?;
-    let _proxy = dante(stage.folder(), &tunnel.pair.server, &relay_addresses())?;
-    let back = Moment::now();
-    tunnel.client.wait_for_nth(crate::cell::READY, 2, Duration::from_secs(15))?;
+    let _proxy = dante(scenario.folder(), &tunnel.pair.server, &relay_addresses())?;
+    let back = ScaledInstant::now();
+    tunnel.client.wait_for_nth(crate::case::READY, 2, Duration::from_secs(15))?;
     super::ping_until(&tunnel.pair.client, tunnel.server_inner.v4, Duration::from_secs(10))?;
     ensure(tunnel.client.count("nactivity timeout") == 0, || {
         tunnel.client.failure("it missed the server").0
@@ -154,13 +155,13 @@ fn relay_addresses() -> ([IpAddr; 2], Vec<String>) {
 }
 
 /// A server behind dante, and configs to reach it over UDP.
-fn relayed(stage: &Stage<'_>) -> Result<(Pair, Configs, Daemon)> {
-    let (pair, mut configs) = behind(stage)?;
+fn relayed(scenario: &Scenario<'_>) -> Result<(Pair, Configs, Daemon)> {
+    let (pair, mut configs) = behind(scenario)?;
     over_udp(&mut configs);
     for end in [&pair.server, &pair.client] {
         end.run("ip", &["link", "set", "lo", "up"])?;
     }
-    let proxy = dante(stage.folder(), &pair.server, &relay_addresses())?;
+    let proxy = dante(scenario.folder(), &pair.server, &relay_addresses())?;
     configs.client(&format!("socks-proxy {} {SOCKS_PORT}", End::Server.outer(false)));
     Ok((pair, configs, proxy))
 }
@@ -200,28 +201,33 @@ enum Routing {
     Rules,
 }
 
-/// The scenes that openvpn in adit's place does not pass: it has no rules, does not put its host route back, and does
+/// The scenarios that openvpn in adit's place does not pass: it has no rules, does not put its host route back, and does
 /// not notice that a relay has ended.
-pub(super) const ADIT_ALONE: &[(&str, super::Scene)] = &[
+pub(super) const ADIT_ALONE: &[(&str, super::ScenarioFn)] = &[
     ("socks-proxy-udp-restarts", relay_restarts),
-    ("http-proxy-all-traffic", |stage| http_with_all_traffic(stage, Routing::Main)),
-    ("http-proxy-all-traffic-by-rules", |stage| http_with_all_traffic(stage, Routing::Rules)),
-    ("socks-proxy-all-traffic", |stage| socks_with_all_traffic(stage, Routing::Main)),
-    ("socks-proxy-all-traffic-by-rules", |stage| socks_with_all_traffic(stage, Routing::Rules)),
-    ("socks-proxy-udp-all-traffic", |stage| relay_with_all_traffic(stage, Routing::Main)),
-    ("socks-proxy-udp-all-traffic-by-rules", |stage| relay_with_all_traffic(stage, Routing::Rules)),
-    ("socks-proxy-udp-relay-elsewhere", relay_elsewhere),
+    ("http-proxy-all-traffic", |scenario| http_with_all_traffic(scenario, Routing::Main)),
+    ("http-proxy-all-traffic-by-rules", |scenario| http_with_all_traffic(scenario, Routing::Rules)),
+    ("socks-proxy-all-traffic", |scenario| socks_with_all_traffic(scenario, Routing::Main)),
+    ("socks-proxy-all-traffic-by-rules", |scenario| {
+        socks_with_all_traffic(scenario, Routing::Rules)
+    }),
+    ("socks-proxy-udp-all-traffic", |scenario| relay_with_all_traffic(scenario, Routing::Main)),
+    ("socks-proxy-udp-all-traffic-by-rules", |scenario| {
+        relay_with_all_traffic(scenario, Routing::Rules)
+    }),
+    ("socks-proxy-udp-relay-on-another-host", relay_on_another_host),
 ];
 
 /// A proxy that takes datagrams at another address than connections: both stay outside the tunnel.
-fn relay_elsewhere(stage: &Stage<'_>) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
+fn relay_on_another_host(scenario: &Scenario<'_>) -> Result<String> {
+    let (pair, mut configs) = behind(scenario)?;
     over_udp(&mut configs);
     let near = End::Server.outer(false);
     pair.client.run("ip", &["route", "add", "default", "via", &near.to_string()])?;
     let proxy = two_addresses(&pair.server)?;
     configs.client(&format!("socks-proxy {PROXY} {SOCKS_PORT}\nredirect-gateway def1"));
-    let tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    let tunnel =
+        Tunnel::start(pair, scenario.folder(), &configs, scenario.server, scenario.client)?;
     tunnel.ping_all(4)?;
     let way = |to: &str| tunnel.pair.client.run("ip", &["route", "get", to]);
     ensure(way("198.51.100.1")?.contains(" dev tun"), || "not all traffic".to_owned())?;
@@ -289,30 +295,30 @@ fn two_addresses(host: &Namespace) -> Result<JoinHandle<Result<()>>> {
     Ok(proxy)
 }
 
-fn http_with_all_traffic(stage: &Stage<'_>, routing: Routing) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
-    let _proxy = tinyproxy(stage.folder(), &pair.server)?;
-    configs.client(&http_proxy(stage));
-    all_traffic(stage, pair, configs, HTTP_PORT, routing)
+fn http_with_all_traffic(scenario: &Scenario<'_>, routing: Routing) -> Result<String> {
+    let (pair, mut configs) = behind(scenario)?;
+    let _proxy = tinyproxy(scenario.folder(), &pair.server)?;
+    configs.client(&http_proxy(scenario));
+    all_traffic(scenario, pair, configs, HTTP_PORT, routing)
 }
 
-fn socks_with_all_traffic(stage: &Stage<'_>, routing: Routing) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
+fn socks_with_all_traffic(scenario: &Scenario<'_>, routing: Routing) -> Result<String> {
+    let (pair, mut configs) = behind(scenario)?;
     let _proxy = microsocks(&pair.server)?;
-    configs.client(&socks_proxy(stage));
-    all_traffic(stage, pair, configs, SOCKS_PORT, routing)
+    configs.client(&socks_proxy(scenario));
+    all_traffic(scenario, pair, configs, SOCKS_PORT, routing)
 }
 
-fn relay_with_all_traffic(stage: &Stage<'_>, routing: Routing) -> Result<String> {
-    let (pair, configs, _proxy) = relayed(stage)?;
-    all_traffic(stage, pair, configs, SOCKS_PORT, routing)
+fn relay_with_all_traffic(scenario: &Scenario<'_>, routing: Routing) -> Result<String> {
+    let (pair, configs, _proxy) = relayed(scenario)?;
+    all_traffic(scenario, pair, configs, SOCKS_PORT, routing)
 }
 
 /// The proxy's address stays outside the tunnel, although a route into the tunnel covers it. Where another program
 /// leads it into the tunnel, the transport's packets are dropped and counted there, and afterwards the tunnel works
 /// again.
 fn all_traffic(
-    stage: &Stage<'_>,
+    scenario: &Scenario<'_>,
     pair: Pair,
     mut configs: Configs,
     port: u16,
@@ -326,7 +332,8 @@ fn all_traffic(
     if routing == Routing::Rules {
         configs.client("policy-routing on");
     }
-    let tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    let tunnel =
+        Tunnel::start(pair, scenario.folder(), &configs, scenario.server, scenario.client)?;
     tunnel.ping_all(4)?;
     let (inside, client, laptop) = (tunnel.server_inner.v4, &tunnel.client, &tunnel.pair.client);
     let ip = |line: &str| laptop.run("ip", &line.split(' ').collect::<Vec<_>>());
@@ -353,7 +360,7 @@ fn all_traffic(
 }
 
 fn through(
-    stage: &Stage<'_>,
+    scenario: &Scenario<'_>,
     pair: Pair,
     configs: &Configs,
     proxy: Daemon,
@@ -361,22 +368,22 @@ fn through(
 ) -> Result<String> {
     let address = SocketAddr::new(End::Server.outer(false), port);
     wait_for_port(&pair.client, address)?;
-    let tunnel = Tunnel::start(pair, stage.folder(), configs, stage.server, stage.client)
+    let tunnel = Tunnel::start(pair, scenario.folder(), configs, scenario.server, scenario.client)
         .map_err(|failure| format!("{failure}\n{}", proxy.failure("the proxy")))?;
     tunnel.ping_all(4)?;
     needs(&tunnel, proxy)
 }
 
 /// A static key over TCP between two points, of which the one that dials has to pass tinyproxy.
-pub(super) fn http_between_two_points(stage: &Stage<'_>) -> Result<String> {
-    let (pair, _) = behind(stage)?;
-    let proxy = tinyproxy(stage.folder(), &pair.server)?;
-    let mut configs = super::p2p::secret_on_stream(stage, false, false);
+pub(super) fn http_point_to_point(scenario: &Scenario<'_>) -> Result<String> {
+    let (pair, _) = behind(scenario)?;
+    let proxy = tinyproxy(scenario.folder(), &pair.server)?;
+    let mut configs = super::p2p::secret_on_stream(scenario, false, false);
     let near = End::Server.outer(false);
     configs.client = configs.client.replace(&format!("remote {near}"), &format!("remote {HIDDEN}"));
-    configs.client(&http_proxy(stage));
+    configs.client(&http_proxy(scenario));
     wait_for_port(&pair.client, SocketAddr::new(near, HTTP_PORT))?;
-    let tunnel = super::p2p::start_on_stream(stage, &configs, pair)?;
+    let tunnel = super::p2p::start_on_stream(scenario, &configs, pair)?;
     needs(&tunnel, proxy)
 }
 
@@ -384,9 +391,11 @@ pub(super) fn http_between_two_points(stage: &Stage<'_>) -> Result<String> {
 fn needs(tunnel: &Tunnel, proxy: Daemon) -> Result<String> {
     end(&tunnel.pair.server, proxy)?;
     let address = tunnel.server_inner.v4;
-    let end = Moment::now() + Duration::from_secs(10);
+    let end = ScaledInstant::now() + Duration::from_secs(10);
     while !crate::traffic::silent(&tunnel.pair.client, address)? {
-        ensure(Moment::now() < end, || tunnel.client.failure("it does not need the proxy").0)?;
+        ensure(ScaledInstant::now() < end, || {
+            tunnel.client.failure("it does not need the proxy").0
+        })?;
     }
     Ok(String::new())
 }
@@ -415,9 +424,9 @@ pub(super) fn wait_for_port(from: &Namespace, address: SocketAddr) -> Result<()>
 }
 
 /// `port-share`: a browser at the tunnel's port gets the web server, while a client has its tunnel there.
-pub(super) fn port_share(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn port_share(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
-    let mut configs = over_tcp(stage);
+    let mut configs = over_tcp(scenario);
     configs.server("port-share 127.0.0.1 8080");
     pair.server.run("ip", &["link", "set", "lo", "up"])?;
     let (ready, wait) = mpsc::channel();
@@ -434,7 +443,8 @@ pub(super) fn port_share(stage: &Stage<'_>) -> Result<String> {
         Ok(())
     })?;
     wait.recv_timeout(Duration::from_secs(5)).context("the web server did not start")?;
-    let tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    let tunnel =
+        Tunnel::start(pair, scenario.folder(), &configs, scenario.server, scenario.client)?;
     for _ in 0..2 {
         let page = tunnel.pair.client.thread(|| -> Result<String> {
             let mut connection = TcpStream::connect("192.0.2.1:1194")?;

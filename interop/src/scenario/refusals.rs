@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use super::Stage;
-use crate::cell::{Configs, READY, SETUP, dial, inner_of, serve};
+use super::Scenario;
+use crate::case::{Configs, READY, SETUP_LIMIT, dial, inner_addrs, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Pair;
 use crate::peer::Program;
 use crate::process::Daemon;
 
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// How openvpn begins its refusals.
-const STOCK: &[&str] = &["verify error", "verify x509name error", "verify eku error", "tls error"];
+const OPENVPN: &[&str] =
+    &["verify error", "verify x509name error", "verify eku error", "tls error"];
 
 /// Who refuses.
 enum Judge {
@@ -20,22 +21,27 @@ enum Judge {
 }
 
 /// The tunnel must not come up; the judge says one of `reasons` (lower case) if it is adit.
-fn refuse(stage: &Stage<'_>, configs: &Configs, judge: &Judge, reasons: &[&str]) -> Result<String> {
+fn refuse(
+    scenario: &Scenario<'_>,
+    configs: &Configs,
+    judge: &Judge,
+    reasons: &[&str],
+) -> Result<String> {
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
-    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
     let (program, daemon) = match judge {
-        Judge::Server => (stage.server, &mut server),
-        Judge::Client => (stage.client, &mut client),
+        Judge::Server => (scenario.server, &mut server),
+        Judge::Client => (scenario.client, &mut client),
     };
     let line = match program {
-        Program::Adit(_) => daemon.wait_for_any(reasons, PATIENCE)?,
+        Program::Adit(_) => daemon.wait_for_any(reasons, TIMEOUT)?,
         // openvpn says it in words of its own; all of them have this in common.
-        _ => daemon.wait_for_any(STOCK, PATIENCE)?,
+        _ => daemon.wait_for_any(OPENVPN, TIMEOUT)?,
     };
     std::thread::sleep(Duration::from_millis(1500));
-    let admitted = inner_of(&pair.client).is_ok();
+    let admitted = inner_addrs(&pair.client).is_ok();
     ensure(!admitted && client.count(READY) == 0, || {
         format!("{}\n{}", client.failure("came in"), server.failure("let it in"))
     })?;
@@ -44,8 +50,8 @@ fn refuse(stage: &Stage<'_>, configs: &Configs, judge: &Judge, reasons: &[&str])
 }
 
 /// Gives the client another certificate.
-fn with_client(stage: &Stage<'_>, name: &str) -> Configs {
-    let mut configs = stage.configs();
+fn with_client(scenario: &Scenario<'_>, name: &str) -> Configs {
+    let mut configs = scenario.configs();
     configs.client = configs
         .client
         .replace("/client.crt", &format!("/{name}.crt"))
@@ -53,63 +59,68 @@ fn with_client(stage: &Stage<'_>, name: &str) -> Configs {
     configs
 }
 
-pub(super) fn client_expired(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn client_expired(scenario: &Scenario<'_>) -> Result<String> {
     // A client may also notice by itself and not even dial; so may adit.
-    let configs = with_client(stage, "expired");
-    refuse(stage, &configs, &Judge::Server, &["expired"])
+    let configs = with_client(scenario, "expired");
+    refuse(scenario, &configs, &Judge::Server, &["expired"])
 }
 
-pub(super) fn client_of_the_future(stage: &Stage<'_>) -> Result<String> {
-    let configs = with_client(stage, "future");
-    refuse(stage, &configs, &Judge::Server, &["is valid from 2040"])
+pub(super) fn client_of_the_future(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = with_client(scenario, "future");
+    refuse(scenario, &configs, &Judge::Server, &["is valid from 2040"])
 }
 
-pub(super) fn client_of_another_authority(stage: &Stage<'_>) -> Result<String> {
-    let configs = with_client(stage, "stranger");
-    refuse(stage, &configs, &Judge::Server, &["same ca"])
+pub(super) fn client_of_another_authority(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = with_client(scenario, "stranger");
+    refuse(scenario, &configs, &Judge::Server, &["same ca"])
 }
 
-pub(super) fn client_revoked(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = with_client(stage, "revoked");
-    configs.server(&format!("crl-verify {}", stage.pki("crl.pem")));
-    refuse(stage, &configs, &Judge::Server, &["revoked"])
+pub(super) fn client_revoked(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = with_client(scenario, "revoked");
+    configs.server(&format!("crl-verify {}", scenario.pki("crl.pem")));
+    refuse(scenario, &configs, &Judge::Server, &["revoked"])
 }
 
-pub(super) fn server_of_another_name(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn server_of_another_name(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.client = configs
         .client
         .replace("verify-x509-name server name", "verify-x509-name other.example name");
-    refuse(stage, &configs, &Judge::Client, &["other.example"])
+    refuse(scenario, &configs, &Judge::Client, &["other.example"])
 }
 
 /// A client's certificate that serves: what `remote-cert-tls` is there for.
-pub(super) fn server_without_server_usage(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn server_without_server_usage(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server =
         configs.server.replace("/server.crt", "/client.crt").replace("/server.key", "/client.key");
     configs.client = configs.client.replace("verify-x509-name server name", "");
-    refuse(stage, &configs, &Judge::Client, &["serverauth", "server authentication", "key usage"])
+    refuse(
+        scenario,
+        &configs,
+        &Judge::Client,
+        &["serverauth", "server authentication", "key usage"],
+    )
 }
 
 /// Another tls-crypt key: the server says nothing to a stranger, and the client says that no one answers.
-pub(super) fn another_wrapping_key(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
-    let other = stage.folder().join("other.key");
+pub(super) fn another_wrapping_key(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
+    let other = scenario.folder().join("other.key");
     crate::process::run("openvpn", &["--genkey", "secret", &other.display().to_string()])?;
     let line = configs.client.lines().find(|line| line.starts_with("tls-crypt "));
     let line = line.context("no tls-crypt in the config")?.to_owned();
     configs.client = configs.client.replace(&line, &format!("tls-crypt {}", other.display()));
     configs.client("hand-window 5\nserver-poll-timeout 5\nconnect-retry 1 1");
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let mut capture = Daemon::spawn("tcpdump", pair.tcpdump())?;
     capture.wait_for("listening on", Duration::from_secs(5))?;
-    let client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    let client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
     let said = client.wait_for_any(
         &["tls key negotiation failed", "no answer", "did not answer", "timed out", "timeout"],
-        PATIENCE,
+        TIMEOUT,
     )?;
     let answers = capture.count("192.0.2.1.1194 > ");
     ensure(answers == 0, || capture.failure("the server answered a stranger").0)?;
@@ -117,6 +128,6 @@ pub(super) fn another_wrapping_key(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// What a plain `openssl x509 -req` makes on older systems. openvpn takes it; adit says how to make it again.
-pub(super) fn client_of_version_1(stage: &Stage<'_>) -> Result<String> {
-    refuse(stage, &with_client(stage, "v1"), &Judge::Server, &["version 1", "x.509 v1"])
+pub(super) fn client_of_version_1(scenario: &Scenario<'_>) -> Result<String> {
+    refuse(scenario, &with_client(scenario, "v1"), &Judge::Server, &["version 1", "x.509 v1"])
 }

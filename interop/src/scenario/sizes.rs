@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::Stage;
-use crate::cell::Tunnel;
+use super::Scenario;
+use crate::case::Tunnel;
 use crate::failure::{Failure, Result, ensure};
-use crate::net::{End, Namespace, Pair, ip, settle};
+use crate::net::{End, Namespace, Pair, ip, wait_for_carriers};
 use crate::peer::Program;
 use crate::traffic::{ping, tcp};
 
@@ -33,16 +33,16 @@ fn everything_passes(tunnel: &Tunnel) -> Result<()> {
 }
 
 /// `fragment`: nothing larger leaves, and everything arrives.
-fn fragments(stage: &Stage<'_>, lines: &str, limit: usize) -> Result<String> {
-    let mut configs = stage.configs();
+fn fragments(scenario: &Scenario<'_>, lines: &str, limit: usize) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.both(lines);
     configs.server("disable-dco");
     configs.client("disable-dco");
-    let tunnel = stage.tunnel(&configs)?;
-    // Whatever is longer than one datagram may be does not pass the cable at all.
+    let tunnel = scenario.tunnel(&configs)?;
+    // Whatever is longer than one datagram may be does not pass the veth pair at all.
     for namespace in [&tunnel.pair.server, &tunnel.pair.client] {
         let mtu = (limit + 28).to_string();
-        namespace.run("ip", &["link", "set", "cable", "mtu", &mtu])?;
+        namespace.run("ip", &["link", "set", "veth0", "mtu", &mtu])?;
         let rule = "add table inet t; add chain inet t o { type filter hook postrouting priority 0; }; \
                     add rule inet t o ip frag-off & 0x3fff != 0 counter drop";
         namespace.run("nft", &[rule])?;
@@ -51,62 +51,62 @@ fn fragments(stage: &Stage<'_>, lines: &str, limit: usize) -> Result<String> {
     Ok(String::new())
 }
 
-pub(super) fn fragment(stage: &Stage<'_>) -> Result<String> {
-    fragments(stage, "fragment 1300", 1300)
+pub(super) fn fragment(scenario: &Scenario<'_>) -> Result<String> {
+    fragments(scenario, "fragment 1300", 1300)
 }
 
-pub(super) fn fragment_of_all(stage: &Stage<'_>) -> Result<String> {
-    fragments(stage, "fragment 600 mtu\nmssfix 0\ncomp-lzo no", 572)
+pub(super) fn fragment_of_all(scenario: &Scenario<'_>) -> Result<String> {
+    fragments(scenario, "fragment 600 mtu\nmssfix 0\ncomp-lzo no", 572)
 }
 
-fn framed(stage: &Stage<'_>, server: &str, client: &str) -> Result<String> {
-    let mut configs = stage.configs();
+fn framed(scenario: &Scenario<'_>, server: &str, client: &str) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server(server);
     configs.client(client);
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     everything_passes(&tunnel)?;
     Ok(String::new())
 }
 
-pub(super) fn comp_lzo_no(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "comp-lzo no", "comp-lzo no")
+pub(super) fn comp_lzo_no(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "comp-lzo no", "comp-lzo no")
 }
 
-pub(super) fn compress(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "compress", "compress")
+pub(super) fn compress(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "compress", "compress")
 }
 
-pub(super) fn compress_stub(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "compress stub", "compress stub")
+pub(super) fn compress_stub(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "compress stub", "compress stub")
 }
 
-pub(super) fn compress_stub_v2(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "compress stub-v2", "compress stub-v2")
+pub(super) fn compress_stub_v2(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "compress stub-v2", "compress stub-v2")
 }
 
 /// Configured to compress, as old files are: openvpn does not do so by default, adit never does.
-pub(super) fn comp_lzo(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "comp-lzo", "comp-lzo adaptive")
+pub(super) fn comp_lzo(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "comp-lzo", "comp-lzo adaptive")
 }
 
-pub(super) fn compress_lz4(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "compress lz4", "compress lz4")
+pub(super) fn compress_lz4(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "compress lz4", "compress lz4")
 }
 
 /// The server pushes it to a client that has nothing of it configured.
-pub(super) fn compress_lz4_v2(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "compress lz4-v2\npush \"compress lz4-v2\"", "")
+pub(super) fn compress_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "compress lz4-v2\npush \"compress lz4-v2\"", "")
 }
 
 /// The client has nothing of it configured and is told.
-pub(super) fn pushed_stub(stage: &Stage<'_>) -> Result<String> {
-    framed(stage, "comp-lzo no\npush \"comp-lzo no\"", "")
+pub(super) fn pushed_stub(scenario: &Scenario<'_>) -> Result<String> {
+    framed(scenario, "comp-lzo no\npush \"comp-lzo no\"", "")
 }
 
 /// openvpn compresses what it sends, and adit decompresses it; adit itself never compresses.
-fn compressing(stage: &Stage<'_>, lines: &str) -> Result<String> {
-    let mut configs = stage.configs();
-    let adit_serves = matches!(stage.server, Program::Adit(_));
+fn compressing(scenario: &Scenario<'_>, lines: &str) -> Result<String> {
+    let mut configs = scenario.configs();
+    let adit_serves = matches!(scenario.server, Program::Adit(_));
     let theirs = format!("allow-compression yes\n{lines}");
     if adit_serves {
         configs.server(lines);
@@ -115,7 +115,7 @@ fn compressing(stage: &Stage<'_>, lines: &str) -> Result<String> {
         configs.client(&format!("{lines}\npull-filter ignore comp"));
         configs.server(&theirs);
     }
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     // Zeroes compress well; every answer is checked by ping.
     let pings = [
         (End::Client, tunnel.server_inner.v4.to_string()),
@@ -134,23 +134,23 @@ fn compressing(stage: &Stage<'_>, lines: &str) -> Result<String> {
     Ok(String::new())
 }
 
-pub(super) fn compressed_lzo(stage: &Stage<'_>) -> Result<String> {
-    compressing(stage, "comp-lzo yes")
+pub(super) fn compressed_lzo(scenario: &Scenario<'_>) -> Result<String> {
+    compressing(scenario, "comp-lzo yes")
 }
 
-pub(super) fn compressed_lz4(stage: &Stage<'_>) -> Result<String> {
-    compressing(stage, "compress lz4")
+pub(super) fn compressed_lz4(scenario: &Scenario<'_>) -> Result<String> {
+    compressing(scenario, "compress lz4")
 }
 
-pub(super) fn compressed_lz4_v2(stage: &Stage<'_>) -> Result<String> {
-    compressing(stage, "compress lz4-v2")
+pub(super) fn compressed_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
+    compressing(scenario, "compress lz4-v2")
 }
 
-/// A large `tun-mtu`: the kernel cuts outside what exceeds the cable.
-pub(super) fn jumbo(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+/// A large `tun-mtu`: the kernel cuts outside what exceeds the veth pair.
+pub(super) fn jumbo(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.both("tun-mtu 9000");
-    let tunnel = stage.tunnel(&configs)?;
+    let tunnel = scenario.tunnel(&configs)?;
     let (client, to) = (&tunnel.pair.client, tunnel.server_inner.v4);
     for size in [1400, 5000, 8972] {
         let mut command = client.command("ping");
@@ -166,7 +166,7 @@ pub(super) fn jumbo(stage: &Stage<'_>) -> Result<String> {
 const NARROW: u16 = 1400;
 
 /// Two hosts with two routers between them, and a link of [`NARROW`] bytes between these: neither host sees it on its own
-/// cable. `silent`: the routers drop what does not fit without a word.
+/// veth pair. `silent`: the routers drop what does not fit without a word.
 fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
     let mut all = Namespace::several(&["server", "client", "near", "far"])?;
     let routers = all.split_off(2);
@@ -174,12 +174,12 @@ fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
     let [near, far] = routers.as_slice() else { return Err("two routers".into()) };
     let lines = [
         format!(
-            "link add cable netns {} type veth peer name hosts netns {}",
+            "link add veth0 netns {} type veth peer name hosts netns {}",
             server.name(),
             near.name()
         ),
         format!(
-            "link add cable netns {} type veth peer name hosts netns {}",
+            "link add veth0 netns {} type veth peer name hosts netns {}",
             client.name(),
             far.name()
         ),
@@ -197,12 +197,12 @@ fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
         ];
         ip(Some(namespace), lines.into_iter())
     };
-    set(&server, "cable", "192.0.2.1/24")?;
+    set(&server, "veth0", "192.0.2.1/24")?;
     set(near, "hosts", "192.0.2.254/24")?;
     set(near, "line", "203.0.113.1/30")?;
     set(far, "line", "203.0.113.2/30")?;
     set(far, "hosts", "198.51.100.254/24")?;
-    set(&client, "cable", "198.51.100.2/24")?;
+    set(&client, "veth0", "198.51.100.2/24")?;
     let routes = [
         (&server, "default via 192.0.2.254"),
         (near, "default via 203.0.113.2"),
@@ -220,29 +220,30 @@ fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
             router.run("nft", &[rule])?;
         }
     }
-    settle(&[&server, &client, near, far])?;
+    wait_for_carriers(&[&server, &client, near, far])?;
     Ok((Pair { server, client }, routers))
 }
 
 /// adit finds the width of the path, whether routers tell it or not, limits TCP to it, and tells hosts behind it.
-fn path(stage: &Stage<'_>, silent: bool) -> Result<String> {
+fn path(scenario: &Scenario<'_>, silent: bool) -> Result<String> {
     let (pair, _routers) = narrow_line(silent)?;
-    let mut configs = stage.configs();
+    let mut configs = scenario.configs();
     configs.both("disable-dco");
     // Of openvpn's own datagrams those with the DF bit would be lost on a silent path, adit there or not.
-    let mut tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    let mut tunnel =
+        Tunnel::start(pair, scenario.folder(), &configs, scenario.server, scenario.client)?;
     let is_adit = |program: &Program| matches!(program, Program::Adit(_));
     let limit = Duration::from_secs(30);
     let found = format!("path MTU {NARROW}: TCP segments of at most ");
-    if is_adit(stage.server) {
+    if is_adit(scenario.server) {
         tunnel.server.wait_for(&found, limit)?;
     }
-    if is_adit(stage.client) {
+    if is_adit(scenario.client) {
         tunnel.client.wait_for(&found, limit)?;
     }
     let ends = [
-        (is_adit(stage.server), &tunnel.pair.server, tunnel.client_inner),
-        (is_adit(stage.client), &tunnel.pair.client, tunnel.server_inner),
+        (is_adit(scenario.server), &tunnel.pair.server, tunnel.client_inner),
+        (is_adit(scenario.client), &tunnel.pair.client, tunnel.server_inner),
     ];
     for (_, from, to) in ends.iter().filter(|(adit, ..)| *adit) {
         // A datagram that may not be cut is too large for the path in its envelope: the host is told.
@@ -282,21 +283,21 @@ fn path(stage: &Stage<'_>, silent: bool) -> Result<String> {
     Ok(String::new())
 }
 
-pub(super) fn narrow_path(stage: &Stage<'_>) -> Result<String> {
-    path(stage, false)
+pub(super) fn narrow_path(scenario: &Scenario<'_>) -> Result<String> {
+    path(scenario, false)
 }
 
-pub(super) fn narrow_path_without_icmp(stage: &Stage<'_>) -> Result<String> {
-    path(stage, true)
+pub(super) fn narrow_path_without_icmp(scenario: &Scenario<'_>) -> Result<String> {
+    path(scenario, true)
 }
 
-/// On a path as wide as its cables nothing changes.
-pub(super) fn wide_path(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+/// On a path as wide as its veth pairs nothing changes.
+pub(super) fn wide_path(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.both("disable-dco");
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     for (program, daemon) in
-        [(stage.server, &mut tunnel.server), (stage.client, &mut tunnel.client)]
+        [(scenario.server, &mut tunnel.server), (scenario.client, &mut tunnel.client)]
     {
         if matches!(program, Program::Adit(_)) {
             // 1400, or 1396 where both know the epoch format.

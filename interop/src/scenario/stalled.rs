@@ -9,42 +9,44 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Stage, ping_until};
-use crate::cell::{Configs, Inner, READY, SETUP, inner_of};
+use super::{Scenario, ping_until};
+use crate::case::{Configs, InnerAddrs, READY, SETUP_LIMIT, inner_addrs};
 use crate::failure::{Context, Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{Namespace, Star};
-use crate::pki::Maker;
+use crate::pki::PkiTool;
 use crate::process::Daemon;
 use crate::traffic::{ping, tcp};
 
 /// One of three clients stands still, and the connection to it fills up: the others' traffic goes on. When it goes on
 /// too, its tunnel still stands, though packets to it were dropped: openvpn takes a gap in the packet ids for an attack, so
 /// none that had an id may be missing.
-pub(super) fn one_stands_still(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = Configs::new(&stage.bench.pki, Maker::OpenSslEc, false);
-    configs.wrap(&stage.bench.pki, Wrapping::TlsCrypt);
+pub(super) fn stalled_stream(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = Configs::new(&scenario.env.pki, PkiTool::OpenSslEc, false);
+    configs.wrap(&scenario.env.pki, Wrapping::TlsCrypt);
     configs.server = configs.server.replace("proto udp4", "proto tcp4-server");
     configs.client = configs.client.replace("proto udp4", "proto tcp4-client");
     configs.server("duplicate-cn");
-    if stage.client.may_offload() {
+    if scenario.client.may_offload() {
         configs.client("disable-dco");
     }
     let star = Star::new(3)?;
-    let path = |name: &str| stage.folder.join(name);
-    fs::create_dir_all(&stage.folder)?;
+    let path = |name: &str| scenario.folder.join(name);
+    fs::create_dir_all(&scenario.folder)?;
     fs::write(path("server.conf"), &configs.server)?;
     fs::write(path("client.conf"), &configs.client)?;
     let mut server =
-        Daemon::spawn("server", stage.server.command(&star.server, &path("server.conf")))?;
-    server.wait_for(READY, SETUP)?;
+        Daemon::spawn("server", scenario.server.command(&star.server, &path("server.conf")))?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let mut clients = Vec::new();
-    let mut inner: Vec<Inner> = Vec::new();
+    let mut inner: Vec<InnerAddrs> = Vec::new();
     for namespace in &star.clients {
-        let command = stage.client.command(namespace, &path("client.conf"));
+        let command = scenario.client.command(namespace, &path("client.conf"));
         let mut client = Daemon::spawn("client", command)?;
-        client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("then")))?;
-        inner.push(inner_of(namespace)?);
+        client
+            .wait_for(READY, SETUP_LIMIT)
+            .map_err(|e| format!("{e}\n{}", server.failure("then")))?;
+        inner.push(inner_addrs(namespace)?);
         clients.push(client);
     }
     let [first, second, still] = inner.as_slice() else {

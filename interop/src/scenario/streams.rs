@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Stage, ping_until};
-use crate::cell::{Configs, READY, SETUP, Tunnel, dial, inner_of, rekeys, serve};
+use super::{Scenario, ping_until};
+use crate::case::{Configs, READY, SETUP_LIMIT, Tunnel, dial, inner_addrs, rekeys, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{End, Namespace, Pair, Star};
 use crate::peer::Program;
-use crate::pki::Maker;
-use crate::process::{Daemon, show};
+use crate::pki::PkiTool;
+use crate::process::{Daemon, command_line};
 use crate::traffic::{Stream, ping, tcp};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// What every program says at both ends when a TCP connection ends under a session; a number follows.
 const CUT: &str = "Connection reset, restarting [";
 
 /// Plain configs over TCP.
-fn configs(stage: &Stage<'_>, wrapping: Wrapping, v6: bool) -> Configs {
-    let mut configs = Configs::new(&stage.bench.pki, Maker::OpenSslEc, v6);
-    configs.wrap(&stage.bench.pki, wrapping);
+fn configs(scenario: &Scenario<'_>, wrapping: Wrapping, v6: bool) -> Configs {
+    let mut configs = Configs::new(&scenario.env.pki, PkiTool::OpenSslEc, v6);
+    configs.wrap(&scenario.env.pki, wrapping);
     let (family, server) = if v6 { ("udp6", "tcp6-server") } else { ("udp4", "tcp4-server") };
     configs.server = configs.server.replace(&format!("proto {family}"), &format!("proto {server}"));
     let client = server.replace("server", "client");
@@ -34,7 +34,7 @@ fn configs(stage: &Stage<'_>, wrapping: Wrapping, v6: bool) -> Configs {
     configs.client = configs.client.replace("explicit-exit-notify 1\n", "");
     configs.client("connect-retry 1 2");
     for (program, lines) in
-        [(stage.server, &mut configs.server), (stage.client, &mut configs.client)]
+        [(scenario.server, &mut configs.server), (scenario.client, &mut configs.client)]
     {
         // The kernel's module, where there is one, is another implementation.
         if program.may_offload() {
@@ -44,45 +44,50 @@ fn configs(stage: &Stage<'_>, wrapping: Wrapping, v6: bool) -> Configs {
     configs
 }
 
-pub(super) fn bare4(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::None, false, true)
+pub(super) fn bare4(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::None, false, true)
 }
-pub(super) fn bare6(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::None, true, false)
+pub(super) fn bare6(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::None, true, false)
 }
-pub(super) fn auth4(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::TlsAuth, false, false)
+pub(super) fn auth4(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::TlsAuth, false, false)
 }
-pub(super) fn auth6(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::TlsAuth, true, true)
+pub(super) fn auth6(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::TlsAuth, true, true)
 }
-pub(super) fn crypt4(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::TlsCrypt, false, true)
+pub(super) fn crypt4(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::TlsCrypt, false, true)
 }
-pub(super) fn crypt6(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::TlsCrypt, true, false)
+pub(super) fn crypt6(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::TlsCrypt, true, false)
 }
-pub(super) fn own4(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::TlsCryptV2, false, false)
+pub(super) fn own4(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::TlsCryptV2, false, false)
 }
-pub(super) fn own6(stage: &Stage<'_>) -> Result<String> {
-    rekeyed(stage, Wrapping::TlsCryptV2, true, true)
+pub(super) fn own6(scenario: &Scenario<'_>) -> Result<String> {
+    rekeyed(scenario, Wrapping::TlsCryptV2, true, true)
 }
 
 /// A tunnel through two rekeys that one end asks for, under traffic of which nothing may be missing.
-fn rekeyed(stage: &Stage<'_>, wrapping: Wrapping, v6: bool, client_rekeys: bool) -> Result<String> {
-    let mut configs = configs(stage, wrapping, v6);
+fn rekeyed(
+    scenario: &Scenario<'_>,
+    wrapping: Wrapping,
+    v6: bool,
+    client_rekeys: bool,
+) -> Result<String> {
+    let mut configs = configs(scenario, wrapping, v6);
     let (often, never) = ("reneg-sec 5\nhand-window 5", "reneg-sec 0");
     let (at_server, at_client) = if client_rekeys { (never, often) } else { (often, never) };
     configs.server(at_server);
     configs.client(at_client);
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
     let to = tunnel.server_inner.newest();
     let up = Stream::start(&tunnel.pair.client, &tunnel.pair.server, to, 1400)?;
-    let end = Moment::now() + Duration::from_secs(40);
+    let end = ScaledInstant::now() + Duration::from_secs(40);
     while rekeys(&tunnel.server).min(rekeys(&tunnel.client)) < 2 {
-        ensure(Moment::now() < end, || {
+        ensure(ScaledInstant::now() < end, || {
             let (server, client) = (tunnel.server.failure(""), tunnel.client.failure(""));
             format!("too few rekeys\n{server}\n{client}")
         })?;
@@ -119,9 +124,9 @@ fn cut<T>(server: &Namespace, while_cut: impl FnOnce() -> Result<T>) -> Result<T
 
 /// Something on the way resets the connection under a transfer; both ends notice, and the client comes back by itself
 /// with the same address.
-pub(super) fn connection_reset(stage: &Stage<'_>) -> Result<String> {
-    let configs = configs(stage, Wrapping::TlsCrypt, false);
-    let mut tunnel = stage.tunnel(&configs)?;
+pub(super) fn connection_reset(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = configs(scenario, Wrapping::TlsCrypt, false);
+    let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
     let (former, inside) = (tunnel.client_inner.v4, tunnel.server_inner.v4);
     let Tunnel { server, client, pair, .. } = &mut tunnel;
@@ -130,39 +135,41 @@ pub(super) fn connection_reset(stage: &Stage<'_>) -> Result<String> {
         let _ = crate::traffic::silent(&pair.client, inside)?;
         client.wait_for(CUT, Duration::from_secs(10)).map(drop)
     })?;
-    client.wait_for_nth(READY, 2, SETUP).map_err(|e| format!("{e}\n{}", server.failure("")))?;
+    client
+        .wait_for_nth(READY, 2, SETUP_LIMIT)
+        .map_err(|e| format!("{e}\n{}", server.failure("")))?;
     let took = ping_until(&pair.client, inside, Duration::from_secs(10))?;
-    let now = inner_of(&pair.client)?.v4;
+    let now = inner_addrs(&pair.client)?.v4;
     ensure(now == former, || format!("had {former}, has {now}"))?;
     Ok(format!("back after {} ms", took.as_millis()))
 }
 
 /// Either end dies without a word: the kernel says so to the other, which need not wait for silence.
-pub(super) fn killed(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = configs(stage, Wrapping::TlsCryptV2, false);
+pub(super) fn killed(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = configs(scenario, Wrapping::TlsCryptV2, false);
     // So long that nothing here can be their work.
     configs.server = configs.server.replace("keepalive 2 20", "keepalive 60 600");
-    let mut tunnel = stage.tunnel(&configs)?;
+    let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.client.signal(Signal::SIGKILL)?;
     tunnel.client.wait_exit(Duration::from_secs(5))?;
     tunnel.server.wait_for(CUT, Duration::from_secs(5))?;
-    tunnel.client = dial(&tunnel.pair, stage.folder(), &configs, stage.client)?;
-    tunnel.client.wait_for(READY, SETUP)?;
+    tunnel.client = dial(&tunnel.pair, scenario.folder(), &configs, scenario.client)?;
+    tunnel.client.wait_for(READY, SETUP_LIMIT)?;
     tunnel.ping_all(4)?;
     tunnel.server.signal(Signal::SIGKILL)?;
     tunnel.server.wait_exit(Duration::from_secs(5))?;
     tunnel.client.wait_for(CUT, Duration::from_secs(5))?;
-    tunnel.server = serve(&tunnel.pair, stage.folder(), &configs, stage.server)?;
-    tunnel.server.wait_for(READY, SETUP)?;
-    tunnel.client.wait_for_nth(READY, 2, SETUP)?;
+    tunnel.server = serve(&tunnel.pair, scenario.folder(), &configs, scenario.server)?;
+    tunnel.server.wait_for(READY, SETUP_LIMIT)?;
+    tunnel.client.wait_for_nth(READY, 2, SETUP_LIMIT)?;
     let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, Duration::from_secs(10))?;
     tunnel.ping_all(4)?;
     Ok(format!("back, first answer after {} ms", took.as_millis()))
 }
 
 /// UDP is blocked on the way, as in many a hotel: the client goes on to the same server's TCP port.
-pub(super) fn fallback(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = configs(stage, Wrapping::TlsCrypt, false);
+pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = configs(scenario, Wrapping::TlsCrypt, false);
     configs.client = configs.client.replace("proto tcp4-client\n", "").replace(
         "remote 192.0.2.1 1194",
         "remote 192.0.2.1 1195 udp4\nremote 192.0.2.1 1194 tcp4-client\nserver-poll-timeout 3",
@@ -173,14 +180,15 @@ pub(super) fn fallback(stage: &Stage<'_>) -> Result<String> {
     pair.server.run("nft", &["add", "chain", "inet", "block", "input", chain])?;
     let rule = "udp dport 1195 drop";
     pair.server.run("nft", &["add", "rule", "inet", "block", "input", rule])?;
-    let tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    let tunnel =
+        Tunnel::start(pair, scenario.folder(), &configs, scenario.server, scenario.client)?;
     tunnel.ping_all(4)?;
     Ok(String::new())
 }
 
 /// One process with two UDP ports and two TCP ports: its clients share one network, and one of them changes the transport.
-pub(super) fn several_listeners(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
+pub(super) fn several_listeners(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server("duplicate-cn\nclient-to-client");
     configs.server = configs.server.replace("proto udp4\n", "").replace("port 1194\n", "");
     configs.server(
@@ -188,22 +196,22 @@ pub(super) fn several_listeners(stage: &Stage<'_>) -> Result<String> {
     );
     let ports = [(1194, "udp4"), (1195, "udp4"), (1194, "tcp4-client"), (443, "tcp4-client")];
     let star = Star::new(4)?;
-    let path = |name: &str| stage.folder().join(name);
+    let path = |name: &str| scenario.folder().join(name);
     fs::write(path("server.conf"), &configs.server)?;
-    let command = stage.server.command(&star.server, &path("server.conf"));
+    let command = scenario.server.command(&star.server, &path("server.conf"));
     let mut server = Daemon::spawn("server", command)?;
-    server.wait_for(READY, SETUP)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let (mut clients, mut inner) = (Vec::new(), Vec::new());
     for (namespace, (port, proto)) in star.clients.iter().zip(ports) {
         let file = path(&format!("client-{port}-{proto}.conf"));
         let remote = format!("remote 192.0.2.1 {port} {proto}");
         let lines = configs.client.replace("remote 192.0.2.1 1194", &remote);
         fs::write(&file, lines.replace("proto udp4\n", ""))?;
-        let mut client = Daemon::spawn("client", stage.client.command(namespace, &file))?;
+        let mut client = Daemon::spawn("client", scenario.client.command(namespace, &file))?;
         client
-            .wait_for(READY, SETUP)
+            .wait_for(READY, SETUP_LIMIT)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
-        inner.push(inner_of(namespace)?.v4);
+        inner.push(inner_addrs(namespace)?.v4);
         clients.push(client);
     }
     let mut distinct = inner.clone();
@@ -228,36 +236,36 @@ pub(super) fn several_listeners(stage: &Stage<'_>) -> Result<String> {
 fn silent(pair: &Pair, count: usize) -> Result<Vec<TcpStream>> {
     let server = SocketAddr::new(End::Server.outer(false), 1194);
     let opened = pair.client.thread(move || {
-        let patience = Duration::from_secs(2);
-        Ok((0..count).filter_map(|_| TcpStream::connect_timeout(&server, patience).ok()).collect())
+        let timeout = Duration::from_secs(2);
+        Ok((0..count).filter_map(|_| TcpStream::connect_timeout(&server, timeout).ok()).collect())
     })?;
     opened.join().map_err(|_| "a thread panicked")?
 }
 
 /// A thousand connections that bring a byte every few seconds and never a packet: a real client comes in beside them, and
 /// they are gone after ten seconds.
-pub(super) fn slow_strangers(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = configs(stage, Wrapping::TlsCrypt, false);
+pub(super) fn slow_unauthenticated(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = configs(scenario, Wrapping::TlsCrypt, false);
     configs.server("max-clients 20");
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let mut strangers = silent(&pair, 1000)?;
     // The first byte of a length.
     strangers.iter_mut().for_each(|stream| drop(stream.write_all(&[0])));
     ensure(strangers.len() > 500, || format!("{} connections", strangers.len()))?;
     let before = server.cpu_seconds()?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("")))?;
-    let inner = inner_of(&pair.server)?.v4;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT).map_err(|e| format!("{e}\n{}", server.failure("")))?;
+    let inner = inner_addrs(&pair.server)?.v4;
     ensure(ping(&pair.client, inner, 56, 4)? == 4, || "pings are missing".into())?;
-    let end = Moment::now() + Duration::from_secs(30);
+    let end = ScaledInstant::now() + Duration::from_secs(30);
     for stranger in &mut strangers {
         stranger.set_read_timeout(Some(
-            end.saturating_duration_since(Moment::now()).max(Duration::from_millis(1)),
+            end.saturating_duration_since(ScaledInstant::now()).max(Duration::from_millis(1)),
         ))?;
         let ended = matches!(stranger.read(&mut [0; 64]), Ok(0) | Err(_));
-        ensure(ended && Moment::now() < end, || "a stranger is still there".into())?;
+        ensure(ended && ScaledInstant::now() < end, || "a stranger is still there".into())?;
     }
     ensure(ping(&pair.client, inner, 56, 4)? == 4, || "pings are missing".into())?;
     let spent = server.cpu_seconds()? - before;
@@ -266,17 +274,17 @@ pub(super) fn slow_strangers(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// No descriptors are left: the server neither ends nor spins, and takes clients again when there are.
-pub(super) fn no_descriptors(stage: &Stage<'_>) -> Result<String> {
-    let configs = configs(stage, Wrapping::TlsCrypt, false);
+pub(super) fn no_descriptors(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = configs(scenario, Wrapping::TlsCrypt, false);
     let pair = Pair::new()?;
-    let file = stage.folder().join("server.conf");
+    let file = scenario.folder().join("server.conf");
     fs::write(&file, &configs.server)?;
-    let Program::Adit(path) = stage.server else { return Err("this is about adit".into()) };
+    let Program::Adit(path) = scenario.server else { return Err("this is about adit".into()) };
     let mut command = pair.server.command("prlimit");
     command.arg("--nofile=64:64").arg(path).arg("openvpn").arg("--config").arg(&file);
-    let shown = show(&command);
+    let shown = command_line(&command);
     let mut server = Daemon::spawn("server", command)?;
-    server.wait_for(READY, SETUP)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let strangers = silent(&pair, 100)?;
     server
         .wait_for("cannot accept TCP connections", Duration::from_secs(10))
@@ -287,16 +295,16 @@ pub(super) fn no_descriptors(stage: &Stage<'_>) -> Result<String> {
     ensure(spent < 1.0, || format!("{spent} s of CPU in 3 s: it spins"))?;
     ensure(server.count("cannot accept TCP connections") == 1, || server.failure("").0)?;
     drop(strangers);
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("")))?;
-    let inner: IpAddr = inner_of(&pair.server)?.v4;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT).map_err(|e| format!("{e}\n{}", server.failure("")))?;
+    let inner: IpAddr = inner_addrs(&pair.server)?.v4;
     ensure(ping(&pair.client, inner, 56, 4)? == 4, || "pings are missing".into())?;
     Ok(format!("{spent:.2} s of CPU without descriptors"))
 }
 
 /// Another protocol's client, and lengths that make no sense, at the port of a tunnel that goes on.
-pub(super) fn other_protocols(stage: &Stage<'_>) -> Result<String> {
-    let tunnel = stage.tunnel(&configs(stage, Wrapping::TlsCrypt, false))?;
+pub(super) fn other_protocols(scenario: &Scenario<'_>) -> Result<String> {
+    let tunnel = scenario.tunnel(&configs(scenario, Wrapping::TlsCrypt, false))?;
     let noise: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         &[0, 0, 1, 2, 3],

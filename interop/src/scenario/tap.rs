@@ -4,20 +4,20 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Stage, ping_until};
-use crate::cell::{Configs, Inner, READY, SETUP, dial, inner_on, serve};
+use super::{Scenario, ping_until};
+use crate::case::{Configs, InnerAddrs, READY, SETUP_LIMIT, dial, inner_addrs_on, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star, ip};
 use crate::process::Daemon;
 use crate::traffic::{ping, silent, tcp};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 const DEVICE: &str = "tap0";
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The plain configs with a TAP device.
-fn configs(stage: &Stage<'_>) -> Configs {
-    let mut configs = stage.configs();
+fn configs(scenario: &Scenario<'_>) -> Configs {
+    let mut configs = scenario.configs();
     for text in [&mut configs.server, &mut configs.client] {
         *text = text.replace("dev tun\n", "dev tap\n");
     }
@@ -25,8 +25,8 @@ fn configs(stage: &Stage<'_>) -> Configs {
 }
 
 /// The same with another line in place of the server's networks.
-fn bridged(stage: &Stage<'_>, helper: &str) -> Configs {
-    let mut configs = configs(stage);
+fn bridged(scenario: &Scenario<'_>, helper: &str) -> Configs {
+    let mut configs = configs(scenario);
     let networks = "server 10.88.0.0 255.255.255.0\nserver-ipv6 fd88::/64";
     configs.server = configs.server.replace(networks, helper);
     configs
@@ -37,10 +37,10 @@ fn address(text: &str) -> Result<IpAddr> {
 }
 
 /// Pings of both sizes and a stream, both ways and in both families.
-fn everything_passes(ends: [(&Namespace, Inner); 2]) -> Result<()> {
+fn everything_passes(ends: [(&Namespace, InnerAddrs); 2]) -> Result<()> {
     for ((from, _), (to, inner)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         for address in std::iter::once(inner.v4).chain(inner.v6) {
-            ping_until(from, address, PATIENCE)?;
+            ping_until(from, address, TIMEOUT)?;
             for size in [56, 3000] {
                 let got = ping(from, address, size, 4)?;
                 ensure(got >= 4, || format!("{got} of 4 pings of {size} bytes to {address}"))?;
@@ -52,18 +52,18 @@ fn everything_passes(ends: [(&Namespace, Inner); 2]) -> Result<()> {
 }
 
 /// A server and a client with frames between them, and a hardware address of the client's choice.
-pub(super) fn frames(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn frames(scenario: &Scenario<'_>) -> Result<String> {
     const MAC: &str = "02:ad:17:00:00:07";
-    let mut configs = configs(stage);
+    let mut configs = configs(scenario);
     configs.client(&format!("lladdr {MAC}"));
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT)?;
     let both = || format!("{}\n{}", server.failure(""), client.failure(""));
     let ends = [&pair.server, &pair.client];
-    let inner = [inner_on(ends[0], DEVICE)?, inner_on(ends[1], DEVICE)?];
+    let inner = [inner_addrs_on(ends[0], DEVICE)?, inner_addrs_on(ends[1], DEVICE)?];
     everything_passes([(ends[0], inner[0]), (ends[1], inner[1])])
         .map_err(|failure| format!("{failure}\n{}", both()))?;
     // ARP and neighbour discovery found it.
@@ -75,39 +75,39 @@ pub(super) fn frames(stage: &Stage<'_>) -> Result<String> {
 
 /// Starts a server and its clients at a switch; the addresses of the clients.
 fn crowd(
-    stage: &Stage<'_>,
+    scenario: &Scenario<'_>,
     configs: &Configs,
     star: &Star,
-) -> Result<(Daemon, Vec<Daemon>, Vec<Inner>)> {
-    let path = |name: &str| stage.folder().join(name);
+) -> Result<(Daemon, Vec<Daemon>, Vec<InnerAddrs>)> {
+    let path = |name: &str| scenario.folder().join(name);
     fs::write(path("server.conf"), &configs.server)?;
     fs::write(path("client.conf"), &configs.client)?;
-    let command = stage.server.command(&star.server, &path("server.conf"));
+    let command = scenario.server.command(&star.server, &path("server.conf"));
     let mut server = Daemon::spawn("server", command)?;
-    server.wait_for(READY, SETUP)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let (mut clients, mut inner) = (Vec::new(), Vec::new());
     for namespace in &star.clients {
-        let command = stage.client.command(namespace, &path("client.conf"));
+        let command = scenario.client.command(namespace, &path("client.conf"));
         let mut client = Daemon::spawn("client", command)?;
         client
-            .wait_for(READY, SETUP)
+            .wait_for(READY, SETUP_LIMIT)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
-        inner.push(inner_on(namespace, DEVICE)?);
+        inner.push(inner_addrs_on(namespace, DEVICE)?);
         clients.push(client);
     }
     Ok((server, clients, inner))
 }
 
 /// Three clients find each other by broadcast and multicast, talk, and one leaves.
-pub(super) fn clients_together(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = configs(stage);
+pub(super) fn client_to_client(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = configs(scenario);
     configs.server("duplicate-cn\nclient-to-client");
     let star = Star::new(3)?;
-    let (server, mut clients, inner) = crowd(stage, &configs, &star)?;
+    let (server, mut clients, inner) = crowd(scenario, &configs, &star)?;
     for (from, namespace) in star.clients.iter().enumerate() {
         for (_, other) in inner.iter().enumerate().filter(|(to, _)| *to != from) {
-            ping_until(namespace, other.v4, PATIENCE)?;
-            ping_until(namespace, other.newest(), PATIENCE)?;
+            ping_until(namespace, other.v4, TIMEOUT)?;
+            ping_until(namespace, other.newest(), TIMEOUT)?;
             let got = ping(namespace, other.v4, 3000, 2)?;
             ensure(got == 2, || format!("{from}: {got} of 2 large pings to {}", other.v4))?;
         }
@@ -128,21 +128,21 @@ pub(super) fn clients_together(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// Without `client-to-client` the server alone is reached.
-pub(super) fn clients_apart(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = configs(stage);
+pub(super) fn isolated_clients(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = configs(scenario);
     configs.server("duplicate-cn");
     let star = Star::new(2)?;
-    let (_server, _clients, inner) = crowd(stage, &configs, &star)?;
+    let (_server, _clients, inner) = crowd(scenario, &configs, &star)?;
     let [first, second] = star.clients.as_slice() else { return Err("two".into()) };
     for client in [first, second] {
-        ping_until(client, address("10.88.0.1")?, PATIENCE)?;
-        ping_until(&star.server, inner[0].v4, PATIENCE)?;
+        ping_until(client, address("10.88.0.1")?, TIMEOUT)?;
+        ping_until(&star.server, inner[0].v4, TIMEOUT)?;
     }
     ensure(silent(first, inner[1].v4)?, || "the other client answers".to_owned())?;
     Ok(String::new())
 }
 
-/// Puts the TAP device of a namespace into a bridge with a cable to a host, and gives the host its
+/// Puts the TAP device of a namespace into a bridge with a veth pair to a host, and gives the host its
 /// addresses.
 fn bridge_to(
     namespace: &Namespace,
@@ -151,10 +151,10 @@ fn bridge_to(
     host: &[&str],
 ) -> Result<Namespace> {
     let other = Namespace::new(label)?;
-    let cable = format!("type veth peer name lan netns {}", other.name());
+    let veth = format!("type veth peer name lan netns {}", other.name());
     let lines = [
         "link add br0 up type bridge stp_state 0 forward_delay 0 mcast_snooping 0".to_owned(),
-        format!("link add lan up master br0 {cable}"),
+        format!("link add lan up master br0 {veth}"),
         format!("link set {DEVICE} up master br0"),
     ];
     let own = bridge.iter().map(|address| format!("address add {address} dev br0 nodad"));
@@ -165,25 +165,25 @@ fn bridge_to(
 }
 
 /// A client gets an address of a network that the server is bridged to, and reaches a host in it.
-pub(super) fn bridge_with_pool(stage: &Stage<'_>) -> Result<String> {
+pub(super) fn bridge_with_pool(scenario: &Scenario<'_>) -> Result<String> {
     let line = "server-bridge 10.88.0.1 255.255.255.0 10.88.0.50 10.88.0.60";
-    let configs = bridged(stage, line);
+    let configs = bridged(scenario, line);
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let host = ["10.88.0.9/24", "fd88::9/64"];
     let host = bridge_to(&pair.server, "lan", &["10.88.0.1/24", "fd88::1/64"], &host)?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT)?;
     let both = || format!("{}\n{}", server.failure(""), client.failure(""));
-    let inner = inner_on(&pair.client, DEVICE)?;
+    let inner = inner_addrs_on(&pair.client, DEVICE)?;
     ensure(inner.v4 == address("10.88.0.50")?, || format!("{} is not the pool's first", inner.v4))?;
     let added = format!("address add fd88::50/64 dev {DEVICE} nodad");
     ip(Some(&pair.client), std::iter::once(added))?;
-    let inner = Inner { v6: Some(address("fd88::50")?), ..inner };
+    let inner = InnerAddrs { v6: Some(address("fd88::50")?), ..inner };
     for (other, v4, v6) in [(&host, "10.88.0.9", "fd88::9"), (&pair.server, "10.88.0.1", "fd88::1")]
     {
-        let at = Inner { v4: address(v4)?, v6: Some(address(v6)?) };
+        let at = InnerAddrs { v4: address(v4)?, v6: Some(address(v6)?) };
         everything_passes([(&pair.client, inner), (other, at)])
             .map_err(|failure| format!("{failure}\n{}", both()))?;
     }
@@ -194,37 +194,38 @@ pub(super) fn bridge_with_pool(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// Two networks become one: bridges at both ends, no addresses.
-pub(super) fn bridges_at_both_ends(stage: &Stage<'_>) -> Result<String> {
-    let configs = bridged(stage, "server-bridge nogw");
+pub(super) fn bridges_at_both_ends(scenario: &Scenario<'_>) -> Result<String> {
+    let configs = bridged(scenario, "server-bridge nogw");
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let here = bridge_to(&pair.server, "here", &[], &["10.88.0.9/24", "fd88::9/64"])?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT)?;
     let there = bridge_to(&pair.client, "there", &[], &["10.88.0.19/24", "fd88::19/64"])?;
     let both = || format!("{}\n{}", server.failure(""), client.failure(""));
-    let at = |v4, v6| Ok::<_, crate::Failure>(Inner { v4: address(v4)?, v6: Some(address(v6)?) });
+    let at =
+        |v4, v6| Ok::<_, crate::Failure>(InnerAddrs { v4: address(v4)?, v6: Some(address(v6)?) });
     let ends = [(&here, at("10.88.0.9", "fd88::9")?), (&there, at("10.88.0.19", "fd88::19")?)];
     everything_passes(ends).map_err(|failure| format!("{failure}\n{}", both()))?;
     Ok(String::new())
 }
 
 /// A client with a TUN device at a server with a TAP device is told what is wrong.
-pub(super) fn against_tun(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = configs(stage);
+pub(super) fn against_tun(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = configs(scenario);
     configs.client = configs.client.replace("dev tap\n", "dev tun\n");
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
-    server.wait_for(READY, SETUP)?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    client.wait_for(READY, SETUP)?;
+    let mut server = serve(&pair, scenario.folder(), &configs, scenario.server)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
+    let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
+    client.wait_for(READY, SETUP_LIMIT)?;
     let warning = "'dev-type' is used inconsistently";
     // Either end may be the one that warns, and its log may lag behind the other's readiness.
-    let started = Moment::now();
+    let started = ScaledInstant::now();
     while ![&server, &client].iter().any(|end| end.log().contains(warning)) {
         let failure = || format!("{}\n{}", server.failure(""), client.failure(""));
-        ensure(started.elapsed() < SETUP, failure)?;
+        ensure(started.elapsed() < SETUP_LIMIT, failure)?;
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(String::new())

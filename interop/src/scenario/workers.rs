@@ -6,32 +6,32 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{Stage, ping_until};
-use crate::cell::{Inner, READY, SETUP, inner_of, rekeys};
+use super::{Scenario, ping_until};
+use crate::case::{InnerAddrs, READY, SETUP_LIMIT, inner_addrs, rekeys};
 use crate::failure::{Result, ensure};
 use crate::net::Star;
 use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::{Delivery, Stream, ping, tcp};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// What says how many workers adit has.
 const VARIABLE: &str = "ADIT_WORKERS";
 const CLIENTS: u8 = 4;
 
-pub(super) fn several_workers(stage: &Stage<'_>) -> Result<String> {
-    talk(stage, 3, false)
+pub(super) fn several_workers(scenario: &Scenario<'_>) -> Result<String> {
+    talk(scenario, 3, false)
 }
 
 /// Far more workers than cores, and every second client comes over TCP.
-pub(super) fn eight_workers_and_streams(stage: &Stage<'_>) -> Result<String> {
-    talk(stage, 8, true)
+pub(super) fn eight_workers_and_streams(scenario: &Scenario<'_>) -> Result<String> {
+    talk(scenario, 8, true)
 }
 
 /// Streams between clients in both directions and to the server, rekeys meanwhile, a client that moves, and a second
 /// server that must not share the port.
-fn talk(stage: &Stage<'_>, workers: usize, over_tcp: bool) -> Result<String> {
-    let mut configs = stage.configs();
+fn talk(scenario: &Scenario<'_>, workers: usize, over_tcp: bool) -> Result<String> {
+    let mut configs = scenario.configs();
     configs.server("duplicate-cn\nclient-to-client\nreneg-sec 5\nhand-window 4");
     configs.client("reneg-sec 0");
     if over_tcp {
@@ -41,7 +41,7 @@ fn talk(stage: &Stage<'_>, workers: usize, over_tcp: bool) -> Result<String> {
     // Where a client's process does not get to run, what its stream's queue has no room for is dropped.
     let share = if over_tcp { 80 } else { 99 };
     let star = Star::new(CLIENTS)?;
-    let path = |name: &str| stage.folder().join(name);
+    let path = |name: &str| scenario.folder().join(name);
     fs::write(path("server.conf"), &configs.server)?;
     fs::write(path("client.conf"), &configs.client)?;
     fs::write(path("tcp.conf"), configs.client.replace("proto udp4\n", "proto tcp4-client\n"))?;
@@ -50,29 +50,29 @@ fn talk(stage: &Stage<'_>, workers: usize, over_tcp: bool) -> Result<String> {
         command.env(VARIABLE, workers.to_string());
         command
     };
-    let mut server = Daemon::spawn("server", start(stage.server, &star.server, "server.conf"))?;
-    server.wait_for(READY, SETUP)?;
+    let mut server = Daemon::spawn("server", start(scenario.server, &star.server, "server.conf"))?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     // A thread takes its name when it first runs.
-    let soon = Moment::now() + Duration::from_secs(5);
-    while threads(&server)?.len() < workers && Moment::now() < soon {
+    let soon = ScaledInstant::now() + Duration::from_secs(5);
+    while threads(&server)?.len() < workers && ScaledInstant::now() < soon {
         sleep(Duration::from_millis(10));
     }
     ensure(threads(&server)?.len() == workers, || format!("{:?}", threads(&server)))?;
     let mut clients = Vec::new();
-    let mut inner: Vec<Inner> = Vec::new();
+    let mut inner: Vec<InnerAddrs> = Vec::new();
     for (n, namespace) in star.clients.iter().enumerate() {
         let file = if over_tcp && n % 2 == 1 { "tcp.conf" } else { "client.conf" };
-        let mut client = Daemon::spawn("client", start(stage.client, namespace, file))?;
+        let mut client = Daemon::spawn("client", start(scenario.client, namespace, file))?;
         client
-            .wait_for(READY, SETUP)
+            .wait_for(READY, SETUP_LIMIT)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
-        inner.push(inner_of(namespace)?);
+        inner.push(inner_addrs(namespace)?);
         clients.push(client);
     }
-    let at_server = inner_of(&star.server)?;
+    let at_server = inner_addrs(&star.server)?;
     under_rekeys(&star, &inner, at_server.v4, &server, share)?;
     let took = a_client_moves(&star, &inner, at_server.v4, &clients, share)?;
-    second_server(stage, &star, workers)?;
+    second_server(scenario, &star, workers)?;
     let busy = threads(&server)?.into_iter().filter(|ticks| *ticks > 0).count();
     let log = server.log();
     ensure(!log.contains("died"), || server.failure("a worker died").0)?;
@@ -89,7 +89,7 @@ fn talk(stage: &Stage<'_>, workers: usize, over_tcp: bool) -> Result<String> {
 /// All pairs of neighbours send to each other, and one to the server, until each client has had two new keys.
 fn under_rekeys(
     star: &Star,
-    inner: &[Inner],
+    inner: &[InnerAddrs],
     at_server: IpAddr,
     server: &Daemon,
     share: u64,
@@ -105,9 +105,9 @@ fn under_rekeys(
     if let Some(first) = star.clients.first() {
         streams.push(Stream::start(first, &star.server, at_server, 1300)?);
     }
-    let (before, end) = (rekeys(server), Moment::now() + Duration::from_secs(40));
+    let (before, end) = (rekeys(server), ScaledInstant::now() + Duration::from_secs(40));
     while rekeys(server) < before + 2 * usize::from(CLIENTS) {
-        ensure(Moment::now() < end, || server.failure("too few rekeys").0)?;
+        ensure(ScaledInstant::now() < end, || server.failure("too few rekeys").0)?;
         sleep(Duration::from_millis(100));
     }
     streams.into_iter().try_for_each(|stream| judge(&stream.finish()?, share))
@@ -124,7 +124,7 @@ fn judge(delivery: &Delivery, share: u64) -> Result<()> {
 /// The first client moves while others talk; its session goes on from there, and so do theirs.
 fn a_client_moves(
     star: &Star,
-    inner: &[Inner],
+    inner: &[InnerAddrs],
     at_server: IpAddr,
     clients: &[Daemon],
     share: u64,
@@ -151,9 +151,10 @@ fn a_client_moves(
 }
 
 /// A second process on the port is told that it is in use: SO_REUSEPORT would give it half of the clients.
-fn second_server(stage: &Stage<'_>, star: &Star, workers: usize) -> Result<()> {
+fn second_server(scenario: &Scenario<'_>, star: &Star, workers: usize) -> Result<()> {
     for workers in [1, workers] {
-        let mut command = stage.server.command(&star.server, &stage.folder().join("server.conf"));
+        let mut command =
+            scenario.server.command(&star.server, &scenario.folder().join("server.conf"));
         command.env(VARIABLE, workers.to_string());
         let mut second = Daemon::spawn("second server", command)?;
         let status = second.wait_exit(Duration::from_secs(10))?;

@@ -4,30 +4,30 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Stage;
-use crate::cell::{Configs, READY, SETUP, inner_of};
+use super::Scenario;
+use crate::case::{Configs, READY, SETUP_LIMIT, inner_addrs};
 use crate::failure::{Context, Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{Namespace, Star};
-use crate::pki::Maker;
+use crate::pki::PkiTool;
 use crate::process::Daemon;
 use crate::traffic::{ping, tcp};
 use crate::wait::until;
 
 /// `tls-auth` and `tls-crypt-v2` at one server.
-pub(super) fn own_keys_and_tls_auth(stage: &Stage<'_>) -> Result<String> {
-    together(stage, Wrapping::TlsAuth)
+pub(super) fn own_keys_and_tls_auth(scenario: &Scenario<'_>) -> Result<String> {
+    together(scenario, Wrapping::TlsAuth)
 }
 
 /// `tls-crypt` and `tls-crypt-v2` at one server.
-pub(super) fn own_keys_and_tls_crypt(stage: &Stage<'_>) -> Result<String> {
-    together(stage, Wrapping::TlsCrypt)
+pub(super) fn own_keys_and_tls_crypt(scenario: &Scenario<'_>) -> Result<String> {
+    together(scenario, Wrapping::TlsCrypt)
 }
 
 /// A client of each kind is connected at the same time, reaches the server and the other one, and rekeys.
-fn together(stage: &Stage<'_>, shared: Wrapping) -> Result<String> {
-    let pki = &stage.bench.pki;
-    let plain = Configs::new(pki, Maker::OpenSslEc, false);
+fn together(scenario: &Scenario<'_>, shared: Wrapping) -> Result<String> {
+    let pki = &scenario.env.pki;
+    let plain = Configs::new(pki, PkiTool::OpenSslEc, false);
     let with = |wrapping| {
         let mut configs = plain.clone();
         configs.wrap(pki, wrapping);
@@ -40,26 +40,26 @@ fn together(stage: &Stage<'_>, shared: Wrapping) -> Result<String> {
         "{}{line}\nduplicate-cn\nclient-to-client\nreneg-sec 6\nhand-window 5\n",
         by_shared.server
     );
-    let path = |name: &str| stage.folder().join(name);
+    let path = |name: &str| scenario.folder().join(name);
     fs::write(path("server.conf"), server)?;
     fs::write(path("shared.conf"), format!("{}reneg-sec 0\n", by_shared.client))?;
     fs::write(path("own.conf"), format!("{}reneg-sec 0\n", by_own.client))?;
     let star = Star::new(2)?;
-    let command = stage.server.command(&star.server, &path("server.conf"));
+    let command = scenario.server.command(&star.server, &path("server.conf"));
     let mut server = Daemon::spawn("server", command)?;
-    server.wait_for(READY, SETUP)?;
+    server.wait_for(READY, SETUP_LIMIT)?;
     let [first, second] = star.clients.as_slice() else { return Err("two were asked for".into()) };
     let start = |name: &str, host: &Namespace| {
-        Daemon::spawn(name, stage.client.command(host, &path(&format!("{name}.conf"))))
+        Daemon::spawn(name, scenario.client.command(host, &path(&format!("{name}.conf"))))
     };
     let mut clients = [start("shared", first)?, start("own", second)?];
     for client in &mut clients {
         client
-            .wait_for(READY, SETUP)
+            .wait_for(READY, SETUP_LIMIT)
             .map_err(|failure| format!("{failure}\n{}", server.failure("meanwhile")))?;
     }
     let carries = || -> Result<()> {
-        let addresses = [inner_of(first)?.v4, inner_of(second)?.v4];
+        let addresses = [inner_addrs(first)?.v4, inner_addrs(second)?.v4];
         let inside: IpAddr = "10.88.0.1".parse().context("an address")?;
         for (host, to) in [(first, inside), (second, inside), (first, addresses[1])] {
             let answers = ping(host, to, 1000, 4)?;
@@ -75,7 +75,7 @@ fn together(stage: &Stage<'_>, shared: Wrapping) -> Result<String> {
     carries()?;
     let limit = Duration::from_secs(60);
     until("both clients have had two rekeys", limit, || {
-        Ok(clients.iter().all(|client| crate::cell::rekeys(client) >= 2))
+        Ok(clients.iter().all(|client| crate::case::rekeys(client) >= 2))
     })
     .map_err(|failure| {
         let said = clients.iter().map(|client| client.failure("meanwhile").0);

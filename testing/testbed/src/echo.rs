@@ -12,26 +12,26 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// Time for all answers to [`ping`].
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// Time for an answer that must not come. Where one comes it takes a millisecond.
-const IN_VAIN: Duration = Duration::from_millis(600);
+const NO_REPLY_WAIT: Duration = Duration::from_millis(600);
 /// Time for the answers that are missing when the last request of [`echo_all`] is sent.
 const LATE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Type, code, checksum, identifier, sequence number.
 const HEADER: usize = 8;
 
 /// Sends requests with `size` bytes from inside `from` until `count` answers came or eight seconds have passed on
-/// [`Moment`]'s clock; returns how many came.
+/// [`ScaledInstant`]'s clock; returns how many came.
 ///
 /// # Errors
 /// No socket.
 pub fn ping(from: &Namespace, to: IpAddr, size: usize, count: u32) -> Result<u32> {
-    ping_within(from, to, size, count, PATIENCE)
+    ping_within(from, to, size, count, TIMEOUT)
 }
 
 /// Whether requests stay without an answer, as they must.
@@ -39,7 +39,7 @@ pub fn ping(from: &Namespace, to: IpAddr, size: usize, count: u32) -> Result<u32
 /// # Errors
 /// No socket.
 pub fn silent(from: &Namespace, to: IpAddr) -> Result<bool> {
-    Ok(ping_within(from, to, 56, 1, IN_VAIN)? == 0)
+    Ok(ping_within(from, to, 56, 1, NO_REPLY_WAIT)? == 0)
 }
 
 fn ping_within(
@@ -51,8 +51,8 @@ fn ping_within(
 ) -> Result<u32> {
     let answered = from.thread(move || {
         let mut session = Session::open(to, size)?;
-        let (end, mut next) = (Moment::now() + limit, Instant::now());
-        while session.times.len() < count as usize && Moment::now() < end {
+        let (end, mut next) = (ScaledInstant::now() + limit, Instant::now());
+        while session.times.len() < count as usize && ScaledInstant::now() < end {
             if Instant::now() >= next {
                 session.send();
                 next = Instant::now() + PAUSE;
@@ -113,9 +113,9 @@ pub fn echo_all(from: &[&Namespace], to: IpAddr, count: u32, pause: Duration) ->
                 session.listen(next);
             }
         }
-        let end = Moment::now() + LATE;
-        while session.times.len() < session.sent.len() && Moment::now() < end {
-            session.listen(Instant::now() + LOOK_EVERY);
+        let end = ScaledInstant::now() + LATE;
+        while session.times.len() < session.sent.len() && ScaledInstant::now() < end {
+            session.listen(Instant::now() + POLL_INTERVAL);
         }
         Ok(session)
     };
@@ -153,7 +153,7 @@ impl Session {
             IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
         };
         let socket = Socket::new(domain, Type::RAW, Some(protocol)).context("an ICMP socket")?;
-        socket.set_read_timeout(Some(LOOK_EVERY))?;
+        socket.set_read_timeout(Some(POLL_INTERVAL))?;
         let to = SocketAddr::new(to, 0);
         Ok(Session {
             socket,

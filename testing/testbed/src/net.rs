@@ -1,4 +1,4 @@
-//! Namespaces joined by cables.
+//! Namespaces joined by veth pairs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -14,16 +14,16 @@ use ipnet::IpNet;
 use nix::mount::{MntFlags, umount2};
 
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::process::{Daemon, feed, output};
-use crate::wait::Moment;
+use crate::process::{Daemon, output, run_with_input};
+use crate::wait::ScaledInstant;
 
 /// Where `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
 
 /// How much is made at once: the kernel mostly waits while it makes a namespace.
-const AT_ONCE: usize = 8;
+const PARALLEL: usize = 8;
 
-/// A network namespace of the private world, removed when dropped.
+/// A network namespace of the sandbox, removed when dropped.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -62,11 +62,11 @@ impl Namespace {
         // The first one alone: it also makes the folder of the names a shared mount.
         let rest = namespaces.get(1..).unwrap_or_default();
         for group in [namespaces.get(..1).unwrap_or_default(), rest] {
-            at_once(group, |part| {
+            in_parallel(group, |part| {
                 ip(None, part.iter().map(|namespace| format!("netns add {}", namespace.name)))
             })?;
         }
-        at_once(&namespaces, |part| {
+        in_parallel(&namespaces, |part| {
             part.iter().try_for_each(|namespace| {
                 namespace.handle()?.configure(async |net| net.set_up(1).await)?.context("loopback")
             })
@@ -145,14 +145,14 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // As `ip netns del` does, without a process. What is left over ends with the private world.
+        // As `ip netns del` does, without a process. What is left over ends with the sandbox.
         let path = Path::new(NAMES).join(&self.name);
         let _ = umount2(&path, MntFlags::MNT_DETACH);
         let _ = std::fs::remove_file(&path);
     }
 }
 
-/// Runs lines of `ip` in one process, in the private world's first namespace or another.
+/// Runs lines of `ip` in one process, in the sandbox's first namespace or another.
 ///
 /// # Errors
 /// A line failed: with what `ip` said; the lines after it have not run.
@@ -166,12 +166,12 @@ pub fn ip(inside: Option<&Namespace>, lines: impl Iterator<Item = String>) -> Re
         command.args(["-n", &namespace.name]);
     }
     command.args(["-batch", "-"]);
-    feed(command, &(lines.join("\n") + "\n")).map(drop)
+    run_with_input(command, &(lines.join("\n") + "\n")).map(drop)
 }
 
 /// Does `work` with all items, in parts at once.
-fn at_once<T: Sync>(items: &[T], work: impl Fn(&[T]) -> Result<()> + Sync) -> Result<()> {
-    let parts = items.chunks(items.len().div_ceil(AT_ONCE).max(1));
+fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&[T]) -> Result<()> + Sync) -> Result<()> {
+    let parts = items.chunks(items.len().div_ceil(PARALLEL).max(1));
     thread::scope(|scope| {
         let work = &work;
         let running: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
@@ -181,20 +181,20 @@ fn at_once<T: Sync>(items: &[T], work: impl Fn(&[T]) -> Result<()> + Sync) -> Re
     })
 }
 
-/// Gives an end of a cable its addresses (IPv6 without a search for duplicates) and offloads, and switches it on.
+/// Gives an end of a veth pair its addresses (IPv6 without a search for duplicates) and offloads, and switches it on.
 ///
 /// # Errors
 /// The kernel refused.
-pub fn plug_in(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> Result<()> {
+pub fn configure_veth(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> Result<()> {
     let handle = namespace.handle()?;
-    handle.run(|| offload.set(CABLE))??;
+    handle.run(|| offload.set(VETH))??;
     // No search for duplicates of its link-local address either, during which the first second may pass without answers to
     // neighbour solicitations; and there is no router to seek.
     for key in ["accept_dad", "router_solicitations"] {
-        handle.set_sysctl(&format!("net.ipv6.conf.{CABLE}.{key}"), "0")?;
+        handle.set_sysctl(&format!("net.ipv6.conf.{VETH}.{key}"), "0")?;
     }
     let done = handle.configure(async |net| {
-        let index = net.link(CABLE).await?.index;
+        let index = net.link(VETH).await?.index;
         for address in addresses {
             net.add_address(&Address::new(index, *address)).await?;
         }
@@ -211,9 +211,9 @@ const BRIDGE: &str = "bridge";
 ///
 /// # Errors
 /// They cannot after five seconds.
-pub fn settle(namespaces: &[&Namespace]) -> Result<()> {
-    let end = Moment::now() + Duration::from_secs(5);
-    at_once(namespaces, |part| {
+pub fn wait_for_carriers(namespaces: &[&Namespace]) -> Result<()> {
+    let end = ScaledInstant::now() + Duration::from_secs(5);
+    in_parallel(namespaces, |part| {
         part.iter().try_for_each(|namespace| {
             let handle = namespace.handle()?;
             loop {
@@ -224,7 +224,7 @@ pub fn settle(namespaces: &[&Namespace]) -> Result<()> {
                 else {
                     return Ok(());
                 };
-                ensure(Moment::now() < end, || {
+                ensure(ScaledInstant::now() < end, || {
                     format!("{} in {} stays without a carrier", dead.name, namespace.name())
                 })?;
                 thread::sleep(Duration::from_millis(1));
@@ -236,7 +236,7 @@ pub fn settle(namespaces: &[&Namespace]) -> Result<()> {
 /// A host of a [`star`]: a label and its addresses.
 pub type Host = (String, Vec<IpNet>);
 
-/// Makes hosts at one switch (a bridge), each with a cable to it: the switch's namespace and the hosts'. Only the first
+/// Makes hosts at one switch (a bridge), each with a veth pair to it: the switch's namespace and the hosts'. Only the first
 /// host and each of the others reach each other: a switch that carries everyone's multicast to everyone would be busy with
 /// nothing else.
 ///
@@ -250,7 +250,7 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     ip(Some(&switch), [format!("link add {BRIDGE} up type bridge")].into_iter())?;
     let numbered: Vec<(usize, &Namespace, &Host)> =
         all.iter().zip(hosts).enumerate().map(|(n, (space, host))| (n, space, host)).collect();
-    at_once(&numbered, |part| {
+    in_parallel(&numbered, |part| {
         ip(Some(&switch), part.iter().flat_map(|(n, namespace, _)| port(*n, namespace)))
     })?;
     // A switch forwards what it gets: it neither merges nor keeps merged what the mode wants alone.
@@ -258,18 +258,19 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     switch
         .handle()?
         .run(|| (0..all.len()).try_for_each(|n| at_ports.set(&format!("port{n}"))))??;
-    at_once(&numbered, |part| {
-        part.iter()
-            .try_for_each(|(_, namespace, (_, addresses))| plug_in(namespace, addresses, offload))
+    in_parallel(&numbered, |part| {
+        part.iter().try_for_each(|(_, namespace, (_, addresses))| {
+            configure_veth(namespace, addresses, offload)
+        })
     })?;
     let everyone: Vec<&Namespace> = std::iter::once(&switch).chain(&all).collect();
-    settle(&everyone)?;
+    wait_for_carriers(&everyone)?;
     Ok((switch, all))
 }
 
 /// The lines that join a host to the switch.
 fn port(n: usize, namespace: &Namespace) -> Vec<String> {
-    let peer = format!("type veth peer name {CABLE} netns {}", namespace.name);
+    let peer = format!("type veth peer name {VETH} netns {}", namespace.name);
     let mut lines = vec![format!("link add port{n} up master {BRIDGE} {peer}")];
     if n > 0 {
         lines.push(format!("link set port{n} type bridge_slave isolated on"));
@@ -277,23 +278,23 @@ fn port(n: usize, namespace: &Namespace) -> Vec<String> {
     lines
 }
 
-/// Makes a cable (a veth pair) between two namespaces; both ends are called [`CABLE`] and still down.
+/// Makes a veth pair between two namespaces; both ends are called [`VETH`] and still down.
 ///
 /// # Errors
 /// `ip` failed.
-pub fn cable(one: &Namespace, other: &Namespace) -> Result<()> {
+pub fn veth_pair(one: &Namespace, other: &Namespace) -> Result<()> {
     let (one, other) = (one.name(), other.name());
     // Of interfaces with the number of their other end the kernel tells but once a second that they have a carrier
     // (linkwatch_urgent_event in net/core/link_watch.c): two numbers save that second.
-    let (near, far) = (format!("{CABLE} index 10"), format!("{CABLE} index 11"));
+    let (near, far) = (format!("{VETH} index 10"), format!("{VETH} index 11"));
     let line = format!("link add {near} netns {one} type veth peer name {far} netns {other}");
     ip(None, [line].into_iter())
 }
 
-/// The interface of the cable, at both ends.
-pub const CABLE: &str = "cable";
+/// The interface of the veth pair, at both ends.
+pub const VETH: &str = "veth0";
 
-/// Two namespaces joined by one cable (a veth pair).
+/// Two namespaces joined by one veth pair.
 #[derive(Debug)]
 pub struct Pair {
     /// Where the server runs: 192.0.2.1 and 2001:db8::1.
@@ -302,10 +303,10 @@ pub struct Pair {
     pub client: Namespace,
 }
 
-/// What the cable's ends may leave to the other end.
+/// What each end of the veth pair may leave to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
-    /// As veth comes: super-packets cross the cable whole.
+    /// As veth comes: super-packets cross the veth pair whole.
     All,
     /// Every packet crosses alone, and the receiver's kernel merges them again: a network card with GRO.
     WireGro,
@@ -376,7 +377,7 @@ impl End {
 }
 
 impl Pair {
-    /// Makes the two namespaces and the cable.
+    /// Makes the two namespaces and the veth pair.
     ///
     /// # Errors
     /// `ip` failed.
@@ -384,10 +385,10 @@ impl Pair {
         let [server, client] = Namespace::several(&["server", "client"])?
             .try_into()
             .map_err(|_| Failure("two namespaces were asked for".to_owned()))?;
-        cable(&server, &client)?;
-        plug_in(&server, &End::Server.addresses()?, Offload::All)?;
-        plug_in(&client, &End::Client.addresses()?, Offload::All)?;
-        settle(&[&server, &client])?;
+        veth_pair(&server, &client)?;
+        configure_veth(&server, &End::Server.addresses()?, Offload::All)?;
+        configure_veth(&client, &End::Client.addresses()?, Offload::All)?;
+        wait_for_carriers(&[&server, &client])?;
         Ok(Pair { server, client })
     }
 
@@ -400,7 +401,7 @@ impl Pair {
         }
     }
 
-    /// Drops this share of the datagrams that cross the cable, in both directions, at random.
+    /// Drops this share of the datagrams that cross the veth pair, in both directions, at random.
     ///
     /// # Errors
     /// `nft` failed.
@@ -412,7 +413,7 @@ impl Pair {
             namespace.run("nft", &["flush", "chain", "inet", "loss", "input"])?;
             if percent > 0 {
                 let rule = format!(
-                    "iifname {CABLE} meta l4proto udp numgen random mod 100 < {percent} counter drop"
+                    "iifname {VETH} meta l4proto udp numgen random mod 100 < {percent} counter drop"
                 );
                 namespace.run("nft", &["add", "rule", "inet", "loss", "input", &rule])?;
             }
@@ -420,11 +421,11 @@ impl Pair {
         Ok(())
     }
 
-    /// tcpdump of the server's end of the cable, one line for each UDP datagram.
+    /// tcpdump of the server's end of the veth pair, one line for each UDP datagram.
     #[must_use]
     pub fn tcpdump(&self) -> Command {
         let mut command = self.server.command("tcpdump");
-        command.args(["-i", CABLE, "-n", "-l", "--immediate-mode", "udp"]);
+        command.args(["-i", VETH, "-n", "-l", "--immediate-mode", "udp"]);
         command
     }
 
@@ -457,9 +458,9 @@ impl Pair {
     /// `ip` failed.
     pub fn move_client(&self) -> Result<()> {
         let client = &self.client;
-        client.run("ip", &["address", "flush", "dev", CABLE, "scope", "global"])?;
-        client.run("ip", &["address", "add", "192.0.2.77/24", "dev", CABLE])?;
-        client.run("ip", &["address", "add", "2001:db8::77/64", "dev", CABLE, "nodad"])?;
+        client.run("ip", &["address", "flush", "dev", VETH, "scope", "global"])?;
+        client.run("ip", &["address", "add", "192.0.2.77/24", "dev", VETH])?;
+        client.run("ip", &["address", "add", "2001:db8::77/64", "dev", VETH, "nodad"])?;
         Ok(())
     }
 }
@@ -475,7 +476,7 @@ pub struct Star {
 }
 
 impl Star {
-    /// Makes the namespaces and their cables to a bridge.
+    /// Makes the namespaces and their veth pairs to a bridge.
     ///
     /// # Errors
     /// `ip` failed.
@@ -498,21 +499,21 @@ impl Star {
 /// The counters could not be read.
 pub fn dropped(namespaces: &[&Namespace]) -> Result<u64> {
     let script = "cat /proc/net/snmp /proc/net/snmp6; cat /sys/class/net/*/statistics/tx_dropped";
-    let mut total = between_devices(&std::fs::read_to_string("/proc/net/softnet_stat")?);
+    let mut total = softnet_drops(&std::fs::read_to_string("/proc/net/softnet_stat")?);
     for namespace in namespaces {
-        total += at_ends(&namespace.run("sh", &["-c", script])?);
+        total += socket_and_device_drops(&namespace.run("sh", &["-c", script])?);
     }
     Ok(total)
 }
 
 /// The second number of each processor's line, in hexadecimal.
-fn between_devices(softnet: &str) -> u64 {
+fn softnet_drops(softnet: &str) -> u64 {
     let dropped = softnet.lines().filter_map(|line| line.split_whitespace().nth(1));
     dropped.filter_map(|number| u64::from_str_radix(number, 16).ok()).sum()
 }
 
 /// The sum of the receive buffer errors of UDP and of bare numbers, which are the devices' counters.
-fn at_ends(counters: &str) -> u64 {
+fn socket_and_device_drops(counters: &str) -> u64 {
     let mut total = 0;
     let mut names: Vec<&str> = Vec::new();
     for line in counters.lines() {
@@ -538,8 +539,8 @@ mod tests {
     fn reads_drops_from_the_kernels_tables() {
         let tables = "Tcp: A B\nTcp: 1 2\nUdp: InDatagrams RcvbufErrors X\nUdp: 100 7 9\nUdp6RcvbufErrors 30\n\
                       Udp6InErrors 1\n5\n0\n";
-        assert_eq!(super::at_ends(tables), 42);
+        assert_eq!(super::socket_and_device_drops(tables), 42);
         let softnet = "00001f 0000000a 00 00\n000001 00000001 00 00\n";
-        assert_eq!(super::between_devices(softnet), 11);
+        assert_eq!(super::softnet_drops(softnet), 11);
     }
 }

@@ -11,7 +11,7 @@ use crate::net::Namespace;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// The system's `openvpn`.
-    Stock,
+    OpenVpn,
     /// `adit openvpn`.
     Adit(PathBuf),
     /// The `openvpn` of a private root, by the dynamic linker of that root.
@@ -61,14 +61,14 @@ impl Program {
     /// Whether it knows `disable-dco`, and would use the kernel's module without it.
     #[must_use]
     pub fn may_offload(&self) -> bool {
-        matches!(self, Program::Stock | Program::Root { suite: "sid", .. })
+        matches!(self, Program::OpenVpn | Program::Root { suite: "sid", .. })
     }
 
     /// How messages call it.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
-            Program::Stock => "stock",
+            Program::OpenVpn => "openvpn",
             Program::Adit(_) => "adit",
             Program::Root { suite, .. } => suite,
         }
@@ -84,7 +84,7 @@ impl Program {
     #[must_use]
     pub fn command_with(&self, namespace: &Namespace, options: &[OsString]) -> Command {
         let mut command = match self {
-            Program::Stock => namespace.command("openvpn"),
+            Program::OpenVpn => namespace.command("openvpn"),
             Program::Adit(path) => {
                 let mut command = namespace.command(&path.to_string_lossy());
                 command.arg("openvpn");

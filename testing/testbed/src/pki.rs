@@ -6,14 +6,14 @@ use std::process::Command;
 
 use crate::failure::{Context, Result, ensure};
 use crate::process::{output, run};
-use crate::world::{World, text};
+use crate::sandbox::{Sandbox, text};
 
 /// The password of the protected key files.
 pub const PASSWORD: &str = "correct horse";
 
 /// Who made the certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Maker {
+pub enum PkiTool {
     /// OpenSSL: EC P-256, a common name and no alternative name.
     OpenSslEc,
     /// Easy-RSA: RSA 2048, as its defaults make it.
@@ -25,7 +25,7 @@ pub enum Maker {
 pub struct Pki {
     openssl: PathBuf,
     easy_rsa: PathBuf,
-    wraps: PathBuf,
+    wrapping_keys: PathBuf,
 }
 
 impl Pki {
@@ -33,25 +33,25 @@ impl Pki {
     ///
     /// # Errors
     /// A tool is missing or failed.
-    pub fn make(world: &World) -> Result<Pki> {
+    pub fn make(sandbox: &Sandbox) -> Result<Pki> {
         let pki = Pki {
-            openssl: world.folder("openssl")?,
-            easy_rsa: world.folder("easy-rsa")?,
-            wraps: world.folder("wraps")?,
+            openssl: sandbox.folder("openssl")?,
+            easy_rsa: sandbox.folder("easy-rsa")?,
+            wrapping_keys: sandbox.folder("wrapping-keys")?,
         };
         std::thread::scope(|scope| {
             let rsa = scope.spawn(|| make_easy_rsa(&pki.easy_rsa));
             make_openssl(&pki.openssl)?;
-            make_wraps(&pki.wraps)?;
+            make_wrapping_keys(&pki.wrapping_keys)?;
             rsa.join().unwrap_or_else(|_| Err("the Easy-RSA thread panicked".into()))
         })?;
         Ok(pki)
     }
 
-    fn folder(&self, maker: Maker) -> &Path {
-        match maker {
-            Maker::OpenSslEc => &self.openssl,
-            Maker::EasyRsa => &self.easy_rsa,
+    fn folder(&self, pki_tool: PkiTool) -> &Path {
+        match pki_tool {
+            PkiTool::OpenSslEc => &self.openssl,
+            PkiTool::EasyRsa => &self.easy_rsa,
         }
     }
 
@@ -59,14 +59,14 @@ impl Pki {
     /// `client-pkcs8.key` and `client-traditional.key` (both under [`PASSWORD`]), `revoked.crt` with `crl.pem`, `stranger.crt` with its own authority,
     /// `v1.crt` (X.509 version 1).
     #[must_use]
-    pub fn file(&self, maker: Maker, name: &str) -> PathBuf {
-        self.folder(maker).join(name)
+    pub fn file(&self, pki_tool: PkiTool, name: &str) -> PathBuf {
+        self.folder(pki_tool).join(name)
     }
 
     /// `static.key` for tls-auth and tls-crypt, `v2-server.key`, `v2-client.key`.
     #[must_use]
-    pub fn wrap(&self, name: &str) -> PathBuf {
-        self.wraps.join(name)
+    pub fn wrapping_key(&self, name: &str) -> PathBuf {
+        self.wrapping_keys.join(name)
     }
 }
 
@@ -191,7 +191,7 @@ fn make_easy_rsa(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn make_wraps(dir: &Path) -> Result<()> {
+fn make_wrapping_keys(dir: &Path) -> Result<()> {
     let path = |name: &str| dir.join(name);
     let (fixed, server, client) =
         (path("static.key"), path("v2-server.key"), path("v2-client.key"));

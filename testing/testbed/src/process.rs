@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::failure::{Context, Failure, Result};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// Runs a program to its end and returns what it printed.
 ///
@@ -28,17 +28,17 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
 /// # Errors
 /// As [`run`].
 pub fn output(mut command: Command) -> Result<String> {
-    let shown = show(&command);
+    let shown = command_line(&command);
     let done = command.stdin(Stdio::null()).output().context(&shown)?;
-    judge(&shown, &done)
+    check_status(&shown, &done)
 }
 
 /// As [`output`], with something to read on standard input.
 ///
 /// # Errors
 /// As [`run`].
-pub fn feed(mut command: Command, input: impl AsRef<[u8]>) -> Result<String> {
-    let shown = show(&command);
+pub fn run_with_input(mut command: Command, input: impl AsRef<[u8]>) -> Result<String> {
+    let shown = command_line(&command);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context(&shown)?;
     if let Some(mut stdin) = child.stdin.take() {
@@ -46,10 +46,10 @@ pub fn feed(mut command: Command, input: impl AsRef<[u8]>) -> Result<String> {
         let _ = stdin.write_all(input.as_ref());
     }
     let done = child.wait_with_output().context(&shown)?;
-    judge(&shown, &done)
+    check_status(&shown, &done)
 }
 
-fn judge(shown: &str, done: &Output) -> Result<String> {
+fn check_status(shown: &str, done: &Output) -> Result<String> {
     let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
     if done.status.success() {
         return Ok(stdout);
@@ -60,7 +60,7 @@ fn judge(shown: &str, done: &Output) -> Result<String> {
 
 /// The command as a person would type it.
 #[must_use]
-pub fn show(command: &Command) -> String {
+pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
@@ -86,7 +86,7 @@ impl Daemon {
     /// # Errors
     /// The program could not be started.
     pub fn spawn(name: &str, mut command: Command) -> Result<Daemon> {
-        let shown = show(&command);
+        let shown = command_line(&command);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -116,14 +116,14 @@ impl Daemon {
     /// # Errors
     /// As [`Daemon::wait_for`].
     pub fn wait_for_nth(&mut self, needle: &str, count: usize, limit: Duration) -> Result<String> {
-        let end = Moment::now() + limit;
+        let end = ScaledInstant::now() + limit;
         loop {
             let ended = self.child.try_wait()?;
             let lines = self.log.lock();
             if let Some(line) = lines.iter().filter(|l| l.contains(needle)).nth(count.max(1) - 1) {
                 return Ok(line.clone());
             }
-            let left = end.saturating_duration_since(Moment::now());
+            let left = end.saturating_duration_since(ScaledInstant::now());
             // After the end of the process its last lines may still be on their way through the pipe.
             let ended = ended.filter(|_| Arc::strong_count(&self.log) == 1);
             if left.is_zero() || ended.is_some() {
@@ -147,7 +147,7 @@ impl Daemon {
     /// # Errors
     /// None came in time.
     pub fn wait_for_any(&self, texts: &[&str], limit: Duration) -> Result<String> {
-        let end = Moment::now() + limit;
+        let end = ScaledInstant::now() + limit;
         let fits = |line: &&String| {
             let line = line.to_lowercase();
             texts.iter().any(|text| line.contains(text))
@@ -156,7 +156,7 @@ impl Daemon {
             if let Some(line) = self.log.lock().iter().find(fits) {
                 return Ok(line.clone());
             }
-            if Moment::now() >= end {
+            if ScaledInstant::now() >= end {
                 return Err(
                     self.failure(&format!("said none of {texts:?} in {} s", limit.as_secs()))
                 );
@@ -182,17 +182,17 @@ impl Daemon {
     pub fn failure(&self, what: &str) -> Failure {
         let lines = self.log.lock();
         let noise = ["peer info:", "VERIFY OK", "VERIFY EKU", "VERIFY KU", "net_", "++ "];
-        let telling: Vec<&str> = lines
+        let relevant: Vec<&str> = lines
             .iter()
             .map(String::as_str)
             .filter(|line| !noise.iter().any(|word| line.contains(word)))
             .collect();
         let tail =
-            telling.get(telling.len().saturating_sub(30)..).unwrap_or_default().join("\n    ");
+            relevant.get(relevant.len().saturating_sub(30)..).unwrap_or_default().join("\n    ");
         Failure(format!("{}: {what}\n    $ {}\n    {tail}", self.name, self.shown))
     }
 
-    /// Its process id, in the private world.
+    /// Its process id, in the sandbox.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -220,13 +220,13 @@ impl Daemon {
     /// # Errors
     /// It still runs when the time is over.
     pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let end = Moment::now() + limit;
+        let end = ScaledInstant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                self.read_out();
+                self.drain_log();
                 return Ok(status);
             }
-            if Moment::now() >= end {
+            if ScaledInstant::now() >= end {
                 return Err(self.failure(&format!("still runs after {} s", limit.as_secs())));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -235,9 +235,9 @@ impl Daemon {
 
     /// Waits until the last lines of a process that has ended are in the log; for a second at most, since a child of its own
     /// may keep the pipe open.
-    fn read_out(&self) {
-        let end = Moment::now() + Duration::from_secs(1);
-        while Arc::strong_count(&self.log) > 1 && Moment::now() < end {
+    fn drain_log(&self) {
+        let end = ScaledInstant::now() + Duration::from_secs(1);
+        while Arc::strong_count(&self.log) > 1 && ScaledInstant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -11,7 +11,7 @@ use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 pub use crate::echo::{Echoes, echo_all, ping, silent};
 
@@ -182,11 +182,13 @@ pub fn tcp_to_port(
         let listener = TcpListener::bind(target).context(target)?;
         let _ = ready.send(());
         listener.set_nonblocking(true)?;
-        let end = Moment::now() + Duration::from_secs(20);
+        let end = ScaledInstant::now() + Duration::from_secs(20);
         let mut stream = loop {
             match listener.accept() {
                 Ok((stream, _)) => break stream,
-                Err(_) if Moment::now() < end => std::thread::sleep(Duration::from_millis(2)),
+                Err(_) if ScaledInstant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(2))
+                }
                 Err(error) => return Err(format!("no connection to {target}: {error}").into()),
             }
         };

@@ -11,20 +11,20 @@ pub const READY: &str = "Initialization Sequence Completed";
 /// What every program says once for each TLS handshake, the first and each rekey.
 pub const HANDSHAKE: &str = "Control Channel: TLSv1";
 /// What a server says when a client takes its leave, in band or on the control channel.
-pub const FAREWELL: &[&str] = &["exit message received by peer", "remote-exit"];
+pub const EXIT_NOTICES: &[&str] = &["exit message received by peer", "remote-exit"];
 /// How long a tunnel may take to stand. Under loss retransmissions start at 2 s and double.
-pub const SETUP: Duration = Duration::from_secs(40);
+pub const SETUP_LIMIT: Duration = Duration::from_secs(40);
 
 /// Addresses in the tunnel.
 #[derive(Debug, Clone, Copy)]
-pub struct Inner {
+pub struct InnerAddrs {
     /// IPv4.
     pub v4: IpAddr,
     /// IPv6, where the tunnel has it.
     pub v6: Option<IpAddr>,
 }
 
-impl Inner {
+impl InnerAddrs {
     /// IPv6 where the tunnel has it, else IPv4.
     #[must_use]
     pub fn newest(self) -> IpAddr {
@@ -36,15 +36,15 @@ impl Inner {
 ///
 /// # Errors
 /// `ip` failed, or there is no IPv4 address.
-pub fn inner_of(namespace: &Namespace) -> Result<Inner> {
-    inner_on(namespace, "tun0")
+pub fn inner_addrs(namespace: &Namespace) -> Result<InnerAddrs> {
+    inner_addrs_on(namespace, "tun0")
 }
 
 /// The addresses of an interface.
 ///
 /// # Errors
-/// As [`inner_of`].
-pub fn inner_on(namespace: &Namespace, device: &str) -> Result<Inner> {
+/// As [`inner_addrs`].
+pub fn inner_addrs_on(namespace: &Namespace, device: &str) -> Result<InnerAddrs> {
     let listing =
         namespace.run("ip", &["-o", "address", "show", "dev", device, "scope", "global"])?;
     let address = |family: &str| -> Option<IpAddr> {
@@ -53,5 +53,5 @@ pub fn inner_on(namespace: &Namespace, device: &str) -> Result<Inner> {
     };
     let v4 = address("inet")
         .context(format!("no IPv4 address on {device} in {}: {listing}", namespace.name()))?;
-    Ok(Inner { v4, v6: address("inet6") })
+    Ok(InnerAddrs { v4, v6: address("inet6") })
 }

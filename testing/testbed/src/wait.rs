@@ -1,6 +1,6 @@
 //! Waiting with limits that hold on a busy machine.
 //!
-//! A limit of ten seconds means: ten seconds of a machine that has nothing else to do. [`Moment`] is a clock that runs slower
+//! A limit of ten seconds means: ten seconds of a machine that has nothing else to do. [`ScaledInstant`] is a clock that runs slower
 //! when more tasks want to run than there are processors, by the share that each of them gets, and hardly at all while
 //! the whole machine is stopped. A program that is stuck still runs into its limit, later; one that only waits for a
 //! processor does not.
@@ -21,33 +21,33 @@ const SLOWEST: f64 = 1.0 / 12.0;
 
 /// A point on the clock of this module, used like [`Instant`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(Duration);
+pub struct ScaledInstant(Duration);
 
-impl Moment {
+impl ScaledInstant {
     /// The present moment.
     #[must_use]
-    pub fn now() -> Moment {
-        Moment(reading().total(Instant::now()))
+    pub fn now() -> ScaledInstant {
+        ScaledInstant(reading().total(Instant::now()))
     }
 
     /// The time since then, on this clock.
     #[must_use]
     pub fn elapsed(self) -> Duration {
-        Moment::now().saturating_duration_since(self)
+        ScaledInstant::now().saturating_duration_since(self)
     }
 
     /// The time from `earlier` to this moment, zero where it is the later one.
     #[must_use]
-    pub fn saturating_duration_since(self, earlier: Moment) -> Duration {
+    pub fn saturating_duration_since(self, earlier: ScaledInstant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-impl std::ops::Add<Duration> for Moment {
-    type Output = Moment;
+impl std::ops::Add<Duration> for ScaledInstant {
+    type Output = ScaledInstant;
 
-    fn add(self, time: Duration) -> Moment {
-        Moment(self.0 + time)
+    fn add(self, time: Duration) -> ScaledInstant {
+        ScaledInstant(self.0 + time)
     }
 }
 
@@ -56,7 +56,7 @@ impl std::ops::Add<Duration> for Moment {
 /// # Errors
 /// It does not within the limit, or it fails.
 pub fn until(what: &str, limit: Duration, mut seen: impl FnMut() -> Result<bool>) -> Result<()> {
-    let begun = Moment::now();
+    let begun = ScaledInstant::now();
     while !seen()? {
         if begun.elapsed() >= limit {
             return Err(Failure(format!("not within {} s: {what}", limit.as_secs())));
@@ -156,11 +156,11 @@ mod tests {
 
     #[test]
     fn moments_pass_and_limits_end() {
-        let before = Moment::now();
+        let before = ScaledInstant::now();
         let failure = until("never", Duration::from_millis(30), || Ok(false)).unwrap_err();
         assert_eq!(failure.0, "not within 0 s: never");
         assert!(before.elapsed() >= Duration::from_millis(30));
         until("at once", Duration::ZERO, || Ok(true)).unwrap();
-        assert_eq!(before.saturating_duration_since(Moment::now()), Duration::ZERO);
+        assert_eq!(before.saturating_duration_since(ScaledInstant::now()), Duration::ZERO);
     }
 }

@@ -9,15 +9,15 @@ use std::path::Path;
 
 use adit_linux::net::Route;
 use adit_linux::netns::NetNs;
-pub use adit_testbed::running::{
-    Running, address, alive, answers, helper_of, kill_with_helper, until,
+pub use adit_testbed::test_process::{
+    TestProcess, address, alive, answers, helper_of, kill_with_helper, until,
 };
 
 pub const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
 /// Starts `adit`.
-pub fn start(ns: &NetNs, arguments: &[&str], dir: &Path, log: &str) -> Running {
-    Running::program(ns, ADIT, arguments, dir, log)
+pub fn start(ns: &NetNs, arguments: &[&str], dir: &Path, log: &str) -> TestProcess {
+    TestProcess::program(ns, ADIT, arguments, dir, log)
 }
 
 /// A created server in a namespace: `dir/vpn`, reachable at 192.0.2.1 by clients and connected to
@@ -59,7 +59,7 @@ impl Server {
         (output.status.success(), String::from_utf8(said).unwrap())
     }
 
-    pub fn run(&self) -> Running {
+    pub fn run(&self) -> TestProcess {
         let arguments = ["server", "run", "--dir", "vpn"];
         let running = start(&self.ns, &arguments, self.dir.path(), "server.log");
         until("the server can be asked", || self.adit("status").0);
@@ -89,7 +89,7 @@ impl Server {
         ns
     }
 
-    pub fn connect(&self, ns: &NetNs, name: &str) -> Running {
+    pub fn connect(&self, ns: &NetNs, name: &str) -> TestProcess {
         let (profile, run) = (format!("{name}.ovpn"), format!("run-{name}"));
         // /etc is the machine's own here.
         let arguments = ["connect", &profile, "--dns", "off", "--device", "vpn0", "--dir", &run];

@@ -18,10 +18,10 @@ use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_testbed::failure::{Context, Failure, Result, ensure};
 use zeroize::Zeroizing;
 
-use super::{Attack, Counts, Scene};
+use super::{Attack, Counts, Target};
 
 /// How long a session may take to come up before the client begins another one.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How often it begins another one at the start.
 const ATTEMPTS: u32 = 6;
 /// What is not acknowledged after so long is sent again.
@@ -145,12 +145,12 @@ impl Client {
     ///
     /// # Errors
     /// The server gives it none.
-    pub fn connect(config: ClientConfig, scene: &Scene) -> Result<Self> {
+    pub fn connect(config: ClientConfig, target: &Target) -> Result<Self> {
         let poller = Poller::new()?;
         let mut sockets = Vec::new();
-        for (token, source) in (0..).zip(&scene.sources) {
+        for (token, source) in (0..).zip(&target.sources) {
             let socket = UdpSocket::bind(SocketAddr::new(*source, 0)).context(source)?;
-            socket.connect(scene.server)?;
+            socket.connect(target.server)?;
             socket.set_nonblocking(true)?;
             poller.add(&socket, token, Interest::READ)?;
             sockets.push(socket);
@@ -176,7 +176,7 @@ impl Client {
         let mut counts = Counts::default();
         for _ in 0..ATTEMPTS {
             client.begin(&mut counts)?;
-            while client.current.begun.elapsed() < PATIENCE {
+            while client.current.begun.elapsed() < TIMEOUT {
                 client.listen(Duration::from_millis(20), &mut counts)?;
                 client.send_again(&mut counts)?;
                 // A float needs a key and a peer id.

@@ -31,7 +31,7 @@ pub use stranger::Stranger;
 
 /// Where an adversary comes from and what it attacks.
 #[derive(Debug, Clone)]
-pub struct Scene {
+pub struct Target {
     /// Addresses of the adversary's own, all of the namespace it runs in.
     pub sources: Vec<IpAddr>,
     /// The honest client's end of its tunnel: an adversary forges packets from there.
@@ -101,8 +101,13 @@ impl Adversary {
     ///
     /// # Errors
     /// It gets no session.
-    pub fn client(host: &Namespace, config: ClientConfig, scene: Scene, rate: f64) -> Result<Self> {
-        Self::start(host, rate, move || Client::connect(config, &scene))
+    pub fn client(
+        host: &Namespace,
+        config: ClientConfig,
+        target: Target,
+        rate: f64,
+    ) -> Result<Self> {
+        Self::start(host, rate, move || Client::connect(config, &target))
     }
 
     /// Starts a stranger that sends `rate` packets a second. Of `config` it uses the wrapping key alone.
@@ -112,10 +117,10 @@ impl Adversary {
     pub fn stranger(
         host: &Namespace,
         config: ClientConfig,
-        scene: Scene,
+        target: Target,
         rate: f64,
     ) -> Result<Self> {
-        Self::start(host, rate, move || Stranger::new(&config, &scene))
+        Self::start(host, rate, move || Stranger::new(&config, &target))
     }
 
     fn start<A: Attack>(

@@ -11,7 +11,7 @@ use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_testbed::failure::{Context, Result, ensure};
 
 use super::forge::Forger;
-use super::{Attack, Counts, Scene};
+use super::{Attack, Counts, Target};
 
 /// How many resets there are, each of a session of its own; they are sent by turns.
 const RESETS: u64 = 512;
@@ -103,20 +103,20 @@ impl Stranger {
     ///
     /// # Errors
     /// Sockets cannot be made.
-    pub fn new(config: &ClientConfig, scene: &Scene) -> Result<Self> {
+    pub fn new(config: &ClientConfig, target: &Target) -> Result<Self> {
         let socket = |source| -> Result<UdpSocket> {
             let socket = UdpSocket::bind(SocketAddr::new(source, 0)).context(source)?;
-            socket.connect(scene.server)?;
+            socket.connect(target.server)?;
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
         let sockets: Vec<UdpSocket> =
-            scene.sources.iter().copied().map(socket).collect::<Result<_>>()?;
+            target.sources.iter().copied().map(socket).collect::<Result<_>>()?;
         ensure(!sockets.is_empty(), || "a stranger needs at least one address".to_owned())?;
         let wrap = &config.settings.wrap;
         let packets =
             (1..=RESETS).map(|number| Packets::new(number, wrap)).collect::<Result<_>>()?;
-        let forger = Forger::new(scene.honest, scene.server)?;
+        let forger = Forger::new(target.honest, target.server)?;
         Ok(Self { sockets, forger, packets })
     }
 }

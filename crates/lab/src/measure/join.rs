@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{RoleUsage, Usage};
-use crate::bed::Drops;
+use crate::testbed::Drops;
 
 impl Usage {
     /// What this window and a later one of the same processes cost together. Memory and descriptors are the later one's.
@@ -31,7 +31,7 @@ impl Usage {
             drops: Drops {
                 sockets: self.drops.sockets + later.drops.sockets,
                 tun: self.drops.tun + later.drops.tun,
-                cables: self.drops.cables + later.drops.cables,
+                veths: self.drops.veths + later.drops.veths,
             },
         }
     }
@@ -50,7 +50,7 @@ mod tests {
                 .into(),
             samples: vec![Sample { at, ..Sample::default() }],
             steal: user / 100.0,
-            drops: Drops { sockets: 1, tun: 2, cables: 0 },
+            drops: Drops { sockets: 1, tun: 2, veths: 0 },
         };
         let both = window(3.0, 10, 2.1).then(window(1.0, 8, 0.1));
         assert!((both.seconds - 4.0).abs() < 1e-9);

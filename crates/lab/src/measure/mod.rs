@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use adit_testbed::failure::{Failure, Result};
 
-use crate::bed::{Bed, Counters, Drops};
 use crate::record::{Measurement, Sample};
+use crate::testbed::{Counters, Drops, Testbed};
 use watch::Watch;
 
 /// How often.
@@ -101,8 +101,8 @@ impl Meter {
     ///
     /// # Errors
     /// A process is gone, or the kernel's counters cannot be read.
-    pub fn start(processes: &[(&str, Vec<u32>)], bed: &Bed) -> Result<Meter> {
-        Meter::watch(processes, Some(bed.counters()))
+    pub fn start(processes: &[(&str, Vec<u32>)], testbed: &Testbed) -> Result<Meter> {
+        Meter::watch(processes, Some(testbed.counters()))
     }
 
     fn watch(processes: &[(&str, Vec<u32>)], counters: Option<Arc<Counters>>) -> Result<Meter> {
@@ -205,11 +205,11 @@ impl Usage {
                 .notes
                 .push(format!("marked: the hypervisor took {percent:.1} % of the machine's time"));
         }
-        let Drops { sockets, tun, cables } = self.drops;
-        if sockets + tun + cables > 0 {
+        let Drops { sockets, tun, veths } = self.drops;
+        if sockets + tun + veths > 0 {
             measurement.notes.push(format!(
-                "dropped in the window: {sockets} datagrams at full sockets, {tun} packets at TUN devices, {cables} at the \
-                 cables' ends"
+                "dropped in the window: {sockets} datagrams at full sockets, {tun} packets at TUN devices, {veths} at the \
+                 veths' ends"
             ));
         }
         measurement.samples.extend(self.samples.iter().cloned());
@@ -316,7 +316,7 @@ mod tests {
     fn what_spoils_a_trial_is_said() {
         let mut usage = usage();
         usage.steal = 0.013;
-        usage.drops = Drops { sockets: 3, tun: 4, cables: 5 };
+        usage.drops = Drops { sockets: 3, tun: 4, veths: 5 };
         usage.roles.get_mut("client").unwrap().ended = 1;
         let mut measurement = Measurement { steal: 0.001, ..Measurement::default() };
         usage.put(&mut measurement, 1.0);

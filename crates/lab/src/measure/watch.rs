@@ -8,8 +8,8 @@ use adit_testbed::failure::{Context, Result};
 
 use super::proc::{Machine, Process, Scheduled, Ticks};
 use super::{Edge, RoleUsage, Usage};
-use crate::bed::{Counters, Drops};
 use crate::record::{ProcessSample, Sample};
+use crate::testbed::{Counters, Drops};
 
 /// How many processes' small files are read in one tick; the others have their turn in the next ones.
 const PROCESSES: usize = 16;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bed::LinkMode;
+use crate::testbed::LinkMode;
 
 /// Something that differs between the points of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Axis {
-    /// What the cable's ends leave to each other.
+    /// What the ends of the veth pair leave to each other.
     Link,
     /// Client hosts, each with a tunnel.
     Clients,
@@ -89,7 +89,7 @@ impl Axis {
 /// Everything that a trial is told beside its subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
-    /// What the cable's ends leave to each other.
+    /// What the ends of the veth pair leave to each other.
     pub link: LinkMode,
     /// Client hosts.
     pub clients: u16,

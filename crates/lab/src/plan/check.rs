@@ -9,8 +9,8 @@ use toml::Spanned;
 use super::axis::{Axis, Settings};
 use super::file::{AAFile, File, ScenarioFile};
 use super::{AA, Kind, Plan, Scenario};
-use crate::bed::MOST_IDLE;
 use crate::record::Point;
+use crate::testbed::MOST_IDLE;
 
 /// A mistake in a file.
 pub(super) struct Mistake {

@@ -7,8 +7,8 @@ use toml::Spanned;
 
 use super::axis::{Axis, Clientele, Hostile, Outer, Packet, Pattern, Storm, Workload};
 use super::kind::Kind;
-use crate::bed::LinkMode;
 use crate::subject::Subject;
+use crate::testbed::LinkMode;
 
 /// A whole file, as it stands.
 #[derive(Debug, Deserialize)]

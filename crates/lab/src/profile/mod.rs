@@ -39,7 +39,7 @@ const FREQUENCY: &str = "499";
 /// Where perf ends by itself. What it has until then is drawn.
 const LARGEST: &str = "2G";
 /// How long perf may take to attach or to write its end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The folded stacks in a folder of [`graphs`]: lines of `outer;inner samples`.
 pub const FOLDED: &str = "stacks.folded";
@@ -79,7 +79,7 @@ impl Recording {
 
     /// What was started before perf says so would have no name in the recording.
     fn wait_until_it_samples(&mut self, mut control: Control, log: &Path) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         control.enable()?;
         while !control.is_answered()? {
             if let Some(status) = self.perf.try_wait()? {
@@ -99,7 +99,7 @@ impl Recording {
     pub fn stop(mut self) -> Result<()> {
         let pid = i32::try_from(self.perf.id()).context("perf's process id")?;
         kill(Pid::from_raw(pid), Signal::SIGINT).context("ending perf record")?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while self.perf.try_wait()?.is_none() {
             ensure(Instant::now() < end, || "perf record does not end".into())?;
             thread::sleep(Duration::from_millis(10));

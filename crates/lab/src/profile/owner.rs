@@ -10,7 +10,7 @@ use crate::subject::{Bridging, Joint, Subject};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// This very process: what is measured in memory.
-    Lab,
+    Runner,
     /// All processes that ran a program of this name, with all their threads whatever those are called.
     Program(&'static str),
 }
@@ -54,7 +54,7 @@ impl Owner {
     /// Its processes, for `perf script --pid`, from the output of `perf script --show-task-events`.
     pub(super) fn pids(&self, tasks: &str) -> Result<String> {
         let program = match self {
-            Owner::Lab => return Ok(std::process::id().to_string()),
+            Owner::Runner => return Ok(std::process::id().to_string()),
             Owner::Program(program) => *program,
         };
         // `adit-lab 41/41 5.0: PERF_RECORD_COMM exec: adit:41/41`; without `exec` a thread named itself.
@@ -96,7 +96,7 @@ adit 60/60 5.6: cpu-clock:
 
     #[test]
     fn what_runs_in_memory_is_this_process_and_a_cable_is_none() {
-        assert_eq!(Owner::Lab.pids("").unwrap(), std::process::id().to_string());
+        assert_eq!(Owner::Runner.pids("").unwrap(), std::process::id().to_string());
         assert!(Owner::of(&Subject::Bare).is_err());
     }
 }

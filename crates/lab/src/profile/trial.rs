@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
-use adit_testbed::world::{self, Entered};
+use adit_testbed::sandbox::{self, Entered};
 
 use super::{CALLS, DOT, FLAME, FOLDED, Owner, Recording, differential, graphs};
 use crate::plan::{Kind, Plan, Trial};
 use crate::record::{Measurement, Point};
-use crate::scenario::Lab;
-use crate::subject::{self, Kit, Subject};
+use crate::scenario::Runner;
+use crate::subject::{self, Subject, Toolchain};
 
 /// Shows where the time goes in one trial of a scenario: a flame graph and a call graph, and the difference to another
 /// subject or to what an earlier call drew. Needs root and perf.
@@ -74,21 +74,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let trials = trials(arguments, other)?;
     let subjects: Vec<Subject> = trials.iter().filter_map(|trial| trial.subject.clone()).collect();
-    // The private world has no network, which a build may need.
+    // The sandbox has no network, which a build may need.
     subject::prepare(&subjects)?;
-    let world = match world::enter()? {
-        Entered::Inside(world) => world,
+    let sandbox = match sandbox::enter()? {
+        Entered::Inside(sandbox) => sandbox,
         Entered::Ended(code) => return Ok(code),
     };
-    let kit = Kit::new(&world, &subjects)?;
+    let toolchain = Toolchain::new(&sandbox, &subjects)?;
     for subject in &subjects {
-        kit.available(subject).map_err(|why| Failure(format!("{subject}: {why}")))?;
+        toolchain.available(subject).map_err(|why| Failure(format!("{subject}: {why}")))?;
     }
-    let mut lab = Lab::new(world, kit);
+    let mut runner = Runner::new(sandbox, toolchain);
     let mut folders = Vec::new();
     for trial in &trials {
         let folder = arguments.out.join(name(trial));
-        let measurement = sample(&mut lab, trial, &folder)?;
+        let measurement = sample(&mut runner, trial, &folder)?;
         println!("{}: {}", shown(trial), folder.display());
         println!("  {FLAME}, {CALLS}, {DOT}, {FOLDED}");
         println!("  while sampled: {}", figures(&measurement));
@@ -173,14 +173,14 @@ fn shown(trial: &Trial) -> String {
 }
 
 /// Runs the trial while perf samples.
-fn sample(lab: &mut Lab, trial: &Trial, out: &Path) -> Result<Measurement> {
-    let owner = trial.subject.as_ref().map_or(Ok(Owner::Lab), Owner::of)?;
+fn sample(runner: &mut Runner, trial: &Trial, out: &Path) -> Result<Measurement> {
+    let owner = trial.subject.as_ref().map_or(Ok(Owner::Runner), Owner::of)?;
     fs::create_dir_all(out).context(out.display())?;
-    // Not in the private world, whose files lie in memory: this one may have a gigabyte.
+    // Not in the sandbox, whose files lie in memory: this one may have a gigabyte.
     let files = tempfile::Builder::new().prefix("recording-").tempdir_in(out)?;
     let file = files.path().join("perf.data");
     let recording = Recording::start(&file)?;
-    let measurement = lab.run(trial)?;
+    let measurement = runner.run(trial)?;
     recording.stop()?;
     graphs(&file, &owner, out)
         .map_err(|failure| Failure(format!("{}: {failure}", shown(trial))))?;

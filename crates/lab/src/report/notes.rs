@@ -172,7 +172,10 @@ mod tests {
             lines[1],
             ("b", "dropped: 7 to 12 at sockets, 0 at TUN, p99 0.25 to 1.5 ms".to_owned())
         );
-        let said = [("a", "offered: 1 borne; 2 not"), ("a", "offered: 1 borne; 2 borne; 4 not")];
+        let said = [
+            ("a", "offered: 1 sustained; 2 not"),
+            ("a", "offered: 1 sustained; 2 sustained; 4 not"),
+        ];
         let lines = merged(&said);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].1.ends_with("(and 1 more of this kind in trials.jsonl)"), "{lines:?}");

@@ -9,20 +9,20 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use adit_testbed::failure::{Context, Failure, Result};
-use adit_testbed::net::CABLE;
-use adit_testbed::world::{self, Entered, World};
+use adit_testbed::net::VETH;
+use adit_testbed::sandbox::{self, Entered, Sandbox};
 
 pub use self::list::run as list;
 
 use self::folder::Folder;
 use self::progress::Progress;
-use crate::bed::{Bed, LinkMode};
 use crate::measure::foreign::{self, Processors};
 use crate::plan::{Plan, Trial};
 use crate::record::{Measurement, Outcome, Record};
 use crate::report::manifest::{Manifest, PlanEntry, SubjectEntry, now_ms, offload_lines};
-use crate::scenario::Lab;
-use crate::subject::Kit;
+use crate::scenario::Runner;
+use crate::subject::Toolchain;
+use crate::testbed::{LinkMode, Testbed};
 
 /// What to run.
 ///
@@ -60,17 +60,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         None => (asked(arguments)?, None),
     };
     let plan = plan_of(&entry)?;
-    // In the open: building a revision asks for its dependencies, and the private world has no network.
+    // In the open: building a revision asks for its dependencies, and the sandbox has no network.
     crate::subject::prepare(&plan.subjects())?;
-    let world = match world::enter()? {
+    let sandbox = match sandbox::enter()? {
         Entered::Ended(code) => return Ok(code),
-        Entered::Inside(world) => world,
+        Entered::Inside(sandbox) => sandbox,
     };
     let folder = match resumed {
         Some(dir) => Folder::open(dir)?,
         None => Folder::create(arguments.out.clone(), &plan.name)?,
     };
-    execute(&plan, entry, &folder, world)
+    execute(&plan, entry, &folder, sandbox)
 }
 
 /// The plan that the arguments ask for, as the manifest will keep it.
@@ -101,11 +101,11 @@ fn plan_of(entry: &PlanEntry) -> Result<Plan> {
     Ok(plan)
 }
 
-fn execute(plan: &Plan, entry: PlanEntry, folder: &Folder, world: World) -> Result<ExitCode> {
+fn execute(plan: &Plan, entry: PlanEntry, folder: &Folder, sandbox: Sandbox) -> Result<ExitCode> {
     let trials = plan.trials();
     let done = folder.records()?;
-    let kit = Kit::new(&world, &plan.subjects())?;
-    let mut manifest = manifest(plan, entry, &trials, &kit, folder)?;
+    let toolchain = Toolchain::new(&sandbox, &plan.subjects())?;
+    let mut manifest = manifest(plan, entry, &trials, &toolchain, folder)?;
     manifest.write(folder.path())?;
     let dir = folder.path().display();
     eprintln!("results in {dir}; if this is interrupted: adit-lab run --resume {dir}");
@@ -116,17 +116,17 @@ fn execute(plan: &Plan, entry: PlanEntry, folder: &Folder, world: World) -> Resu
     }
     let left: Vec<&Trial> = trials.iter().filter(|trial| !done.contains(&trial.key)).collect();
     let mut progress = Progress::new(trials.len(), left.len());
-    let mut lab = Lab::new(world, kit);
+    let mut runner = Runner::new(sandbox, toolchain);
     let mut failed = 0;
     for trial in left {
         progress.begin(trial);
-        let record = one(&mut lab, trial, &manifest);
+        let record = one(&mut runner, trial, &manifest);
         progress.end(&record);
         failed += usize::from(matches!(record.outcome, Outcome::Failed(_)));
         folder.append(&record)?;
     }
     progress.finish();
-    for (name, configs) in lab.into_configs() {
+    for (name, configs) in runner.into_configs() {
         manifest.subjects.entry(name).or_default().configs = configs;
     }
     manifest.finished_ms = Some(now_ms());
@@ -145,12 +145,12 @@ fn manifest(
     plan: &Plan,
     entry: PlanEntry,
     trials: &[Trial],
-    kit: &Kit,
+    toolchain: &Toolchain,
     folder: &Folder,
 ) -> Result<Manifest> {
     let mut subjects = std::collections::BTreeMap::new();
     for subject in plan.subjects() {
-        let entry = match kit.available(&subject) {
+        let entry = match toolchain.available(&subject) {
             Ok(version) => SubjectEntry { version, ..SubjectEntry::default() },
             Err(why) => SubjectEntry { skipped: Some(why), ..SubjectEntry::default() },
         };
@@ -184,20 +184,20 @@ fn manifest(
     Ok(manifest)
 }
 
-/// A cable's end in this mode, as `ethtool -k` tells it.
+/// One end of the veth pair in this mode, as `ethtool -k` tells it.
 fn flags(mode: LinkMode) -> Result<String> {
-    let bed = Bed::pair(mode)?;
-    Ok(offload_lines(&bed.server.run("ethtool", &["-k", CABLE])?))
+    let testbed = Testbed::pair(mode)?;
+    Ok(offload_lines(&testbed.server.run("ethtool", &["-k", VETH])?))
 }
 
 /// Runs a trial and notes what other programs did meanwhile. Instruction counts do not depend on that.
-fn watched(lab: &mut Lab, trial: &Trial) -> Result<Measurement> {
+fn watched(runner: &mut Runner, trial: &Trial) -> Result<Measurement> {
     if trial.subject.is_none() {
-        return lab.run(trial);
+        return runner.run(trial);
     }
     let pressure = foreign::pressure();
     let before = Processors::look();
-    let mut measurement = lab.run(trial)?;
+    let mut measurement = runner.run(trial)?;
     measurement.pressure = pressure;
     if let (Some(before), Some(after)) = (before, Processors::look()) {
         measurement.foreign = after.foreign_since(before);
@@ -205,13 +205,13 @@ fn watched(lab: &mut Lab, trial: &Trial) -> Result<Measurement> {
     Ok(measurement)
 }
 
-fn one(lab: &mut Lab, trial: &Trial, manifest: &Manifest) -> Record {
+fn one(runner: &mut Runner, trial: &Trial, manifest: &Manifest) -> Record {
     let (started_ms, started) = (now_ms(), Instant::now());
     let subject = trial.subject.as_ref().map(ToString::to_string);
     let skipped = subject.and_then(|name| manifest.subjects.get(&name)?.skipped.clone());
     let outcome = match skipped {
         Some(why) => Outcome::Skipped(why),
-        None => match watched(lab, trial) {
+        None => match watched(runner, trial) {
             Ok(measurement) => Outcome::Measured(measurement),
             Err(failure) => Outcome::Failed(failure.to_string()),
         },

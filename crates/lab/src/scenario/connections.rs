@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use adit_testbed::failure::{Result, ensure};
 
-use crate::bed::Bed;
+use crate::handshake_load::arrivals::{count, latency};
+use crate::handshake_load::schedule::{burst, steady};
+use crate::handshake_load::steps::{Next, Plan, Step};
+use crate::handshake_load::{LoadGenerator, LoadOutcome};
 use crate::record::Measurement;
-use crate::storm::arrivals::{count, latency};
-use crate::storm::schedule::{burst, steady};
-use crate::storm::steps::{Next, Plan, Step};
-use crate::storm::{Ran, Scene};
-use crate::subject::{Kit, Subject};
+use crate::subject::{Subject, Toolchain};
+use crate::testbed::Testbed;
 
 /// How the clients come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct ConnectionsSpec {
     pub pattern: Pattern,
     /// How long each rate is offered.
     pub step: Duration,
-    /// How the rates are stepped up, and when one is not borne.
+    /// How the rates are stepped up, and when one is not sustained.
     pub plan: Plan,
 }
 
@@ -58,31 +58,31 @@ const SETTLE: Duration = Duration::from_secs(1);
 const WARM_UP: usize = 10;
 
 /// Figures: `handshakes_per_s`, `cpu_ms_per_handshake`, `p50_ms`, `p99_ms` and `refused` at the highest rate that was
-/// borne (or in the storm), `kib_per_client`, `misconfigured`, `generator_percent`; the distribution `handshake`.
+/// sustained (or in the storm), `kib_per_client`, `misconfigured`, `generator_percent`; the distribution `handshake`.
 ///
 /// # Errors
-/// The subject has no server for OpenVPN's clients, it did not come up, or it bears not even a few clients a second.
+/// The subject has no server for OpenVPN's clients, it did not come up, or it sustains not even a few clients a second.
 pub fn connections(
-    kit: &Kit,
-    bed: &Bed,
+    toolchain: &Toolchain,
+    testbed: &Testbed,
     subject: &Subject,
     spec: &ConnectionsSpec,
 ) -> Result<Measurement> {
-    let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
-    scene.metered(bed, || measure(&scene, spec))
+    let load = LoadGenerator::set(toolchain, testbed, subject, spec.hosts, spec.sessions)?;
+    load.metered(testbed, || measure(&load, spec))
 }
 
-fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
+fn measure(load: &LoadGenerator, spec: &ConnectionsSpec) -> Result<Measurement> {
     let mut measurement = Measurement::default();
-    fill(scene, spec, &mut measurement)?;
+    fill(load, spec, &mut measurement)?;
     let (ran, cpu) = match spec.pattern {
         Pattern::Cold => {
-            scene.crowd.leave()?;
-            step_up(scene, spec, &mut measurement)?
+            load.pool.leave()?;
+            step_up(load, spec, &mut measurement)?
         }
         Pattern::Storm => {
-            let (ran, cpu) = scene.costed(|crowd| crowd.come_back(STORM))?;
-            scene.check(&ran, &mut measurement)?;
+            let (ran, cpu) = load.costed(|pool| pool.come_back(STORM))?;
+            load.check(&ran, &mut measurement)?;
             (ran, cpu)
         }
     };
@@ -91,47 +91,47 @@ fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
 }
 
 /// Lets all clients come at a leisurely rate, and measures what memory each takes.
-fn fill(scene: &Scene, spec: &ConnectionsSpec, measurement: &mut Measurement) -> Result<()> {
-    let warm = scene.crowd.run(burst(WARM_UP.min(scene.places)), STORM)?;
+fn fill(load: &LoadGenerator, spec: &ConnectionsSpec, measurement: &mut Measurement) -> Result<()> {
+    let warm = load.pool.run(burst(WARM_UP.min(load.places)), STORM)?;
     ensure(warm.up() > 0, || {
-        scene.server.daemon().failure(&format!("no client comes up: {:?}", warm.setbacks)).0
+        load.server.daemon().failure(&format!("no client comes up: {:?}", warm.setbacks)).0
     })?;
-    scene.crowd.leave()?;
-    let before = scene.server.memory_kib()?;
-    let length = Duration::from_secs_f64(count(scene.places) / spec.plan.first);
+    load.pool.leave()?;
+    let before = load.server.memory_kib()?;
+    let length = Duration::from_secs_f64(count(load.places) / spec.plan.first);
     let mut schedule = steady(spec.plan.first, length);
-    schedule.truncate(scene.places);
-    let filled = scene.crowd.run(schedule, STORM)?;
-    let grown = scene.server.memory_kib()?.saturating_sub(before);
+    schedule.truncate(load.places);
+    let filled = load.pool.run(schedule, STORM)?;
+    let grown = load.server.memory_kib()?.saturating_sub(before);
     #[allow(clippy::cast_precision_loss)]
     measurement.set("kib_per_client", grown as f64 / count(filled.up().max(1)));
-    scene.check(&filled, measurement)?;
+    load.check(&filled, measurement)?;
     Ok(())
 }
 
-/// Offers one rate after the other. Returns the run at the highest that was borne, and the server's CPU in it.
+/// Offers one rate after the other. Returns the run at the highest that was sustained, and the server's CPU in it.
 fn step_up(
-    scene: &Scene,
+    load: &LoadGenerator,
     spec: &ConnectionsSpec,
     measurement: &mut Measurement,
-) -> Result<(Ran, f64)> {
+) -> Result<(LoadOutcome, f64)> {
     let mut steps: Vec<Step> = Vec::new();
-    let mut runs: Vec<(Ran, f64)> = Vec::new();
+    let mut runs: Vec<(LoadOutcome, f64)> = Vec::new();
     let best = loop {
         match spec.plan.next(&steps) {
             Next::Done(best) => break best,
             Next::Try(rate) => {
                 let Plan { p99, unfinished, .. } = spec.plan;
                 let schedule = steady(rate, spec.step);
-                let (ran, cpu) = scene.costed(|crowd| {
-                    crowd.run_until_late(schedule, STRAGGLERS, p99, unfinished.max(0.01))
+                let (ran, cpu) = load.costed(|pool| {
+                    pool.run_until_late(schedule, STRAGGLERS, p99, unfinished.max(0.01))
                 })?;
-                scene.check(&ran, measurement)?;
+                load.check(&ran, measurement)?;
                 let step = Step::of(rate, &ran);
-                if !spec.plan.bears(&step) {
+                if !spec.plan.sustains(&step) {
                     // What was given up is still in the server's queue.
-                    scene.crowd.vanish()?;
-                    scene.settle(SETTLE)?;
+                    load.pool.vanish()?;
+                    load.settle(SETTLE)?;
                 }
                 steps.push(step);
                 runs.push((ran, cpu));
@@ -142,22 +142,22 @@ fn step_up(
     measurement.notes.push(format!("offered a second: {}", offered.join("; ")));
     match best {
         Some(best) => Ok(runs.swap_remove(best)),
-        None => Err(scene.server.daemon().failure("not even a few clients a second are borne")),
+        None => Err(load.server.daemon().failure("not even a few clients a second are sustained")),
     }
 }
 
 fn describe(plan: &Plan, step: &Step) -> String {
-    // Of one that is not borne nothing else is known: it was broken off.
+    // Of one that is not sustained nothing else is known: it was broken off.
     let Step { offered, achieved, p99_ms, .. } = *step;
-    if plan.bears(step) {
-        format!("{offered:.0} borne ({achieved:.0} up a second, p99 {p99_ms:.0} ms)")
+    if plan.sustains(step) {
+        format!("{offered:.0} sustained ({achieved:.0} up a second, p99 {p99_ms:.0} ms)")
     } else {
-        format!("{offered:.0} not borne")
+        format!("{offered:.0} not sustained")
     }
 }
 
 /// The figures of one run.
-fn put(ran: &Ran, cpu: f64, measurement: &mut Measurement) {
+fn put(ran: &LoadOutcome, cpu: f64, measurement: &mut Measurement) {
     let distribution = latency(&ran.arrivals);
     measurement.set("handshakes_per_s", ran.rate());
     measurement.set("cpu_ms_per_handshake", cpu * 1e3 / count(ran.up().max(1)));
@@ -176,7 +176,7 @@ fn put(ran: &Ran, cpu: f64, measurement: &mut Measurement) {
     }
     if ran.generator_share() > BUSY {
         measurement.notes.push(format!(
-            "the clients' thread was busy for {:.0} % of the time: the server may bear more",
+            "the clients' thread was busy for {:.0} % of the time: the server may sustain more",
             ran.generator_share() * 100.0
         ));
     }

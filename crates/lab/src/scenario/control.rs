@@ -18,12 +18,12 @@ use adit_testbed::traffic::ping;
 use adit_testbed::tunnel::HANDSHAKE;
 use tempfile::TempDir;
 
-use crate::bed::Bed;
+use crate::handshake_load::schedule::burst;
+use crate::handshake_load::{ClientPool, Hosts, config, profile};
 use crate::measure::Meter;
 use crate::record::Measurement;
-use crate::storm::schedule::burst;
-use crate::storm::{Crowd, Hosts, config, profile};
-use crate::subject::{Kit, Subject, TunnelSpec, Tunnels};
+use crate::subject::{Subject, Toolchain, TunnelSpec, Tunnels};
+use crate::testbed::Testbed;
 use crate::work::{Route, Window, tcp_bulk};
 
 /// One trial.
@@ -47,7 +47,7 @@ impl ControlSpec {
 }
 
 /// How long a tunnel may take to come up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Figures: `up_mbps`, `down_mbps` and `sum_mbps` with both directions at once, `control_pps` (packets of the other
 /// client's control channel in both directions), the costs; of adit the histograms `sent` and
@@ -55,27 +55,32 @@ const PATIENCE: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// The subject does not speak OpenVPN, it did not come up, or the other client lost its session.
-pub fn control(kit: &Kit, bed: &Bed, subject: &Subject, spec: &ControlSpec) -> Result<Measurement> {
-    let tunnel = Tunnel::start(kit, bed, subject, spec)?;
-    let outcome = measure(&tunnel, bed, spec);
+pub fn control(
+    toolchain: &Toolchain,
+    testbed: &Testbed,
+    subject: &Subject,
+    spec: &ControlSpec,
+) -> Result<Measurement> {
+    let tunnel = Tunnel::start(toolchain, testbed, subject, spec)?;
+    let outcome = measure(&tunnel, testbed, spec);
     outcome.map_err(|failure| Failure(format!("{failure}\n{}", tunnel.logs())))
 }
 
-fn measure(tunnel: &Tunnel, bed: &Bed, spec: &ControlSpec) -> Result<Measurement> {
-    let client = bed.clients.first().context("a bed without a client")?;
-    let crowd = (spec.rate > 0.0).then(|| chatter(tunnel, bed, client)).transpose()?;
+fn measure(tunnel: &Tunnel, testbed: &Testbed, spec: &ControlSpec) -> Result<Measurement> {
+    let client = testbed.clients.first().context("a testbed without a client")?;
+    let pool = (spec.rate > 0.0).then(|| chatter(tunnel, testbed, client)).transpose()?;
     let route =
         |name: &str, from, to, to_address| Route { name: name.into(), from, to, to_address };
     let routes = [
-        route("up 1", client, &bed.server, tunnel.server_inner),
-        route("down 1", &bed.server, client, tunnel.client_inner),
+        route("up 1", client, &testbed.server, tunnel.server_inner),
+        route("down 1", &testbed.server, client, tunnel.client_inner),
     ];
-    let mut meter = Meter::start(&tunnel.processes(), bed)?;
-    let talk = crowd.as_ref().map(|crowd| crowd.talk(spec.rate)).transpose()?;
+    let mut meter = Meter::start(&tunnel.processes(), testbed)?;
+    let talk = pool.as_ref().map(|pool| pool.talk(spec.rate)).transpose()?;
     let began = Instant::now();
     let done = tcp_bulk(&routes, &spec.window, &mut |edge| meter.edge(edge))?;
     let talked = began.elapsed().as_secs_f64();
-    let packets = talk.map_or(Ok(0), crate::storm::crowd::Talk::finish)?;
+    let packets = talk.map_or(Ok(0), crate::handshake_load::client_pool::Talk::finish)?;
     let usage = meter.stop()?;
     let mut measurement = Measurement::default();
     usage.put(&mut measurement, done.mbps() * done.seconds / 1e3);
@@ -104,13 +109,13 @@ fn measure(tunnel: &Tunnel, bed: &Bed, spec: &ControlSpec) -> Result<Measurement
 }
 
 /// The other client, up and silent.
-fn chatter(tunnel: &Tunnel, bed: &Bed, client: &Namespace) -> Result<Crowd> {
+fn chatter(tunnel: &Tunnel, testbed: &Testbed, client: &Namespace) -> Result<ClientPool> {
     let hosts = Hosts {
-        sources: vec![bed.client_outer(0, false)],
+        sources: vec![testbed.client_outer(0, false)],
         sessions: 1,
-        server: SocketAddr::new(bed.server_outer(false), config::PORT),
+        server: SocketAddr::new(testbed.server_outer(false), config::PORT),
     };
-    let crowd = Crowd::open(
+    let pool = ClientPool::open(
         client,
         {
             let chatter = tunnel.chatter.clone();
@@ -118,11 +123,11 @@ fn chatter(tunnel: &Tunnel, bed: &Bed, client: &Namespace) -> Result<Crowd> {
         },
         hosts,
     )?;
-    let ran = crowd.run(burst(1), PATIENCE)?;
+    let ran = pool.run(burst(1), TIMEOUT)?;
     ensure(ran.up() == 1, || {
         format!("the client that talks does not come up: {:?}", ran.setbacks)
     })?;
-    Ok(crowd)
+    Ok(pool)
 }
 
 /// A tunnel with room for another client.
@@ -140,20 +145,25 @@ enum Kind {
 }
 
 impl Tunnel {
-    fn start(kit: &Kit, bed: &Bed, subject: &Subject, spec: &ControlSpec) -> Result<Tunnel> {
+    fn start(
+        toolchain: &Toolchain,
+        testbed: &Testbed,
+        subject: &Subject,
+        spec: &ControlSpec,
+    ) -> Result<Tunnel> {
         let rekey = match spec.rekey_every {
             Some(seconds) => format!("reneg-sec {seconds}"),
             None => "reneg-sec 0".to_owned(),
         };
         match subject {
             Subject::Adit(revision) => {
-                let adit = kit.adit(revision.as_deref())?;
-                let managed = Managed::start(&adit, kit.scratch()?, bed, &rekey)?;
+                let adit = toolchain.adit(revision.as_deref())?;
+                let managed = Managed::start(&adit, toolchain.scratch()?, testbed, &rekey)?;
                 let chatter = profile::client(&managed.profile("chatter"))?;
-                let client = bed.clients.first().context("a bed without a client")?;
+                let client = testbed.clients.first().context("a testbed without a client")?;
                 Ok(Tunnel {
                     chatter,
-                    server_inner: inner(&bed.server)?,
+                    server_inner: inner(&testbed.server)?,
                     client_inner: inner(client)?,
                     kind: Kind::Managed(Box::new(managed)),
                 })
@@ -164,9 +174,9 @@ impl Tunnel {
                     client_lines: vec![rekey],
                     ..TunnelSpec::default()
                 };
-                let tunnels = kit.start(subject, bed, &lines)?;
+                let tunnels = toolchain.start(subject, testbed, &lines)?;
                 Ok(Tunnel {
-                    chatter: config::client(kit.keys())?,
+                    chatter: config::client(toolchain.keys())?,
                     server_inner: tunnels.server_inner.v4,
                     client_inner: tunnels.client_inner.first().context("no client")?.v4,
                     kind: Kind::Other(Box::new(tunnels)),
@@ -228,8 +238,8 @@ struct Managed {
 }
 
 impl Managed {
-    fn start(adit: &Path, folder: TempDir, bed: &Bed, rekey: &str) -> Result<Managed> {
-        let client = bed.clients.first().context("a bed without a client")?;
+    fn start(adit: &Path, folder: TempDir, testbed: &Testbed, rekey: &str) -> Result<Managed> {
+        let client = testbed.clients.first().context("a testbed without a client")?;
         let (at_server, at_client) = (folder.path().join("server"), folder.path().join("client"));
         fs::create_dir(&at_server)?;
         fs::create_dir(&at_client)?;
@@ -238,32 +248,33 @@ impl Managed {
             command.args(words).arg("--dir").arg(dir);
             command
         };
-        let host = bed.server_outer(false).to_string();
+        let host = testbed.server_outer(false).to_string();
         let init = ["server", "init", "--host", &host, "--nat", "off", "--network", "10.88.0.0/24"];
-        output(command(&bed.server, &init, &at_server))?;
+        output(command(&testbed.server, &init, &at_server))?;
         for name in ["bulk", "chatter"] {
             let words = ["server", "client", "add", name];
-            let mut add = command(&bed.server, &words, &at_server);
+            let mut add = command(&testbed.server, &words, &at_server);
             add.arg("--output").arg(folder.path().join(format!("{name}.ovpn")));
             output(add)?;
         }
         let path = folder.path().join("bulk.ovpn");
         let text = fs::read_to_string(&path)?;
         fs::write(&path, format!("{rekey}\n{text}"))?;
-        let server = Daemon::spawn("server", command(&bed.server, &["server", "run"], &at_server))?;
+        let server =
+            Daemon::spawn("server", command(&testbed.server, &["server", "run"], &at_server))?;
         // So that it tells of its rekeys.
         let mut connect = command(client, &["connect", "--dns", "off", "-v"], &at_client);
         connect.arg(&path);
         let daemons = [server, Daemon::spawn("client", connect)?];
         let begun = Instant::now();
         while ping(client, IpAddr::from([10, 88, 0, 1]), 56, 1).unwrap_or(0) == 0 {
-            ensure(begun.elapsed() < PATIENCE, || {
+            ensure(begun.elapsed() < TIMEOUT, || {
                 let [server, client] = daemons.each_ref().map(|d| d.failure("no ping passes").0);
                 format!("{client}\n{server}")
             })?;
             thread::sleep(Duration::from_millis(50));
         }
-        let status = command(&bed.server, &["status", "--json"], &at_server);
+        let status = command(&testbed.server, &["status", "--json"], &at_server);
         Ok(Managed { daemons, status, folder })
     }
 

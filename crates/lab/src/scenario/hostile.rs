@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use adit_testbed::failure::{Context, Result};
 
-use super::lab::Lab;
 use super::latency;
-use super::stage::Stage;
-use crate::hostile::{Adversary, Scene, local_port};
+use super::runner::Runner;
+use super::trial_run::TrialRun;
+use crate::handshake_load::{config, load_generator};
+use crate::hostile::{Adversary, Target, local_port};
 use crate::plan::{Hostile, Settings};
 use crate::record::Measurement;
-use crate::storm::{config, scene};
 use crate::subject::Subject;
 
 /// Addresses of the adversary's own.
@@ -19,13 +19,17 @@ const SOURCES: u16 = 32;
 const RATE: u32 = 4000;
 
 /// Figures: those of the kind `latency`, which are the honest client's, `loss_percent` of its probes and `hostile_pps`.
-pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
-    let bed = lab.bed(&Settings { clients: 1, ..settings.clone() })?;
-    let stage = lab.stage(bed, settings, subject)?;
-    let adversary = adversary(lab, &stage, settings)?;
-    let mut measurement = latency::measure(&stage, settings)?;
+pub(super) fn run(
+    runner: &mut Runner,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
+    let testbed = runner.testbed(&Settings { clients: 1, ..settings.clone() })?;
+    let run = runner.start(testbed, settings, subject)?;
+    let adversary = adversary(runner, &run, settings)?;
+    let mut measurement = latency::measure(&run, settings)?;
     if let Some(adversary) = adversary {
-        let counts = adversary.finish().map_err(|failure| stage.broken(&failure))?;
+        let counts = adversary.finish().map_err(|failure| run.broken(&failure))?;
         measurement.set("hostile_pps", counts.rate());
         measurement.notes.push(format!("the adversary sent {counts}"));
     }
@@ -37,24 +41,29 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
     Ok(measurement)
 }
 
-fn adversary(lab: &Lab, stage: &Stage, settings: &Settings) -> Result<Option<Adversary>> {
+fn adversary(runner: &Runner, run: &TrialRun, settings: &Settings) -> Result<Option<Adversary>> {
     if settings.hostile == Hostile::None {
         return Ok(None);
     }
-    let client = stage.bed.clients.first().context("a bed without a client")?;
+    let client = run.testbed.clients.first().context("a testbed without a client")?;
     let listing = client.run("cat", &["/proc/net/udp"])?;
     let port = local_port(&listing).context("the honest client has no UDP socket")?;
-    let scene = Scene {
-        sources: scene::hosts_on(&stage.bed, client, SOURCES, &lab.kit().scratch()?)?,
-        honest: SocketAddr::new(stage.bed.client_outer(0, false), port),
-        server: SocketAddr::new(stage.bed.server_outer(false), config::PORT),
+    let load = Target {
+        sources: load_generator::hosts_on(
+            &run.testbed,
+            client,
+            SOURCES,
+            &runner.toolchain().scratch()?,
+        )?,
+        honest: SocketAddr::new(run.testbed.client_outer(0, false), port),
+        server: SocketAddr::new(run.testbed.server_outer(false), config::PORT),
     };
     let rate = if settings.rate == 0 { RATE } else { settings.rate };
-    let config = config::client(lab.kit().keys())?;
+    let config = config::client(runner.toolchain().keys())?;
     let adversary = match settings.hostile {
         Hostile::None => return Ok(None),
-        Hostile::Client => Adversary::client(client, config, scene, rate.into()),
-        Hostile::Stranger => Adversary::stranger(client, config, scene, rate.into()),
+        Hostile::Client => Adversary::client(client, config, load, rate.into()),
+        Hostile::Stranger => Adversary::stranger(client, config, load, rate.into()),
     };
-    adversary.map(Some).map_err(|failure| stage.broken(&failure))
+    adversary.map(Some).map_err(|failure| run.broken(&failure))
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use adit_testbed::failure::Result;
 
-use super::lab::Lab;
-use super::stage::{Direction, Stage};
+use super::runner::Runner;
+use super::trial_run::{Direction, TrialRun};
 use crate::plan::Settings;
 use crate::record::{Latency, Measurement};
 use crate::subject::Subject;
@@ -14,40 +14,44 @@ use crate::work::{Echo, Window, echo_latency, tcp_bulk};
 /// Probes a second: enough for a p99.9 in a few seconds, few enough to leave a tunnel idle.
 const RATE: f64 = 500.0;
 
-pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
-    let bed = lab.bed(settings)?;
-    let stage = lab.stage(bed, settings, subject)?;
-    measure(&stage, settings)
+pub(super) fn run(
+    runner: &mut Runner,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
+    let testbed = runner.testbed(settings)?;
+    let run = runner.start(testbed, settings, subject)?;
+    measure(&run, settings)
 }
 
 /// Round trips of the first client, idle and beside its bulk.
-pub(super) fn measure(stage: &Stage, settings: &Settings) -> Result<Measurement> {
+pub(super) fn measure(run: &TrialRun, settings: &Settings) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
-    let idle = idle(stage, &window)?;
+    let idle = idle(run, &window)?;
     put(&mut measurement, idle, "idle");
-    let client = stage.bed.clients.first().ok_or("a bed without clients")?;
-    let echo = Echo::start(client, &stage.bed.server, stage.tunnels.server_inner.v4, RATE)?;
-    let routes = stage.routes(Direction::Up, 1);
-    let priced = stage.priced(|edge| {
+    let client = run.testbed.clients.first().ok_or("a testbed without clients")?;
+    let echo = Echo::start(client, &run.testbed.server, run.tunnels.server_inner.v4, RATE)?;
+    let routes = run.routes(Direction::Up, 1);
+    let cost = run.measure_cost(|edge| {
         tcp_bulk(&routes, &window, &mut |which| {
             echo.edge(which);
             edge(which)
         })
     })?;
     put(&mut measurement, echo.finish()?, "loaded");
-    measurement.set("up_mbps", priced.measured.mbps());
-    priced.put_flows(&mut measurement);
-    priced.usage.put(&mut measurement, priced.gigabits());
+    measurement.set("up_mbps", cost.measured.mbps());
+    cost.put_flows(&mut measurement);
+    cost.usage.put(&mut measurement, cost.gigabits());
     Ok(measurement)
 }
 
 /// Round trips of the first client with nothing else under way.
-pub(super) fn idle(stage: &Stage, window: &Window) -> Result<Latency> {
-    let client = stage.bed.clients.first().ok_or("a bed without clients")?;
+pub(super) fn idle(run: &TrialRun, window: &Window) -> Result<Latency> {
+    let client = run.testbed.clients.first().ok_or("a testbed without clients")?;
     let window = Window { warmup: window.warmup.min(Duration::from_millis(200)), ..*window };
-    echo_latency(client, &stage.bed.server, stage.tunnels.server_inner.v4, RATE, &window)
-        .map_err(|failure| stage.broken(&failure))
+    echo_latency(client, &run.testbed.server, run.tunnels.server_inner.v4, RATE, &window)
+        .map_err(|failure| run.broken(&failure))
 }
 
 fn put(measurement: &mut Measurement, latency: Latency, name: &str) {

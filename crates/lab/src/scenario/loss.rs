@@ -6,13 +6,13 @@ use std::time::Duration;
 use adit_sim::{Impairment, Loss};
 use adit_testbed::failure::Result;
 
-use super::lab::Lab;
 use super::latency::idle;
-use super::stage::{Direction, Stage};
-use crate::bed::Bed;
+use super::runner::Runner;
+use super::trial_run::{Direction, TrialRun};
 use crate::plan::{Pattern, Settings};
 use crate::record::Measurement;
 use crate::subject::Subject;
+use crate::testbed::Testbed;
 use crate::work::{Edge, Window, tcp_bulk, unreachable};
 
 /// One way. Without any delay TCP recovers from a loss faster than on any real path.
@@ -29,25 +29,25 @@ const TRIPS: Duration = Duration::from_millis(700);
 const LOOK: Window = Window { warmup: Duration::from_millis(300), length: Duration::from_secs(1) };
 
 pub(super) fn run(
-    lab: &mut Lab,
+    runner: &mut Runner,
     settings: &Settings,
     subject: &Subject,
     round: u32,
 ) -> Result<Measurement> {
-    let ceiling = ceiling(lab, settings)?;
+    let ceiling = ceiling(runner, settings)?;
     // The same packets' numbers are lost for every subject of a round.
-    let bed = Rc::new(Bed::line([delayed(), delayed()], u64::from(round))?);
-    let stage = lab.stage(bed, settings, subject)?;
-    let relay = stage.bed.relay().ok_or("a line without a relay")?;
+    let testbed = Rc::new(Testbed::line([delayed(), delayed()], u64::from(round))?);
+    let run = runner.start(testbed, settings, subject)?;
+    let relay = run.testbed.relay().ok_or("a line without a relay")?;
     let rough = impairment(settings.pattern, settings.loss / 100.0);
     relay.set_impairment([rough.clone(), rough]);
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
-    let trips = idle(&stage, &Window { length: TRIPS, ..window })?;
+    let trips = idle(&run, &Window { length: TRIPS, ..window })?;
     measurement.set_times(&trips, &[("p50_ms", 0.5), ("p99_ms", 0.99)]);
     measurement.latencies.insert("impaired".to_owned(), trips);
-    let routes = stage.routes(Direction::Up, 1);
-    let priced = stage.priced(|edge| {
+    let routes = run.routes(Direction::Up, 1);
+    let cost = run.measure_cost(|edge| {
         tcp_bulk(&routes, &window, &mut |which| {
             if which == Edge::Begin {
                 relay.reset();
@@ -55,10 +55,10 @@ pub(super) fn run(
             edge(which)
         })
     })?;
-    measurement.set("sum_mbps", priced.measured.mbps());
-    priced.put_flows(&mut measurement);
-    priced.usage.put(&mut measurement, priced.gigabits());
-    survive(&stage, &mut measurement)?;
+    measurement.set("sum_mbps", cost.measured.mbps());
+    cost.put_flows(&mut measurement);
+    cost.usage.put(&mut measurement, cost.gigabits());
+    survive(&run, &mut measurement)?;
     measurement.set("relay_ceiling_mbps", ceiling);
     relay.put(&mut measurement);
     Ok(measurement)
@@ -79,20 +79,20 @@ fn impairment(pattern: Pattern, share: f64) -> Impairment {
 }
 
 /// Whether the tunnel still carries packets.
-fn survive(stage: &Stage, measurement: &mut Measurement) -> Result<()> {
-    let silent = unreachable(&stage.routes(Direction::Up, 1), SILENCE)?;
+fn survive(run: &TrialRun, measurement: &mut Measurement) -> Result<()> {
+    let silent = unreachable(&run.routes(Direction::Up, 1), SILENCE)?;
     measurement.set("survived", if silent.is_empty() { 1.0 } else { 0.0 });
     Ok(())
 }
 
 /// What the relay carries when it does nothing to packets, by one stream without a tunnel.
-fn ceiling(lab: &mut Lab, settings: &Settings) -> Result<f64> {
-    if let Some(ceiling) = lab.relay_ceiling {
+fn ceiling(runner: &mut Runner, settings: &Settings) -> Result<f64> {
+    if let Some(ceiling) = runner.relay_ceiling {
         return Ok(ceiling);
     }
-    let bed = Rc::new(Bed::line([Impairment::default(), Impairment::default()], 0)?);
-    let stage = lab.stage(bed, settings, &Subject::Bare)?;
-    let measured = tcp_bulk(&stage.routes(Direction::Up, 1), &LOOK, &mut |_| Ok(()))?;
-    lab.relay_ceiling = Some(measured.mbps());
+    let testbed = Rc::new(Testbed::line([Impairment::default(), Impairment::default()], 0)?);
+    let run = runner.start(testbed, settings, &Subject::Bare)?;
+    let measured = tcp_bulk(&run.routes(Direction::Up, 1), &LOOK, &mut |_| Ok(()))?;
+    runner.relay_ceiling = Some(measured.mbps());
     Ok(measured.mbps())
 }

@@ -1,24 +1,24 @@
 //! What a trial of each kind does.
 //!
-//! [`Lab::run`] is the one way in. A trial makes its tunnels anew, so that none inherits another's state; the hosts of a
+//! [`Runner::run`] is the one way in. A trial makes its tunnels anew, so that none inherits another's state; the hosts of a
 //! star, of which there are many, stay for the whole run.
 
 pub mod connections;
 pub mod control;
 mod growth;
+mod handshake_load;
 mod hostile;
-mod lab;
 mod latency;
 mod loss;
 mod memory;
 pub mod overload;
 mod postgres;
 pub mod processes;
+mod runner;
 mod soak;
-mod stage;
-mod storms;
 mod throughput;
+mod trial_run;
 mod udp;
 mod volume;
 
-pub use lab::Lab;
+pub use runner::Runner;

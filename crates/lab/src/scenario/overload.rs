@@ -1,15 +1,15 @@
-//! More clients than a server can bear, then few: how long it takes to be itself again, and what it told each client.
+//! More clients than a server can sustain, then few: how long it takes to be itself again, and what it told each client.
 
 use std::time::Duration;
 
 use adit_testbed::failure::Result;
 
-use crate::bed::Bed;
+use crate::handshake_load::LoadGenerator;
+use crate::handshake_load::arrivals::{count, latency, recovery};
+use crate::handshake_load::schedule::{phases, steady};
 use crate::record::Measurement;
-use crate::storm::Scene;
-use crate::storm::arrivals::{count, latency, recovery};
-use crate::storm::schedule::{phases, steady};
-use crate::subject::{Kit, Subject};
+use crate::subject::{Subject, Toolchain};
+use crate::testbed::Testbed;
 
 /// One trial.
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ pub struct OverloadSpec {
     pub hosts: u16,
     /// Clients of each host at once; more that are to come wait, and their time counts.
     pub sessions: usize,
-    /// What this server bears, clients a second: `handshakes_per_s` of [`super::connections`].
+    /// What this server sustains, clients a second: `handshakes_per_s` of [`super::connections`].
     pub sustained: f64,
     /// What is offered, as a multiple of that.
     pub factor: f64,
@@ -31,7 +31,7 @@ pub struct OverloadSpec {
 }
 
 impl OverloadSpec {
-    /// 150 % for 10 s, then 10 % for 10 s, of what a server bears.
+    /// 150 % for 10 s, then 10 % for 10 s, of what a server sustains.
     #[must_use]
     pub fn of(sustained: f64) -> OverloadSpec {
         OverloadSpec {
@@ -51,7 +51,7 @@ const BEFORE: Duration = Duration::from_secs(2);
 /// The clients of so long must be well for the server to count as recovered.
 const WINDOW: Duration = Duration::from_secs(1);
 /// How long the last clients may take; they try again meanwhile.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// A p99 below this is as good as that of an idle server: pauses of the machine itself are of this size.
 const FLOOR: Duration = Duration::from_millis(10);
 
@@ -62,21 +62,21 @@ const FLOOR: Duration = Duration::from_millis(10);
 /// # Errors
 /// The subject has no server for OpenVPN's clients, or it did not come up.
 pub fn overload(
-    kit: &Kit,
-    bed: &Bed,
+    toolchain: &Toolchain,
+    testbed: &Testbed,
     subject: &Subject,
     spec: &OverloadSpec,
 ) -> Result<Measurement> {
-    let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
-    scene.metered(bed, || measure(&scene, spec))
+    let load = LoadGenerator::set(toolchain, testbed, subject, spec.hosts, spec.sessions)?;
+    load.metered(testbed, || measure(&load, spec))
 }
 
-fn measure(scene: &Scene, spec: &OverloadSpec) -> Result<Measurement> {
+fn measure(load: &LoadGenerator, spec: &OverloadSpec) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     let (calm, much) = (spec.sustained * spec.calm_factor, spec.sustained * spec.factor);
-    let before = scene.crowd.run(steady(calm, BEFORE), PATIENCE)?;
+    let before = load.pool.run(steady(calm, BEFORE), TIMEOUT)?;
     let schedule = phases(&[(much, spec.overload), (calm, spec.calm)]);
-    let (ran, cpu) = scene.costed(|crowd| crowd.run(schedule, PATIENCE))?;
+    let (ran, cpu) = load.costed(|pool| pool.run(schedule, TIMEOUT))?;
     let loaded = || ran.arrivals.iter().filter(|arrival| arrival.intended < spec.overload);
     let after = ran.arrivals.iter().filter(|arrival| arrival.intended >= spec.overload);
     let (idle, busy, after) = (latency(&before.arrivals), latency(loaded()), latency(after));
@@ -109,6 +109,6 @@ fn measure(scene: &Scene, spec: &OverloadSpec) -> Result<Measurement> {
     for (name, distribution) in [("idle", idle), ("loaded", busy), ("after", after)] {
         measurement.latencies.insert(name.to_owned(), distribution);
     }
-    scene.check(&ran, &mut measurement)?;
+    load.check(&ran, &mut measurement)?;
     Ok(measurement)
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use adit_testbed::failure::{Context, Result};
 
-use super::lab::Lab;
-use crate::bed::Database;
+use super::runner::Runner;
 use crate::measure::{Meter, RoleUsage, Usage};
 use crate::plan::Settings;
 use crate::record::Measurement;
 use crate::subject::Subject;
 use crate::subject::database::Nodes;
+use crate::testbed::Database;
 use crate::work::{Measured, Window, echo_latency, iperf3};
 
 /// Round trips a second: each is two transactions of the known scheme and more, so that many more would be a load.
@@ -21,16 +21,20 @@ const IDLE: Window = Window { warmup: Duration::from_millis(500), length: Durati
 /// Twice what a network keeps by itself: a fast trial would have dropped its first rows before they are counted.
 const RETENTION: &[&str] = &["--retention", "2GB"];
 
-pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+pub(super) fn run(
+    runner: &mut Runner,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
     let scheme = subject.database().context("not a tunnel through a database")?;
-    let (kit, database) = lab.database()?;
+    let (toolchain, database) = runner.database()?;
     let count = 2 + usize::from(settings.idle);
-    let mut nodes = Nodes::start(kit, scheme, database, count, RETENTION)?;
+    let mut nodes = Nodes::start(toolchain, scheme, database, count, RETENTION)?;
     let window = Window { warmup: settings.warmup, length: settings.length };
     let done = measure(database, &mut nodes, &window);
     let mut measurement = done.map_err(|failure| nodes.blame(&failure))?;
     measurement.notes.extend(nodes.notes.iter().cloned());
-    lab.keep_configs(subject, nodes.configs.clone());
+    runner.keep_configs(subject, nodes.configs.clone());
     Ok(measurement)
 }
 
@@ -38,8 +42,8 @@ fn measure(database: &Database, nodes: &mut Nodes, window: &Window) -> Result<Me
     let mut measurement = Measurement::default();
     measurement.set("flush_ms", database.flush_ms()?);
     let (log, disk) = (database.log_bytes()?, database.disk_bytes()?);
-    let [from, to, ..] = database.bed().clients.as_slice() else {
-        return Err("a bed without two nodes".into());
+    let [from, to, ..] = database.testbed().clients.as_slice() else {
+        return Err("a testbed without two nodes".into());
     };
     let inner = *nodes.inner.get(1).context("the second node's address")?;
     let idle = echo_latency(from, to, inner, RATE, &IDLE)?;
@@ -49,7 +53,7 @@ fn measure(database: &Database, nodes: &mut Nodes, window: &Window) -> Result<Me
         }
     }
     measurement.latencies.insert("idle".to_owned(), idle);
-    let mut meter = Meter::start(&roles(database, nodes)?, database.bed())?;
+    let mut meter = Meter::start(&roles(database, nodes)?, database.testbed())?;
     let measured = iperf3(from, to, inner, window, false, &mut |edge| meter.edge(edge))?;
     let usage = meter.stop()?;
     put(&mut measurement, &measured, &usage);

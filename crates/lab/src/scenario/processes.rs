@@ -1,4 +1,4 @@
-//! Real `openvpn` processes as clients, all started at once: what a server bears from clients that are not ours.
+//! Real `openvpn` processes as clients, all started at once: what a server sustains from clients that are not ours.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,47 +10,52 @@ use adit_testbed::peer::Program;
 use adit_testbed::process::Daemon;
 use adit_testbed::tunnel::READY;
 
-use crate::bed::Bed;
+use crate::handshake_load::arrivals::{Arrival, count, latency};
+use crate::handshake_load::load_generator::{program, put_findings};
+use crate::handshake_load::pushed::{Applied, check};
+use crate::handshake_load::{Server, config, hosts};
 use crate::measure::Meter;
 use crate::record::Measurement;
-use crate::storm::arrivals::{Arrival, count, latency};
-use crate::storm::pushed::{Applied, check};
-use crate::storm::scene::{program, put_findings};
-use crate::storm::{Server, config, hosts};
-use crate::subject::{Kit, Subject};
+use crate::subject::{Subject, Toolchain};
+use crate::testbed::Testbed;
 
 /// How long the last client may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the clients' logs are looked at: the resolution of their times.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Starts `sessions` processes of `openvpn` on each host of `bed`. Figures: `handshakes_per_s` until all were up,
+/// Starts `sessions` processes of `openvpn` on each host of `testbed`. Figures: `handshakes_per_s` until all were up,
 /// `p50_ms` and `p99_ms` from each process's start until it was ready (its own start and its setting up of device and
 /// routes are in that), `cpu_ms_per_handshake` and `kib_per_client` of the server, `stuck`, `misconfigured`.
 ///
 /// # Errors
 /// The subject has no server for them, it did not come up, or `openvpn` is not installed.
-pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Result<Measurement> {
-    kit.available(&Subject::Openvpn).map_err(Failure)?;
-    let folder = kit.scratch()?;
-    let server = program(kit, subject)?;
-    let server = Server::start(&server, &bed.server, folder.path(), kit.keys().folder())?;
+pub fn processes(
+    toolchain: &Toolchain,
+    testbed: &Testbed,
+    subject: &Subject,
+    sessions: usize,
+) -> Result<Measurement> {
+    toolchain.available(&Subject::Openvpn).map_err(Failure)?;
+    let folder = toolchain.scratch()?;
+    let server = program(toolchain, subject)?;
+    let server = Server::start(&server, &testbed.server, folder.path(), toolchain.keys().folder())?;
     let script = tell_dns(folder.path())?;
     let mut paths = Vec::new();
-    for number in 0..sessions * bed.clients.len() {
-        paths.push(client_file(kit, bed, folder.path(), &script, number)?);
+    for number in 0..sessions * testbed.clients.len() {
+        paths.push(client_file(toolchain, testbed, folder.path(), &script, number)?);
     }
     let mut paths = paths.iter();
-    let meter = Meter::start(&[("server", vec![server.daemon().pid()])], bed)?;
+    let meter = Meter::start(&[("server", vec![server.daemon().pid()])], testbed)?;
     let (cpu, pss) = (server.cpu()?, server.memory_kib()?);
     let started = Instant::now();
     let mut clients = Vec::new();
     for session in 0..sessions {
-        for (index, host) in bed.clients.iter().enumerate() {
+        for (index, host) in testbed.clients.iter().enumerate() {
             let name = format!("openvpn {index}/{session}");
             let path = paths.next().context("fewer configurations than clients")?;
             let begun = started.elapsed();
-            let daemon = Daemon::spawn(&name, Program::Stock.command(host, path))?;
+            let daemon = Daemon::spawn(&name, Program::OpenVpn.command(host, path))?;
             clients.push((daemon, Arrival { intended: begun, latency: None }));
         }
     }
@@ -61,7 +66,7 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
         Some((client, _)) => {
             format!("{}\n{}", client.failure("is not up"), server.daemon().failure("meanwhile"))
         }
-        None => "a bed without a client".to_owned(),
+        None => "a testbed without a client".to_owned(),
     })?;
     let mut measurement = Measurement::default();
     let (spent, grown) = (server.cpu()? - cpu, server.memory_kib()?.saturating_sub(pss));
@@ -75,7 +80,7 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
         measurement.set(name, distribution.at(share).unwrap_or_default());
     }
     measurement.latencies.insert("handshake".to_owned(), distribution);
-    let applied = applied(bed, &clients)?;
+    let applied = applied(testbed, &clients)?;
     let findings = check(&config::expected()?, &applied, &applied);
     put_findings(&findings, &mut measurement);
     ensure(findings.looked_at >= up, || {
@@ -96,23 +101,24 @@ fn tell_dns(folder: &Path) -> Result<PathBuf> {
 
 /// A client's config file, with a certificate of its own.
 fn client_file(
-    kit: &Kit,
-    bed: &Bed,
+    toolchain: &Toolchain,
+    testbed: &Testbed,
     folder: &Path,
     script: &Path,
     number: usize,
 ) -> Result<PathBuf> {
-    let own = kit.keys().issue_into(folder, &format!("client-{number}"))?;
-    let mut text = config::client_file(kit.keys().folder(), &own, bed.server_outer(false));
+    let own = toolchain.keys().issue_into(folder, &format!("client-{number}"))?;
+    let mut text =
+        config::client_file(toolchain.keys().folder(), &own, testbed.server_outer(false));
     text.push_str(&format!("script-security 2\nup {}\n", script.display()));
     let path = folder.join(format!("client-{number}.conf"));
     fs::write(&path, text).context(path.display())?;
     Ok(path)
 }
 
-/// Notes when each is ready, until all are or the patience is over.
+/// Notes when each is ready, until all are or the timeout is over.
 fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TIMEOUT {
         let mut missing = false;
         for (daemon, arrival) in clients.iter_mut().filter(|(_, a)| a.latency.is_none()) {
             if daemon.count(READY) > 0 {
@@ -129,11 +135,11 @@ fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
 }
 
 /// What the hosts show. Which device is which process's is not known where a host has several, and need not be.
-fn applied(bed: &Bed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Applied>> {
+fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Applied>> {
     let expected = config::expected()?;
     let mut all = Vec::new();
-    for (index, host) in bed.clients.iter().enumerate() {
-        let logs = clients.iter().skip(index).step_by(bed.clients.len().max(1));
+    for (index, host) in testbed.clients.iter().enumerate() {
+        let logs = clients.iter().skip(index).step_by(testbed.clients.len().max(1));
         for (applied, (daemon, _)) in hosts::applied(host)?.into_iter().zip(logs) {
             // Its IPv6 routes name the device and no gateway.
             let gateway6 = Some(expected.server6.addr());

@@ -7,14 +7,14 @@ use adit_testbed::failure::{Context, Result};
 use adit_testbed::net::Namespace;
 use adit_testbed::process::Daemon;
 
-use super::lab::Lab;
 use super::postgres::ratio;
-use crate::bed::Database;
+use super::runner::Runner;
 use crate::plan::Settings;
 use crate::record::{Flow, Measurement};
 use crate::stats::line;
 use crate::subject::Subject;
 use crate::subject::database::Nodes;
+use crate::testbed::Database;
 
 /// What the network keeps.
 const RETENTION: &[&str] = &["--retention", "1GB"];
@@ -39,17 +39,21 @@ impl Look {
     }
 }
 
-pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+pub(super) fn run(
+    runner: &mut Runner,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
     let scheme = subject.database().context("not a tunnel through a database")?;
-    let (kit, database) = lab.database()?;
-    let mut nodes = Nodes::start(kit, scheme, database, 2, RETENTION)?;
+    let (toolchain, database) = runner.database()?;
+    let mut nodes = Nodes::start(toolchain, scheme, database, 2, RETENTION)?;
     let done = soak(database, &nodes, settings);
     let (mut measurement, looks) = done.map_err(|failure| nodes.blame(&failure))?;
     judge(&mut measurement, &looks);
     let found = nodes.found(database)?;
     measurement.notes.extend(nodes.notes.iter().cloned());
     measurement.notes.extend(found.notes);
-    lab.keep_configs(subject, nodes.configs.clone());
+    runner.keep_configs(subject, nodes.configs.clone());
     Ok(measurement)
 }
 
@@ -59,8 +63,8 @@ fn soak(
     nodes: &Nodes,
     settings: &Settings,
 ) -> Result<(Measurement, Vec<Look>)> {
-    let [from, to, ..] = database.bed().clients.as_slice() else {
-        return Err("a bed without two nodes".into());
+    let [from, to, ..] = database.testbed().clients.as_slice() else {
+        return Err("a testbed without two nodes".into());
     };
     let inner = nodes.inner.get(1).context("the second node's address")?.to_string();
     let (mut server, mut client) = traffic(from, to, &inner, settings)?;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use adit_testbed::failure::Result;
 
-use super::lab::Lab;
-use super::stage::{Direction, Priced, Stage};
+use super::runner::Runner;
+use super::trial_run::{Direction, MeasuredCost, TrialRun};
 use crate::measure::Usage;
 use crate::plan::{Settings, Workload};
 use crate::record::{Latency, Measurement, QUANTILES};
@@ -19,40 +19,40 @@ const LOOK: Window =
     Window { warmup: Duration::from_millis(100), length: Duration::from_millis(200) };
 
 pub(super) fn run(
-    lab: &mut Lab,
+    runner: &mut Runner,
     settings: &Settings,
     subject: &Subject,
     round: u32,
 ) -> Result<Measurement> {
-    let bed = lab.bed(settings)?;
-    let stage = lab.stage(bed, settings, subject)?;
+    let testbed = runner.testbed(settings)?;
+    let run = runner.start(testbed, settings, subject)?;
     let mut measurement = Measurement::default();
-    // Every round has the same beds and subjects: one look each is enough, and disturbs no other round.
-    // A bridge leaves the bed's cable alone: its hosts' devices were set up with the subject.
+    // Every round has the same testbeds and subjects: one look each is enough, and disturbs no other round.
+    // A bridge leaves the testbed's veth pair alone: its hosts' devices were set up with the subject.
     if round == 1 && !matches!(subject, Subject::Bridge(_) | Subject::Wired(_)) {
-        look(&stage, &mut measurement)?;
+        look(&run, &mut measurement)?;
     }
     if settings.workload == Workload::Requests {
-        return request(&stage, settings, measurement);
+        return request(&run, settings, measurement);
     }
     let mut usage: Option<Usage> = None;
     let (mut sum, mut gigabits) = (0.0, 0.0);
     for (direction, metric) in [(Direction::Up, "up_mbps"), (Direction::Down, "down_mbps")] {
-        let priced = bulk(&stage, settings, direction)?;
-        measurement.set(metric, priced.measured.mbps());
-        sum += priced.measured.mbps();
-        gigabits += priced.gigabits();
-        priced.put_flows(&mut measurement);
+        let cost = bulk(&run, settings, direction)?;
+        measurement.set(metric, cost.measured.mbps());
+        sum += cost.measured.mbps();
+        gigabits += cost.gigabits();
+        cost.put_flows(&mut measurement);
         usage = Some(match usage {
-            None => priced.usage,
-            Some(before) => before.then(priced.usage),
+            None => cost.usage,
+            Some(before) => before.then(cost.usage),
         });
     }
     measurement.set("sum_mbps", sum);
     if let Some(usage) = usage {
         usage.put(&mut measurement, gigabits);
     }
-    measurement.notes.extend(stage.tunnels.notes.iter().cloned());
+    measurement.notes.extend(run.tunnels.notes.iter().cloned());
     Ok(measurement)
 }
 
@@ -61,65 +61,65 @@ fn window(settings: &Settings) -> Window {
 }
 
 /// One direction.
-fn bulk(stage: &Stage, settings: &Settings, direction: Direction) -> Result<Priced> {
+fn bulk(run: &TrialRun, settings: &Settings, direction: Direction) -> Result<MeasuredCost> {
     let window = window(settings);
-    stage.priced(|edge| match settings.workload {
-        Workload::Iperf3 => by_iperf3(stage, &window, direction, edge),
+    run.measure_cost(|edge| match settings.workload {
+        Workload::Iperf3 => by_iperf3(run, &window, direction, edge),
         Workload::Tcp | Workload::Requests => {
-            tcp_bulk(&stage.routes(direction, settings.streams), &window, edge)
+            tcp_bulk(&run.routes(direction, settings.streams), &window, edge)
         }
     })
 }
 
 fn by_iperf3(
-    stage: &Stage,
+    run: &TrialRun,
     window: &Window,
     direction: Direction,
     edge: &mut dyn FnMut(Edge) -> Result<()>,
 ) -> Result<Measured> {
-    let client = stage.bed.clients.first().ok_or("a bed without clients")?;
-    let inner = stage.tunnels.server_inner.v4;
-    iperf3(client, &stage.bed.server, inner, window, direction == Direction::Down, edge)
+    let client = run.testbed.clients.first().ok_or("a testbed without clients")?;
+    let inner = run.tunnels.server_inner.v4;
+    iperf3(client, &run.testbed.server, inner, window, direction == Direction::Down, edge)
 }
 
 /// Requests go up and answers come down at once, so there is one window.
 fn request(
-    stage: &Stage,
+    run: &TrialRun,
     settings: &Settings,
     mut measurement: Measurement,
 ) -> Result<Measurement> {
-    let routes = stage.routes(Direction::Up, settings.streams);
+    let routes = run.routes(Direction::Up, settings.streams);
     let mut times = Latency::default();
-    let priced = stage.priced(|edge| {
+    let cost = run.measure_cost(|edge| {
         let (measured, latency) = requests(&routes, &window(settings), MESSAGE, edge)?;
         times = latency;
         Ok(measured)
     })?;
-    measurement.set("sum_mbps", priced.measured.mbps());
+    measurement.set("sum_mbps", cost.measured.mbps());
     #[allow(clippy::cast_precision_loss)]
-    measurement.set("requests_per_s", times.count as f64 / priced.measured.seconds);
+    measurement.set("requests_per_s", times.count as f64 / cost.measured.seconds);
     measurement.set_times(&times, &QUANTILES);
     measurement.latencies.insert("requests".to_owned(), times);
-    priced.put_flows(&mut measurement);
-    priced.usage.put(&mut measurement, priced.gigabits());
+    cost.put_flows(&mut measurement);
+    cost.usage.put(&mut measurement, cost.gigabits());
     Ok(measurement)
 }
 
 /// The largest frame of a short bulk through the first client's tunnel.
-pub(super) fn largest(stage: &Stage) -> Result<u64> {
-    stage.bed.largest_frame(|| {
-        let routes = stage.routes(Direction::Up, 1);
+pub(super) fn largest(run: &TrialRun) -> Result<u64> {
+    run.testbed.largest_frame(|| {
+        let routes = run.routes(Direction::Up, 1);
         let one = routes.get(..1).unwrap_or_default();
         tcp_bulk(one, &LOOK, &mut |_| Ok(())).map(drop)
     })
 }
 
-/// Whether the bed's label is true.
-fn look(stage: &Stage, measurement: &mut Measurement) -> Result<()> {
-    let largest = largest(stage)?;
+/// Whether the testbed's label is true.
+fn look(run: &TrialRun, measurement: &mut Measurement) -> Result<()> {
+    let largest = largest(run)?;
     #[allow(clippy::cast_precision_loss)]
     measurement.set("largest_frame", largest as f64);
-    if let Err(why) = stage.bed.check_mode(largest) {
+    if let Err(why) = run.testbed.check_mode(largest) {
         measurement.invalid.push(why);
     }
     Ok(())

@@ -2,14 +2,18 @@
 
 use adit_testbed::failure::{Failure, Result};
 
-use super::lab::Lab;
-use super::stage::Direction;
+use super::runner::Runner;
+use super::trial_run::Direction;
 use crate::plan::{Packet, Settings};
 use crate::record::{Latency, Measurement, QUANTILES};
 use crate::subject::Subject;
 use crate::work::{Limit, Search, Sizes, Window, udp_open_loop, udp_search};
 
-pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+pub(super) fn run(
+    runner: &mut Runner,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
     let sizes = match settings.packet {
         Packet::Bytes(bytes) => Sizes::Fixed(bytes),
         Packet::Imix => Sizes::Imix,
@@ -20,14 +24,14 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
             ));
         }
     };
-    let bed = lab.bed(settings)?;
-    let stage = lab.stage(bed, settings, subject)?;
-    let routes = stage.routes(Direction::Up, 1);
+    let testbed = runner.testbed(settings)?;
+    let run = runner.start(testbed, settings, subject)?;
+    let routes = run.routes(Direction::Up, 1);
     let mut measurement = Measurement::default();
     let mut highest = 0.0_f64;
     for (limit, metric) in [(0.005, "rate_at_half_percent_pps"), (0.0, "rate_at_no_loss_pps")] {
         let found = udp_search(&routes, sizes, &Search::at(limit))
-            .map_err(|failure| stage.broken(&failure))?;
+            .map_err(|failure| run.broken(&failure))?;
         // What carries everything carries 99.5 % too, whatever the first search met.
         let less = measurement.values.get("rate_at_half_percent_pps").copied();
         if less.is_some_and(|less| less < found.pps) {
@@ -43,16 +47,16 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
     if highest > 0.0 {
         let window = Window { warmup: settings.warmup, length: settings.length };
         let mut delay = Latency::default();
-        let priced = stage.priced(|edge| {
+        let cost = run.measure_cost(|edge| {
             let sent = udp_open_loop(&routes, &window, highest / 2.0, sizes, edge)?;
             delay = sent.latency;
             Ok(sent.measured)
         })?;
-        measurement.set("sum_mbps", priced.measured.mbps());
+        measurement.set("sum_mbps", cost.measured.mbps());
         measurement.set_times(&delay, &QUANTILES);
         measurement.latencies.insert("one way at half the rate".to_owned(), delay);
-        priced.put_flows(&mut measurement);
-        priced.usage.put(&mut measurement, priced.gigabits());
+        cost.put_flows(&mut measurement);
+        cost.usage.put(&mut measurement, cost.gigabits());
     }
     Ok(measurement)
 }

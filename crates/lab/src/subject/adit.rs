@@ -7,32 +7,32 @@ use adit_testbed::failure::{Context, Result};
 use adit_testbed::net::Namespace;
 
 use super::directives::{self, Carrier, End};
-use super::kit::{Kit, first_line};
+use super::toolchain::{Toolchain, first_line};
 use super::{TunnelSpec, Tunnels, openvpn, revision};
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
 /// Server and clients by the config files that openvpn is given too.
 pub(super) fn start(
-    kit: &Kit,
+    toolchain: &Toolchain,
     wanted: Option<&str>,
     carrier: Carrier,
-    bed: &Bed,
+    testbed: &Testbed,
     spec: &TunnelSpec,
 ) -> Result<Tunnels> {
-    let program = kit.adit(wanted)?;
+    let program = toolchain.adit(wanted)?;
     let end = End { own: "", command: &|host, config| command(&program, host, config) };
-    directives::start(kit, bed, spec, carrier, [&end, &end])
+    directives::start(toolchain, testbed, spec, carrier, [&end, &end])
 }
 
 /// As [`start`], with so many workers at the server. A client has one peer, and one worker.
 pub(super) fn start_with_workers(
-    kit: &Kit,
+    toolchain: &Toolchain,
     workers: u16,
     carrier: Carrier,
-    bed: &Bed,
+    testbed: &Testbed,
     spec: &TunnelSpec,
 ) -> Result<Tunnels> {
-    let program = kit.adit(None)?;
+    let program = toolchain.adit(None)?;
     let with = |workers: u16, host: &Namespace, config: &Path| {
         let mut command = command(&program, host, config);
         command.env("ADIT_WORKERS", workers.to_string());
@@ -40,20 +40,25 @@ pub(super) fn start_with_workers(
     };
     let server = End { own: "", command: &|host, config| with(workers, host, config) };
     let client = End { own: "", command: &|host, config| with(1, host, config) };
-    directives::start(kit, bed, spec, carrier, [&server, &client])
+    directives::start(toolchain, testbed, spec, carrier, [&server, &client])
 }
 
 /// As [`start`] over UDP, with rules at the server.
-pub(super) fn start_with_rules(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
-    let program = kit.adit(None)?;
-    let folder = kit.scratch()?;
+pub(super) fn start_with_rules(
+    toolchain: &Toolchain,
+    testbed: &Testbed,
+    spec: &TunnelSpec,
+) -> Result<Tunnels> {
+    let program = toolchain.adit(None)?;
+    let folder = toolchain.scratch()?;
     let path = folder.path().join("rules.nft");
     std::fs::write(&path, rules()).context(path.display())?;
     let own = format!("filter {}\n", path.display());
     let command = |host: &Namespace, config: &Path| command(&program, host, config);
     let server = End { own: &own, command: &command };
     let client = End { own: "", command: &command };
-    let mut tunnels = directives::start(kit, bed, spec, Carrier::Udp, [&server, &client])?;
+    let mut tunnels =
+        directives::start(toolchain, testbed, spec, Carrier::Udp, [&server, &client])?;
     // The server has read it.
     drop(folder);
     tunnels.configs.push(("rules.nft".to_owned(), rules()));
@@ -85,18 +90,18 @@ fn rules() -> String {
 
 /// adit at one end, openvpn at the other.
 pub(super) fn start_beside_openvpn(
-    kit: &Kit,
-    bed: &Bed,
+    toolchain: &Toolchain,
+    testbed: &Testbed,
     spec: &TunnelSpec,
     carrier: Carrier,
     adit_serves: bool,
 ) -> Result<Tunnels> {
-    let program = kit.adit(None)?;
+    let program = toolchain.adit(None)?;
     let adit = End { own: "", command: &|host, config| command(&program, host, config) };
-    let own = if adit_serves { openvpn::CLIENT } else { openvpn::server_lines(bed, carrier) };
+    let own = if adit_serves { openvpn::CLIENT } else { openvpn::server_lines(testbed, carrier) };
     let openvpn = End { own, command: &openvpn::command };
     let ends = if adit_serves { [&adit, &openvpn] } else { [&openvpn, &adit] };
-    directives::start(kit, bed, spec, carrier, ends)
+    directives::start(toolchain, testbed, spec, carrier, ends)
 }
 
 fn command(program: &Path, host: &Namespace, config: &Path) -> Command {

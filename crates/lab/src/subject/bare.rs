@@ -1,25 +1,26 @@
-//! The cable itself.
+//! The veth pair itself.
 
 use adit_testbed::failure::Result;
-use adit_testbed::tunnel::Inner;
+use adit_testbed::tunnel::InnerAddrs;
 
 use super::start::{Processes, no_lines};
 use super::{TunnelSpec, Tunnels};
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
 /// Nothing to start: the addresses in the tunnel are those outside.
-pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     no_lines(spec, "the bare link")?;
     // Traffic goes to `v4`: where the tunnels' packets travel over IPv6, so must the traffic that stands beside them.
-    let inner = |address: &dyn Fn(bool) -> std::net::IpAddr| Inner {
+    let inner = |address: &dyn Fn(bool) -> std::net::IpAddr| InnerAddrs {
         v4: address(spec.outer_v6),
         v6: Some(address(true)),
     };
     let mut processes = Processes::default();
-    processes.clients = bed.clients.iter().map(|_| Vec::new()).collect();
-    let clients = 0..bed.clients.len();
-    let client_inner = clients.map(|client| inner(&|v6| bed.client_outer(client, v6))).collect();
-    let mut tunnels = processes.into_tunnels(inner(&|v6| bed.server_outer(v6)), client_inner);
+    processes.clients = testbed.clients.iter().map(|_| Vec::new()).collect();
+    let clients = 0..testbed.clients.len();
+    let client_inner =
+        clients.map(|client| inner(&|v6| testbed.client_outer(client, v6))).collect();
+    let mut tunnels = processes.into_tunnels(inner(&|v6| testbed.server_outer(v6)), client_inner);
     if let Some(mtu) = spec.inner_mtu {
         tunnels.notes.push(format!("the bare link keeps its own MTU, not {mtu}"));
     }

@@ -8,10 +8,10 @@ use adit_testbed::net::{Namespace, ip};
 use adit_testbed::process::Daemon;
 use serde::{Deserialize, Serialize};
 
-use super::start::{Processes, SETUP, inner, inners, no_lines};
-use super::{Kit, TunnelSpec, Tunnels, copy, reach};
-use crate::bed::Bed;
+use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
+use super::{Toolchain, TunnelSpec, Tunnels, copy, reach};
 use crate::relay::READY;
+use crate::testbed::Testbed;
 
 /// What joins two TAP devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -104,26 +104,26 @@ pub(super) fn rules(others: u32) -> String {
 
 /// The bridge runs beside the server, whose device is `public`; the client's is `private`.
 pub(super) fn start(
-    kit: &Kit,
+    toolchain: &Toolchain,
     bridging: Bridging,
-    bed: &Bed,
+    testbed: &Testbed,
     spec: &TunnelSpec,
 ) -> Result<Tunnels> {
     no_lines(spec, "a bridge")?;
-    let client = bed.clients.first().context("a bed without clients")?;
-    ensure(bed.clients.len() == 1, || "a bridge joins two hosts: one client".into())?;
-    let folder = kit.scratch()?;
+    let client = testbed.clients.first().context("a testbed without clients")?;
+    ensure(testbed.clients.len() == 1, || "a bridge joins two hosts: one client".into())?;
+    let folder = toolchain.scratch()?;
     let mut configs = Vec::new();
     let mut command: Command;
     let ready = match bridging {
         Bridging::Plain | Bridging::PlainThreads => {
-            command = bed.server.command(&copy::program()?.to_string_lossy());
+            command = testbed.server.command(&copy::program()?.to_string_lossy());
             command.args(["relay", "private", "public"]);
             command.args((bridging == Bridging::PlainThreads).then_some("--threads"));
             READY
         }
         Bridging::Relay | Bridging::Rules | Bridging::ManyRules => {
-            command = bed.server.command(&kit.adit(None)?.to_string_lossy());
+            command = testbed.server.command(&toolchain.adit(None)?.to_string_lossy());
             command.args(["bridge", "tap:private", "tap:public"]);
             match bridging.rules() {
                 None => command.arg("--relay"),
@@ -141,15 +141,15 @@ pub(super) fn start(
     let mut processes = Processes::default();
     processes.server.push(Daemon::spawn(bridging.name(), command)?);
     for daemon in &mut processes.server {
-        daemon.wait_for(ready, SETUP)?;
+        daemon.wait_for(ready, SETUP_LIMIT)?;
     }
     processes.clients.push(Vec::new());
-    ip(Some(&bed.server), [format!("link set private netns {}", client.name())].into_iter())?;
-    let (server_inner, client_inner) = (inner(0)?, inners(bed)?);
+    ip(Some(&testbed.server), [format!("link set private netns {}", client.name())].into_iter())?;
+    let (server_inner, client_inner) = (inner(0)?, inners(testbed)?);
     let client_address = client_inner.first().context("a client without addresses")?;
-    set_up(&bed.server, "public", &server_inner, bed)?;
-    set_up(client, "private", client_address, bed)?;
-    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
+    set_up(&testbed.server, "public", &server_inner, testbed)?;
+    set_up(client, "private", client_address, testbed)?;
+    reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
     let mut tunnels = processes.into_tunnels(server_inner, client_inner);
     tunnels.configs = configs;
     tunnels.folder = Some(folder);
@@ -159,10 +159,10 @@ pub(super) fn start(
 pub(super) fn set_up(
     host: &Namespace,
     device: &'static str,
-    inner: &adit_testbed::tunnel::Inner,
-    bed: &Bed,
+    inner: &adit_testbed::tunnel::InnerAddrs,
+    testbed: &Testbed,
 ) -> Result<()> {
-    let offload = bed.mode().offload();
+    let offload = testbed.mode().offload();
     host.handle()?.run(|| offload.set(device))??;
     let mut lines =
         vec![format!("link set {device} up"), format!("addr add {}/16 dev {device}", inner.v4)];

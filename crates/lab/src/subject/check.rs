@@ -1,24 +1,29 @@
-//! Whether a subject's tunnels stand on a bed.
+//! Whether a subject's tunnels stand on a testbed.
 
 use std::path::Path;
 
 use adit_testbed::failure::{Result, ensure};
 use adit_testbed::traffic::ping;
 
-use super::{Kit, Subject, TunnelSpec};
-use crate::bed::Bed;
+use super::{Subject, Toolchain, TunnelSpec};
+use crate::testbed::Testbed;
 
-/// Starts the subject on the bed, pings every client from the server and the server from every client, and ends it.
+/// Starts the subject on the testbed, pings every client from the server and the server from every client, and ends it.
 ///
 /// # Errors
 /// It did not come up, a ping did not come back, or a process is left: with the logs.
-pub fn check(kit: &Kit, bed: &Bed, subject: &Subject, spec: &TunnelSpec) -> Result<()> {
-    let tunnels = kit.start(subject, bed, spec)?;
-    ensure(tunnels.client_inner.len() == bed.clients.len(), || {
-        format!("{subject}: {} of {} clients", tunnels.client_inner.len(), bed.clients.len())
+pub fn check(
+    toolchain: &Toolchain,
+    testbed: &Testbed,
+    subject: &Subject,
+    spec: &TunnelSpec,
+) -> Result<()> {
+    let tunnels = toolchain.start(subject, testbed, spec)?;
+    ensure(tunnels.client_inner.len() == testbed.clients.len(), || {
+        format!("{subject}: {} of {} clients", tunnels.client_inner.len(), testbed.clients.len())
     })?;
-    for (host, inner) in bed.clients.iter().zip(&tunnels.client_inner) {
-        let ways = [(host, tunnels.server_inner), (&bed.server, *inner)];
+    for (host, inner) in testbed.clients.iter().zip(&tunnels.client_inner) {
+        let ways = [(host, tunnels.server_inner), (&testbed.server, *inner)];
         for (from, to) in ways {
             for address in std::iter::once(to.v4).chain(to.v6) {
                 // A machine under load may take its second for one.

@@ -5,13 +5,13 @@ use std::process::Command;
 
 use adit_testbed::failure::{Context, Result};
 use adit_testbed::net::Namespace;
-use adit_testbed::process::{Daemon, show};
-use adit_testbed::tunnel::Inner;
+use adit_testbed::process::{Daemon, command_line};
+use adit_testbed::tunnel::InnerAddrs;
 
-use super::start::{Processes, SETUP, endpoint, inner, inners, no_lines};
+use super::start::{Processes, SETUP_LIMIT, endpoint, inner, inners, no_lines};
 use super::{TunnelSpec, Tunnels, reach};
-use crate::bed::Bed;
 use crate::copy::READY;
+use crate::testbed::Testbed;
 
 const PORT: u16 = 5000;
 
@@ -31,18 +31,18 @@ pub(super) fn program() -> std::result::Result<PathBuf, String> {
 }
 
 /// One process at the server and one at every client.
-pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     no_lines(spec, "the copy")?;
     let program = program()?;
-    let server_outer = endpoint(bed.server_outer(spec.outer_v6), PORT);
+    let server_outer = endpoint(testbed.server_outer(spec.outer_v6), PORT);
     let server_inner = inner(0)?;
-    let client_inner = inners(bed)?;
-    let outer = |client| endpoint(bed.client_outer(client, spec.outer_v6), PORT);
+    let client_inner = inners(testbed)?;
+    let outer = |client| endpoint(testbed.client_outer(client, spec.outer_v6), PORT);
     let peers = client_inner.iter().enumerate().map(|(client, inner)| {
         let v6 = inner.v6.map(|v6| format!(",{v6}")).unwrap_or_default();
         format!("{}={}{v6}", outer(client), inner.v4)
     });
-    let command = |host: &Namespace, listen: &str, peers: &[String], inner: Inner| {
+    let command = |host: &Namespace, listen: &str, peers: &[String], inner: InnerAddrs| {
         let mut command = host.command(&program.to_string_lossy());
         command.args(["copy", "--tun", "tun0", "--listen", listen]);
         command.arg(format!("--address={}/16", inner.v4));
@@ -51,12 +51,12 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
         command.args(peers.iter().map(|peer| format!("--peer={peer}")));
         command
     };
-    let server = command(&bed.server, &server_outer, &peers.collect::<Vec<_>>(), server_inner);
+    let server = command(&testbed.server, &server_outer, &peers.collect::<Vec<_>>(), server_inner);
     let mut configs = vec![("server's command".to_owned(), shown(&server))];
     let mut processes = Processes::default();
     processes.server.push(Daemon::spawn("server", server)?);
     let to_server = [server_outer];
-    processes.dial(bed, |client, host| {
+    processes.dial(testbed, |client, host| {
         let inner = client_inner.get(client).context("a client without addresses")?;
         let command = command(host, &outer(client), &to_server, *inner);
         if client == 0 {
@@ -65,10 +65,10 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
         Ok(command)
     })?;
     for daemon in &mut processes.server {
-        daemon.wait_for(READY, SETUP)?;
+        daemon.wait_for(READY, SETUP_LIMIT)?;
     }
     processes.wait_clients(READY)?;
-    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
+    reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
     let mut tunnels = processes.into_tunnels(server_inner, client_inner);
     tunnels.configs = configs;
     tunnels.notes = match spec.inner_mtu {
@@ -80,6 +80,6 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
 
 /// What a person would type in the host.
 pub(super) fn shown(command: &Command) -> String {
-    let shown = show(command);
+    let shown = command_line(command);
     shown.split_once("adit-lab ").map_or(shown.clone(), |(_, rest)| format!("adit-lab {rest}"))
 }

@@ -9,10 +9,10 @@ use adit_testbed::net::Namespace;
 use adit_testbed::process::Daemon;
 use adit_testbed::tunnel::READY;
 
-use super::kit::Kit;
-use super::start::{PORT, Processes, SETUP};
+use super::start::{PORT, Processes, SETUP_LIMIT};
+use super::toolchain::Toolchain;
 use super::{TunnelSpec, Tunnels, reach};
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
 /// What carries the tunnel's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +41,15 @@ pub(super) struct End<'a> {
 ///
 /// `ends` are the programs at the server and at the clients.
 pub(super) fn start(
-    kit: &Kit,
-    bed: &Bed,
+    toolchain: &Toolchain,
+    testbed: &Testbed,
     spec: &TunnelSpec,
     carrier: Carrier,
     ends: [&End<'_>; 2],
 ) -> Result<Tunnels> {
     let [at_server, at_client] = ends;
-    let folder = kit.scratch()?;
-    let [server, client] = configs(kit, bed, spec, carrier);
+    let folder = toolchain.scratch()?;
+    let [server, client] = configs(toolchain, testbed, spec, carrier);
     let (server, client) = (server + at_server.own, client + at_client.own);
     let write = |name: &str, text: &str| -> Result<std::path::PathBuf> {
         let path = folder.path().join(name);
@@ -59,16 +59,18 @@ pub(super) fn start(
     let (server_path, client_path) =
         (write("server.conf", &server)?, write("client.conf", &client)?);
     let mut processes = Processes::default();
-    processes.server.push(Daemon::spawn("server", (at_server.command)(&bed.server, &server_path))?);
+    processes
+        .server
+        .push(Daemon::spawn("server", (at_server.command)(&testbed.server, &server_path))?);
     for daemon in &mut processes.server {
-        daemon.wait_for(READY, SETUP)?;
+        daemon.wait_for(READY, SETUP_LIMIT)?;
     }
-    processes.dial(bed, |_, host| Ok((at_client.command)(host, &client_path)))?;
+    processes.dial(testbed, |_, host| Ok((at_client.command)(host, &client_path)))?;
     processes.wait_clients(READY)?;
-    let server_inner = reach::inner_of(&bed.server, carrier.device())?;
-    let client_inner = reach::inner(&bed.clients, carrier.device())?;
-    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
-    let keys = format!("{}/", kit.keys().folder().display());
+    let server_inner = reach::inner_addrs(&testbed.server, carrier.device())?;
+    let client_inner = reach::inner(&testbed.clients, carrier.device())?;
+    reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
+    let keys = format!("{}/", toolchain.keys().folder().display());
     let shown = |text: &str| text.replace(&keys, "");
     let configs = vec![
         ("server.conf".to_owned(), shown(&server)),
@@ -85,13 +87,18 @@ pub(super) fn start(
 }
 
 /// The server's file and that of all clients: the same lines for adit and for openvpn.
-fn configs(kit: &Kit, bed: &Bed, spec: &TunnelSpec, carrier: Carrier) -> [String; 2] {
+fn configs(
+    toolchain: &Toolchain,
+    testbed: &Testbed,
+    spec: &TunnelSpec,
+    carrier: Carrier,
+) -> [String; 2] {
     let family = if spec.outer_v6 { '6' } else { '4' };
     let [server_proto, client_proto] = match carrier {
         Carrier::Udp | Carrier::UdpTap => [format!("udp{family}"), format!("udp{family}")],
         Carrier::Tcp => [format!("tcp{family}-server"), format!("tcp{family}-client")],
     };
-    let file = |name: &str| kit.keys().file(name).display().to_string();
+    let file = |name: &str| toolchain.keys().file(name).display().to_string();
     let mut common = vec![
         format!("dev {}", carrier.device().trim_end_matches('0')),
         "verb 3".to_owned(),
@@ -119,7 +126,7 @@ fn configs(kit: &Kit, bed: &Bed, spec: &TunnelSpec, carrier: Carrier) -> [String
         "client".to_owned(),
         format!("proto {client_proto}"),
         "nobind".to_owned(),
-        format!("remote {} {PORT}", bed.server_outer(spec.outer_v6)),
+        format!("remote {} {PORT}", testbed.server_outer(spec.outer_v6)),
         "remote-cert-tls server".to_owned(),
         "verify-x509-name server name".to_owned(),
         format!("cert {}", file("client.crt")),

@@ -13,12 +13,12 @@ mod copy;
 pub mod database;
 mod directives;
 mod keys;
-mod kit;
 mod openvpn;
 mod reach;
 mod revision;
 mod start;
 mod tinc;
+mod toolchain;
 mod tunnels;
 mod wired;
 mod wireguard;
@@ -27,9 +27,9 @@ pub use bridge::Bridging;
 pub use check::check;
 pub use database::Scheme;
 pub use keys::{Identity, Keys};
-pub use kit::{Kit, here};
 pub(crate) use revision::git;
 pub use revision::{prepare, workspace};
+pub use toolchain::{Toolchain, here};
 pub use tunnels::{TunnelSpec, Tunnels};
 pub use wired::Joint;
 
@@ -37,7 +37,7 @@ pub use wired::Joint;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Subject {
-    /// No tunnel at all: the cable.
+    /// No tunnel at all: the veth pair.
     Bare,
     /// A tunnel without cryptography through two TUN devices: the ceiling of any VPN of this shape.
     Copy,
@@ -67,7 +67,7 @@ pub enum Subject {
     OpenvpnTap,
     /// Two TAP devices and what joins them: no tunnel.
     Bridge(Bridging),
-    /// Two cables and what joins them: no tunnel.
+    /// Two veth pairs and what joins them: no tunnel.
     Wired(Joint),
     /// adit over UDP, its server with a packet filter of a hundred rules, the last of which decides.
     AditFilter,

@@ -7,14 +7,25 @@ use adit_testbed::failure::Result;
 use adit_testbed::net::Namespace;
 
 use super::directives::{self, Carrier, End};
-use super::kit::{Kit, first_line};
+use super::toolchain::{Toolchain, first_line};
 use super::{TunnelSpec, Tunnels};
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
 /// Server and clients by the config files that adit is given too, in user space.
-pub(super) fn start(kit: &Kit, carrier: Carrier, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
-    let server = End { own: server_lines(bed, carrier), command: &command };
-    directives::start(kit, bed, spec, carrier, [&server, &End { own: CLIENT, command: &command }])
+pub(super) fn start(
+    toolchain: &Toolchain,
+    carrier: Carrier,
+    testbed: &Testbed,
+    spec: &TunnelSpec,
+) -> Result<Tunnels> {
+    let server = End { own: server_lines(testbed, carrier), command: &command };
+    directives::start(
+        toolchain,
+        testbed,
+        spec,
+        carrier,
+        [&server, &End { own: CLIENT, command: &command }],
+    )
 }
 
 /// The kernel's module, where there is one, is another implementation.
@@ -22,8 +33,8 @@ pub(super) const CLIENT: &str = "disable-dco\n";
 
 /// What the server needs beside that: it answers 100 new clients in 10 s and no more unless it is told; here all come at
 /// once.
-pub(super) fn server_lines(bed: &Bed, carrier: Carrier) -> &'static str {
-    let crowd = bed.clients.len() > 50 && carrier != Carrier::Tcp;
+pub(super) fn server_lines(testbed: &Testbed, carrier: Carrier) -> &'static str {
+    let crowd = testbed.clients.len() > 50 && carrier != Carrier::Tcp;
     if crowd { "disable-dco\nconnect-freq-initial 10000 10\n" } else { CLIENT }
 }
 

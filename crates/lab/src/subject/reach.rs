@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use adit_testbed::failure::{Context, Failure, Result};
 use adit_testbed::net::Namespace;
-use adit_testbed::tunnel::Inner;
+use adit_testbed::tunnel::InnerAddrs;
 use nix::ifaddrs::getifaddrs;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// How long an echo may take before the next is sent.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Waits until `to` answers each of these hosts, asking from all of them at once.
 ///
@@ -27,7 +27,7 @@ pub(super) fn all(from: &[Namespace], to: IpAddr, limit: Duration) -> Result<()>
 ///
 /// # Errors
 /// The device is not there or has no IPv4 address.
-pub(super) fn inner(hosts: &[Namespace], device: &'static str) -> Result<Vec<Inner>> {
+pub(super) fn inner(hosts: &[Namespace], device: &'static str) -> Result<Vec<InnerAddrs>> {
     everywhere(hosts, move || addresses(device))
 }
 
@@ -35,7 +35,7 @@ pub(super) fn inner(hosts: &[Namespace], device: &'static str) -> Result<Vec<Inn
 ///
 /// # Errors
 /// As [`inner`].
-pub(super) fn inner_of(host: &Namespace, device: &'static str) -> Result<Inner> {
+pub(super) fn inner_addrs(host: &Namespace, device: &'static str) -> Result<InnerAddrs> {
     joined(host.thread(move || addresses(device))?, 0)
 }
 
@@ -54,7 +54,7 @@ fn joined<T>(thread: std::thread::JoinHandle<Result<T>>, index: usize) -> Result
     done.map_err(|failure| Failure(format!("host {}: {failure}", index + 1)))
 }
 
-fn addresses(device: &str) -> Result<Inner> {
+fn addresses(device: &str) -> Result<InnerAddrs> {
     let (mut v4, mut v6) = (None, None);
     for address in getifaddrs().context("addresses")?.filter(|a| a.interface_name == device) {
         let Some(address) = address.address else { continue };
@@ -65,23 +65,23 @@ fn addresses(device: &str) -> Result<Inner> {
             v6 = v6.or((!link_local).then_some(IpAddr::from(found)));
         }
     }
-    Ok(Inner { v4: v4.context(format!("no IPv4 address on {device}"))?, v6 })
+    Ok(InnerAddrs { v4: v4.context(format!("no IPv4 address on {device}"))?, v6 })
 }
 
 /// Sends echo requests until one is answered.
 fn echo(to: Ipv4Addr, limit: Duration) -> Result<()> {
     let mut socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     let end = Instant::now() + limit;
     let mut sequence = 0_u16;
     loop {
         sequence = sequence.wrapping_add(1);
         // No route yet, or a device that is not up: the answer stays away, and the next request is tried.
         let sent = socket.send_to(&request(sequence), &SocketAddr::from((to, 0)).into());
-        let next = Instant::now() + PATIENCE;
+        let next = Instant::now() + TIMEOUT;
         while Instant::now() < next {
             if sent.is_err() {
-                std::thread::sleep(PATIENCE);
+                std::thread::sleep(TIMEOUT);
                 continue;
             }
             let mut buffer = [0; 256];

@@ -11,7 +11,7 @@ use super::Subject;
 
 /// Builds what `adit@REVISION` names, where it is not built yet, and says where each lies, by the revision as written.
 ///
-/// To be called before [`adit_testbed::world::enter`]: cargo may need the registry, and the private world has no network.
+/// To be called before [`adit_testbed::sandbox::enter`]: cargo may need the registry, and the sandbox has no network.
 /// Costs milliseconds where everything is there.
 ///
 /// # Errors

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::Namespace;
 use adit_testbed::process::Daemon;
-use adit_testbed::tunnel::Inner;
+use adit_testbed::tunnel::InnerAddrs;
 
 use super::tunnels::end;
 use super::{TunnelSpec, Tunnels};
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
 /// The UDP or TCP port of every server.
 pub(super) const PORT: u16 = 1194;
 /// How long all clients together may take to come up. Under loss retransmissions start at 2 s and double.
-pub(super) const SETUP: Duration = Duration::from_secs(60);
+pub(super) const SETUP_LIMIT: Duration = Duration::from_secs(60);
 
 /// Processes in the making, which end if something goes wrong on the way.
 #[derive(Default)]
@@ -31,10 +31,10 @@ impl Processes {
     /// Starts a process at every client, one after the other without waiting for any.
     pub(super) fn dial(
         &mut self,
-        bed: &Bed,
+        testbed: &Testbed,
         mut command: impl FnMut(usize, &Namespace) -> Result<Command>,
     ) -> Result<()> {
-        for (index, host) in bed.clients.iter().enumerate() {
+        for (index, host) in testbed.clients.iter().enumerate() {
             let name = format!("client {}", index + 1);
             self.clients.push(vec![Daemon::spawn(&name, command(index, host)?)?]);
         }
@@ -43,7 +43,7 @@ impl Processes {
 
     /// Waits until every client has said `needle`; the limit is for all together.
     pub(super) fn wait_clients(&mut self, needle: &str) -> Result<()> {
-        let last = Instant::now() + SETUP;
+        let last = Instant::now() + SETUP_LIMIT;
         for client in self.clients.iter_mut().flatten() {
             let left = last.saturating_duration_since(Instant::now());
             if let Err(failure) = client.wait_for(needle, left) {
@@ -63,7 +63,11 @@ impl Processes {
     }
 
     /// They carry traffic, between these addresses in the tunnel: nothing is left to be said of them but configs and notes.
-    pub(super) fn into_tunnels(mut self, server_inner: Inner, client_inner: Vec<Inner>) -> Tunnels {
+    pub(super) fn into_tunnels(
+        mut self,
+        server_inner: InnerAddrs,
+        client_inner: Vec<InnerAddrs>,
+    ) -> Tunnels {
         Tunnels {
             server: std::mem::take(&mut self.server),
             clients: std::mem::take(&mut self.clients),
@@ -84,16 +88,16 @@ impl Drop for Processes {
 }
 
 /// The addresses in the tunnel where the lab gives them out itself: the server is number 0, the clients count from 1.
-pub(super) fn inner(number: usize) -> Result<Inner> {
+pub(super) fn inner(number: usize) -> Result<InnerAddrs> {
     let host = u16::try_from(number + 1).context("too many clients")?;
     let [high, low] = host.to_be_bytes();
     let v6 = Ipv6Addr::new(0xfd88, 0, 0, 0, 0, 0, 0, host);
-    Ok(Inner { v4: Ipv4Addr::new(10, 88, high, low).into(), v6: Some(v6.into()) })
+    Ok(InnerAddrs { v4: Ipv4Addr::new(10, 88, high, low).into(), v6: Some(v6.into()) })
 }
 
 /// The addresses in the tunnel of all clients.
-pub(super) fn inners(bed: &Bed) -> Result<Vec<Inner>> {
-    (1..=bed.clients.len()).map(inner).collect()
+pub(super) fn inners(testbed: &Testbed) -> Result<Vec<InnerAddrs>> {
+    (1..=testbed.clients.len()).map(inner).collect()
 }
 
 /// `address:port`, with brackets where IPv6 needs them.
@@ -102,7 +106,7 @@ pub(super) fn endpoint(address: IpAddr, port: u16) -> String {
 }
 
 /// Both addresses with the length of the tunnel's network, for a device there.
-pub(super) fn address_lines(inner: Inner, device: &str) -> String {
+pub(super) fn address_lines(inner: InnerAddrs, device: &str) -> String {
     let mut lines = format!("address add {}/16 dev {device}\n", inner.v4);
     if let Some(v6) = inner.v6 {
         // Writing to a String cannot fail.

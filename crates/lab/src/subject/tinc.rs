@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::Namespace;
 use adit_testbed::process::{Daemon, output};
-use adit_testbed::tunnel::Inner;
+use adit_testbed::tunnel::InnerAddrs;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::kit::{Kit, first_line};
-use super::start::{Processes, SETUP, inner, inners, no_lines};
+use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
+use super::toolchain::{Toolchain, first_line};
 use super::{TunnelSpec, Tunnels, reach};
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
 const INSTALL: &str = "apt install tinc, or: scripts/lab-deps.sh";
 
@@ -31,20 +31,24 @@ pub(super) fn version() -> std::result::Result<String, String> {
 }
 
 /// A daemon at every host; the clients connect to the server.
-pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+pub(super) fn start(
+    toolchain: &Toolchain,
+    testbed: &Testbed,
+    spec: &TunnelSpec,
+) -> Result<Tunnels> {
     no_lines(spec, "tinc")?;
-    let files = Files::write(kit, bed, spec)?;
+    let files = Files::write(toolchain, testbed, spec)?;
     let mut processes = Processes::default();
-    processes.server.push(Daemon::spawn("server", files.command(&bed.server, 0))?);
+    processes.server.push(Daemon::spawn("server", files.command(&testbed.server, 0))?);
     for daemon in &mut processes.server {
-        daemon.wait_for("Ready", SETUP)?;
+        daemon.wait_for("Ready", SETUP_LIMIT)?;
     }
-    processes.dial(bed, |index, host| Ok(files.command(host, index + 1)))?;
+    processes.dial(testbed, |index, host| Ok(files.command(host, index + 1)))?;
     processes.wait_clients("Ready")?;
     let server_inner = inner(0)?;
-    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
-    wait_for_mtu(&processes, bed.clients.len()).map_err(|f| processes.blame(f))?;
-    let mut tunnels = processes.into_tunnels(server_inner, inners(bed)?);
+    reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
+    wait_for_mtu(&processes, testbed.clients.len()).map_err(|f| processes.blame(f))?;
+    let mut tunnels = processes.into_tunnels(server_inner, inners(testbed)?);
     tunnels.notes =
         vec!["tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".to_owned()];
     if spec.inner_mtu.is_none() {
@@ -64,12 +68,12 @@ struct Files {
 }
 
 impl Files {
-    fn write(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Files> {
-        let keys = kit.rsa()?;
-        let mut files = Files { folder: kit.scratch()?, shown: Vec::new() };
-        let server_outer = bed.server_outer(spec.outer_v6);
+    fn write(toolchain: &Toolchain, testbed: &Testbed, spec: &TunnelSpec) -> Result<Files> {
+        let keys = toolchain.rsa()?;
+        let mut files = Files { folder: toolchain.scratch()?, shown: Vec::new() };
+        let server_outer = testbed.server_outer(spec.outer_v6);
         let server_host = format!("Address = {server_outer}\n{}", subnets(inner(0)?));
-        for number in 0..=bed.clients.len() {
+        for number in 0..=testbed.clients.len() {
             let address = inner(number)?;
             let node = files.node(number);
             fs::create_dir_all(node.join("hosts")).context(node.display())?;
@@ -128,12 +132,12 @@ fn conf(number: usize, spec: &TunnelSpec) -> String {
     conf
 }
 
-fn subnets(address: Inner) -> String {
+fn subnets(address: InnerAddrs) -> String {
     let v6 = address.v6.map(|v6| format!("Subnet = {v6}/128\n")).unwrap_or_default();
     format!("Subnet = {}/32\n{v6}", address.v4)
 }
 
-fn up(address: Inner, spec: &TunnelSpec) -> String {
+fn up(address: InnerAddrs, spec: &TunnelSpec) -> String {
     let mtu = spec.inner_mtu.map(|mtu| format!("mtu {mtu} ")).unwrap_or_default();
     let mut script = format!("#!/bin/sh\nip link set dev $INTERFACE {mtu}up\n");
     for line in super::start::address_lines(address, "$INTERFACE").lines() {
@@ -146,7 +150,7 @@ fn up(address: Inner, spec: &TunnelSpec) -> String {
 ///
 /// On SIGUSR2 a daemon lists its nodes, as `server at 192.0.2.1 port 655 ... pmtu 1451 (min 1451 max 1451)`.
 fn wait_for_mtu(processes: &Processes, clients: usize) -> Result<()> {
-    let last = Instant::now() + SETUP;
+    let last = Instant::now() + SETUP_LIMIT;
     let daemons = processes.server.iter().map(|server| (server, clients));
     let daemons = daemons.chain(processes.clients.iter().flatten().map(|client| (client, 1)));
     for (daemon, peers) in daemons {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use adit_testbed::process::Daemon;
-use adit_testbed::tunnel::Inner;
+use adit_testbed::tunnel::InnerAddrs;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -38,17 +38,17 @@ impl Default for TunnelSpec {
     }
 }
 
-/// Tunnels that carry traffic, one to each client of a bed. Dropping this ends all their processes.
+/// Tunnels that carry traffic, one to each client of a testbed. Dropping this ends all their processes.
 #[derive(Debug)]
 pub struct Tunnels {
     /// The processes at the server; none for `bare`.
     pub server: Vec<Daemon>,
-    /// The processes at each client, in the order of the bed's clients.
+    /// The processes at each client, in the order of the testbed's clients.
     pub clients: Vec<Vec<Daemon>>,
     /// The server's addresses in the tunnel.
-    pub server_inner: Inner,
-    /// The addresses in the tunnel of each client, in the order of the bed's clients.
-    pub client_inner: Vec<Inner>,
+    pub server_inner: InnerAddrs,
+    /// The addresses in the tunnel of each client, in the order of the testbed's clients.
+    pub client_inner: Vec<InnerAddrs>,
     /// The exact config files, `(name, text)`: keys are files of their own, or left out. Command lines where a program
     /// takes no file.
     pub configs: Vec<(String, String)>,

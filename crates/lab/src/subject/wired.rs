@@ -1,16 +1,16 @@
-//! Two hosts and a third between them with a cable to each, as a firewall stands in a rack: the kernel's own bridge, or
+//! Two hosts and a third between them with a veth pair to each, as a firewall stands in a rack: the kernel's own bridge, or
 //! `adit bridge` on the same two ports.
 
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::{Namespace, ip};
-use adit_testbed::process::{Daemon, feed};
+use adit_testbed::process::{Daemon, run_with_input};
 use serde::{Deserialize, Serialize};
 
-use super::start::{Processes, SETUP, inner, inners, no_lines};
-use super::{Kit, TunnelSpec, Tunnels, bridge, reach};
-use crate::bed::Bed;
+use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
+use super::{Toolchain, TunnelSpec, Tunnels, bridge, reach};
+use crate::testbed::Testbed;
 
-/// What joins the two cables.
+/// What joins the two veth pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Joint {
     /// The kernel's bridge with the small firewall's rules in nftables; first, as the reference of ratios.
@@ -59,24 +59,29 @@ fn kernel_rules(tracked: bool) -> String {
     )
 }
 
-pub(super) fn start(kit: &Kit, joint: Joint, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+pub(super) fn start(
+    toolchain: &Toolchain,
+    joint: Joint,
+    testbed: &Testbed,
+    spec: &TunnelSpec,
+) -> Result<Tunnels> {
     no_lines(spec, "a bridge")?;
-    let client = bed.clients.first().context("a bed without clients")?;
-    ensure(bed.clients.len() == 1, || "a bridge joins two hosts: one client".into())?;
-    let folder = kit.scratch()?;
+    let client = testbed.clients.first().context("a testbed without clients")?;
+    ensure(testbed.clients.len() == 1, || "a bridge joins two hosts: one client".into())?;
+    let folder = toolchain.scratch()?;
     let third = Third(Namespace::new("between")?);
     let between = &third.0;
-    let (server_inner, client_inner) = (inner(0)?, inners(bed)?);
+    let (server_inner, client_inner) = (inner(0)?, inners(testbed)?);
     let client_address = client_inner.first().context("a client without addresses")?;
-    let hosts = [(client, client_address), (&bed.server, &server_inner)];
-    let offload = bed.mode().offload();
+    let hosts = [(client, client_address), (&testbed.server, &server_inner)];
+    let offload = testbed.mode().offload();
     for ((host, address), port) in hosts.into_iter().zip(PORTS) {
         let (near, far) = (between.name(), host.name());
-        let cable = format!("link add {port} netns {near} type veth peer name {HOST} netns {far}");
-        ip(None, [cable].into_iter())?;
+        let veth = format!("link add {port} netns {near} type veth peer name {HOST} netns {far}");
+        ip(None, [veth].into_iter())?;
         between.handle()?.run(|| offload.set(port))??;
         ip(Some(between), [format!("link set {port} up")].into_iter())?;
-        bridge::set_up(host, HOST, address, bed)?;
+        bridge::set_up(host, HOST, address, testbed)?;
     }
     let mut processes = Processes::default();
     let (mut configs, mut notes) = (Vec::new(), Vec::new());
@@ -88,7 +93,7 @@ pub(super) fn start(kit: &Kit, joint: Joint, bed: &Bed, spec: &TunnelSpec) -> Re
                 let rules = kernel_rules(tracked);
                 let mut command = between.command("nft");
                 command.args(["-f", "-"]);
-                feed(command, &rules).map(|_| rules)
+                run_with_input(command, &rules).map(|_| rules)
             };
             let rules = match apply(true) {
                 Ok(rules) => rules,
@@ -106,17 +111,17 @@ pub(super) fn start(kit: &Kit, joint: Joint, bed: &Bed, spec: &TunnelSpec) -> Re
             let path = folder.path().join("fw.nft");
             std::fs::write(&path, &rules)?;
             configs.push(("fw.nft".to_owned(), rules));
-            let mut command = between.command(&kit.adit(None)?.to_string_lossy());
+            let mut command = between.command(&toolchain.adit(None)?.to_string_lossy());
             command.arg("bridge").args(PORTS).arg("--rules").arg(path);
             command.arg("--dir").arg(folder.path());
             processes.server.push(Daemon::spawn(joint.name(), command)?);
             for daemon in &mut processes.server {
-                daemon.wait_for("the bridge is up", SETUP)?;
+                daemon.wait_for("the bridge is up", SETUP_LIMIT)?;
             }
         }
     }
     processes.clients.push(Vec::new());
-    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
+    reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
     let mut tunnels = processes.into_tunnels(server_inner, client_inner);
     (tunnels.configs, tunnels.notes) = (configs, notes);
     tunnels.folder = Some(folder);

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::Namespace;
 use adit_testbed::process::{Daemon, output, run};
-use adit_testbed::tunnel::Inner;
+use adit_testbed::tunnel::InnerAddrs;
 
-use super::kit::{Kit, first_line};
 use super::start::{
-    Processes, SETUP, address_lines, endpoint, inner, inners, ip_batch, no_lines, wait_for_device,
+    Processes, SETUP_LIMIT, address_lines, endpoint, inner, inners, ip_batch, no_lines,
+    wait_for_device,
 };
+use super::toolchain::{Toolchain, first_line};
 use super::{TunnelSpec, Tunnels, reach, revision};
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
 const INSTALL: &str = "scripts/lab-deps.sh fetches a recent one";
 const PORT: u16 = 51820;
@@ -44,11 +45,15 @@ fn is_old(version: &str) -> bool {
 }
 
 /// A daemon at every host, configured by `wg setconf`.
-pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+pub(super) fn start(
+    toolchain: &Toolchain,
+    testbed: &Testbed,
+    spec: &TunnelSpec,
+) -> Result<Tunnels> {
     no_lines(spec, "wireguard-go")?;
-    let folder = kit.scratch()?;
-    let keys = keys(bed.clients.len() + 1)?;
-    let confs = confs(bed, spec, &keys)?;
+    let folder = toolchain.scratch()?;
+    let keys = keys(testbed.clients.len() + 1)?;
+    let confs = confs(testbed, spec, &keys)?;
     let program = program();
     let devices = Devices::new();
     let command = |number: usize, host: &Namespace| {
@@ -57,9 +62,9 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
         command
     };
     let mut processes = Processes::default();
-    processes.server.push(Daemon::spawn("server", command(0, &bed.server))?);
-    processes.dial(bed, |index, host| Ok(command(index + 1, host)))?;
-    let hosts = std::iter::once(&bed.server).chain(&bed.clients);
+    processes.server.push(Daemon::spawn("server", command(0, &testbed.server))?);
+    processes.dial(testbed, |index, host| Ok(command(index + 1, host)))?;
+    let hosts = std::iter::once(&testbed.server).chain(&testbed.clients);
     let daemons = processes.server.iter_mut().chain(processes.clients.iter_mut().flatten());
     for (number, ((host, daemon), conf)) in hosts.zip(daemons).zip(&confs).enumerate() {
         let device = devices.name(number);
@@ -70,8 +75,8 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
         configure(host, &device, inner(number)?, &path, spec)?;
     }
     let server_inner = inner(0)?;
-    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
-    let mut tunnels = processes.into_tunnels(server_inner, inners(bed)?);
+    reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
+    let mut tunnels = processes.into_tunnels(server_inner, inners(testbed)?);
     let names = ["server.conf", "client1.conf"].into_iter().zip(&confs);
     tunnels.configs = names.map(|(name, conf)| (name.to_owned(), without_keys(conf))).collect();
     tunnels.notes = vec!["wireguard's only cipher: ChaCha20-Poly1305".to_owned()];
@@ -106,7 +111,7 @@ impl Devices {
 fn configure(
     host: &Namespace,
     device: &str,
-    inner: Inner,
+    inner: InnerAddrs,
     conf: &Path,
     spec: &TunnelSpec,
 ) -> Result<()> {
@@ -144,8 +149,8 @@ fn keys(count: usize) -> Result<Vec<(String, String)>> {
 }
 
 /// The files for `wg setconf`: the server's, then those of the clients.
-fn confs(bed: &Bed, spec: &TunnelSpec, keys: &[(String, String)]) -> Result<Vec<String>> {
-    let allowed = |inner: Inner| {
+fn confs(testbed: &Testbed, spec: &TunnelSpec, keys: &[(String, String)]) -> Result<Vec<String>> {
+    let allowed = |inner: InnerAddrs| {
         let v6 = inner.v6.map(|v6| format!(", {v6}/128")).unwrap_or_default();
         format!("{}/32{v6}", inner.v4)
     };
@@ -154,7 +159,7 @@ fn confs(bed: &Bed, spec: &TunnelSpec, keys: &[(String, String)]) -> Result<Vec<
     };
     let mut server = format!("[Interface]\nPrivateKey = {server_private}\nListenPort = {PORT}\n");
     let mut confs = Vec::new();
-    let outer = endpoint(bed.server_outer(spec.outer_v6), PORT);
+    let outer = endpoint(testbed.server_outer(spec.outer_v6), PORT);
     let to_server = allowed(inner(0)?);
     for (number, (private, public)) in (1..).zip(clients) {
         // Writing to a String cannot fail.

@@ -69,7 +69,7 @@ fn send(
         if course.over(now) {
             return Ok(accounts);
         }
-        poller.wait(&mut events, Some(course.patience(now)))?;
+        poller.wait(&mut events, Some(course.timeout(now)))?;
         for event in events.iter() {
             let index = usize::try_from(event.token).unwrap_or(usize::MAX);
             let Some((stream, account)) = streams.get(index).zip(accounts.get_mut(index)) else {
@@ -111,7 +111,7 @@ fn receive(
         if course.over(now) {
             return Ok(accounts);
         }
-        poller.wait(&mut events, Some(course.patience(now)))?;
+        poller.wait(&mut events, Some(course.timeout(now)))?;
         for event in events.iter() {
             let index = usize::try_from(event.token).unwrap_or(usize::MAX);
             let Some((stream, account)) = streams.get(index).zip(accounts.get_mut(index)) else {

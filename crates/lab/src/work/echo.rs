@@ -161,9 +161,9 @@ impl Prober {
                 self.send(now);
             }
             let next = self.intended(self.trips.len()).saturating_sub(boottime());
-            let patience =
+            let timeout =
                 if deadline.is_some() { LOOK } else { Duration::from_nanos(next).min(LOOK) };
-            poller.wait_precisely(&mut events, patience)?;
+            poller.wait_precisely(&mut events, timeout)?;
             // A refused read is an ICMP message about a probe, which is lost then.
             if !events.is_empty() && self.socket.recv_burst(&mut batch).is_ok() {
                 let at = boottime();

@@ -103,7 +103,7 @@ impl Side<'_> {
                     talk.interest = interest;
                 }
             }
-            poller.wait(&mut events, Some(course.patience(boottime())))?;
+            poller.wait(&mut events, Some(course.timeout(boottime())))?;
             let tokens = events.iter().map(|event| usize::try_from(event.token));
             ready.extend(tokens.flatten());
         }

@@ -38,7 +38,7 @@ impl Course {
     }
 
     /// How long to wait for news at most: until the window's end, but never long.
-    pub fn patience(&self, now: u64) -> Duration {
+    pub fn timeout(&self, now: u64) -> Duration {
         Duration::from_nanos(self.frame.end.saturating_sub(now)).min(LOOK)
     }
 }

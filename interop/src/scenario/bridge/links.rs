@@ -4,14 +4,14 @@
 use nix::sys::signal::Signal;
 
 use super::{
-    LIMIT, MARK, Place, Scene, Stage, answers, experiments, frame, number, reach, tap_into,
+    LIMIT, MARK, Place, Scenario, ScenarioFn, answers, experiments, frame, number, reach, tap_into,
 };
 use crate::failure::{Result, ensure};
 use crate::net::{Namespace, ip};
 use crate::process::Daemon;
 use crate::wait::until;
 
-pub(super) const SCENES: &[(&str, Scene)] = &[
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("link-state", link_state),
     ("tags-beyond-the-mtu", tags_beyond_the_mtu),
     ("switched-off-at-the-end", switched_off_at_the_end),
@@ -33,8 +33,8 @@ fn await_link(host: &Namespace, interface: &str, there: bool) -> Result<()> {
     })
 }
 
-fn link_state(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn link_state(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay", "--link-state", "carry"])?;
     reach(&place.left, "10.5.0.2")?;
     for (near, far) in [(&place.left, &place.right), (&place.right, &place.left)] {
@@ -49,7 +49,7 @@ fn link_state(stage: &Stage<'_>) -> Result<String> {
     // An interface that is gone has no link either.
     ip(Some(&place.middle), ["link del mid1".to_owned()].into_iter())?;
     await_link(&place.left, "port", false)?;
-    place.cable("mid1", &place.right)?;
+    place.veth_pair("mid1", &place.right)?;
     let back = ["link set port up", "addr add 10.5.0.2/24 dev port"];
     ip(Some(&place.right), back.iter().map(|line| (*line).to_owned()))?;
     await_link(&place.left, "port", true)?;
@@ -62,8 +62,8 @@ fn link_state(stage: &Stage<'_>) -> Result<String> {
     Ok("both ways, across a port that vanished, and undone at the end".into())
 }
 
-fn tags_beyond_the_mtu(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn tags_beyond_the_mtu(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay"])?;
     for (host, line) in [(&place.left, "port mtu 1508"), (&place.middle, "mid0 mtu 1508")] {
         link(host, line)?;
@@ -86,10 +86,10 @@ fn tags_beyond_the_mtu(stage: &Stage<'_>) -> Result<String> {
     Ok("counted, said, and passed with a larger MTU".into())
 }
 
-fn switched_off_at_the_end(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
+fn switched_off_at_the_end(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::with_cables(scenario)?;
     place.answer_in_the_middle()?;
-    let file = stage.folder().join("office.toml");
+    let file = scenario.folder().join("office.toml");
     std::fs::write(&file, "ports = [\"mid0\", \"mid1\"]\nrelay = true\n")?;
     let file = file.display().to_string();
     let start = || -> Result<Daemon> {

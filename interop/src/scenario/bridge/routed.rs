@@ -1,10 +1,11 @@
 //! `adit bridge --routed`: two networks, and the one between them that forwards from one to the other.
 
-use super::{LIMIT, Place, Scene, Stage, answers, bulk_to, number, reach};
+use super::{LIMIT, Place, Scenario, ScenarioFn, answers, bulk_to, number, reach};
 use crate::failure::{Result, ensure};
 use crate::net::{Namespace, ip};
 
-pub(super) const SCENES: &[(&str, Scene)] = &[("routed-taps", taps), ("routed-cables", cables)];
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
+    &[("routed-taps", taps), ("routed-cables", cables)];
 
 /// What the left side begins may pass, and what belongs to it; pings from the right may not.
 const RULES: &str = "\
@@ -91,7 +92,7 @@ fn everything(place: &Place<'_>) -> Result<u64> {
 }
 
 fn start(place: &Place<'_>, ports: [&str; 2], names: [&str; 2]) -> Result<crate::process::Daemon> {
-    let file = place.stage.folder().join("routed.nft");
+    let file = place.scenario.folder().join("routed.nft");
     let [left, right] = names;
     std::fs::write(&file, RULES.replace("LEFT", left).replace("RIGHT", right))?;
     let name = file.display().to_string();
@@ -101,8 +102,8 @@ fn start(place: &Place<'_>, ports: [&str; 2], names: [&str; 2]) -> Result<crate:
     place.start(&all)
 }
 
-fn taps(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::new(stage)?;
+fn taps(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::new(scenario)?;
     let names = ["private", "public"];
     let mut bridge = start(&place, ["tap:private", "tap:public"], names)?;
     let moves = [(&place.left, "private"), (&place.right, "public")]
@@ -115,10 +116,10 @@ fn taps(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("{large} super-packets whole"))
 }
 
-fn cables(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::new(stage)?;
-    place.cable("mid0", &place.left)?;
-    place.cable("mid1", &place.right)?;
+fn cables(scenario: &Scenario<'_>) -> Result<String> {
+    let place = Place::new(scenario)?;
+    place.veth_pair("mid0", &place.left)?;
+    place.veth_pair("mid1", &place.right)?;
     place.middle.handle()?.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
     address(&place, "port", "port")?;
     let mut bridge = start(&place, ["mid0", "mid1"], ["mid0", "mid1"])?;

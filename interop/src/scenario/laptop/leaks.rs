@@ -4,21 +4,23 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Control::{Fails, Passes};
-use super::{BOTH, CONNECT, Client, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup};
+use super::{
+    BOTH, CONNECT, Client, ConnectedLaptop, Laptop, NO_REPLY_WAIT, Scenario, Setup, TIMEOUT,
+};
 use crate::failure::{Failure, Result, ensure};
 use crate::laptop::{Access, Answer, LAPTOP6, Query, Resolver, VPN_RESOLVER, VPS, VPS6, WEB, WEB6};
 use crate::net::ip;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
-/// The scenes of this module.
-pub(super) const SCENES: &[Scene] = &[
+/// The scenarios of this module.
+pub(super) const SCENARIOS: &[Scenario] = &[
     ("route-from-dhcp", CONNECT, Fails(MORE_SPECIFIC), route_from_dhcp),
     ("route-from-router-advertisement", CONNECT, Fails(MORE_SPECIFIC), route_from_advertisement),
     ("both-families", BOTH, Passes, both_families),
     ("ipv6-blocked", BOTH, Fails(BLOCK_IPV6), ipv6_blocked),
     ("ipv6-blocked-under-ipv6", BOTH, Fails(BLOCK_IPV6), ipv6_blocked_under_ipv6),
     ("pushed-dns", BOTH, Fails(SCRIPTS), pushed_dns),
-    ("pushed-dns-elsewhere", BOTH, Fails(SCRIPTS), pushed_dns_elsewhere),
+    ("pushed-dns-change-of-network", BOTH, Fails(SCRIPTS), pushed_dns_change_of_network),
     ("local-network", CONNECT, Fails("leaves the local network reachable"), local_network),
 ];
 
@@ -27,68 +29,68 @@ const SCRIPTS: &str = "leaves name servers to scripts";
 const BLOCK_IPV6: &str = "refuses only the IPv6 that is routed into the tunnel";
 
 /// A DHCP server hands out a route to the host outside (option 121), which is more specific than the tunnel's.
-fn route_from_dhcp(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup::default())?;
+fn route_from_dhcp(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup::default())?;
     let (router, device) = (Access::Home.router(), Access::Home.interface());
     for net in ["128.0.0.0/1", "192.0.2.0/24", "192.0.2.80/32"] {
         let line = format!("route add {net} via {router} dev {device} proto dhcp");
-        ip(Some(&day.internet.laptop), [line].into_iter())?;
-        day.back(PATIENCE)?;
+        ip(Some(&laptop.internet.laptop), [line].into_iter())?;
+        laptop.back(TIMEOUT)?;
     }
-    day.ensure_no_leak()?;
+    laptop.ensure_no_leak()?;
     Ok(String::new())
 }
 
 /// A router advertises a route to the host outside (RFC 4191).
-fn route_from_advertisement(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup { access: Access::Cafe, ipv6: true, ..Setup::default() })?;
-    through6(&day)?;
+fn route_from_advertisement(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup { access: Access::Cafe, ipv6: true, ..Setup::default() })?;
+    through6(&laptop)?;
     let line = "route add 2001:db8:4::/64 via fe80::1 dev eth1 proto ra";
-    ip(Some(&day.internet.laptop), [line.to_owned()].into_iter())?;
-    through6(&day)?;
-    day.ensure_no_leak()?;
+    ip(Some(&laptop.internet.laptop), [line.to_owned()].into_iter())?;
+    through6(&laptop)?;
+    laptop.ensure_no_leak()?;
     Ok(String::new())
 }
 
 /// IPv6 goes through the tunnel.
-fn through6(day: &Connected<'_>) -> Result<()> {
+fn through6(laptop: &ConnectedLaptop<'_>) -> Result<()> {
     let (seen, _) =
-        day.internet.probe().until_answered(WEB6, PATIENCE).map_err(|f| day.with_logs(f))?;
+        laptop.internet.probe().until_answered(WEB6, TIMEOUT).map_err(|f| laptop.with_logs(f))?;
     ensure(seen == IpAddr::V6(VPS6), || {
-        day.with_logs(Failure(format!("LEAK: the host outside says: you are {seen}"))).0
+        laptop.with_logs(Failure(format!("LEAK: the host outside says: you are {seen}"))).0
     })
 }
 
 /// Both families through a tunnel that has both, from a network that has both.
-fn both_families(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup { access: Access::Cafe, ipv6: true, ..Setup::default() })?;
-    through6(&day)?;
-    day.ensure_no_leak()?;
-    day.end()?;
+fn both_families(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup { access: Access::Cafe, ipv6: true, ..Setup::default() })?;
+    through6(&laptop)?;
+    laptop.ensure_no_leak()?;
+    laptop.end()?;
     Ok(String::new())
 }
 
 /// A tunnel without IPv6 on a laptop that has it.
-fn ipv6_blocked(day: &Day<'_>) -> Result<String> {
-    blocked(day, "203.0.113.7")
+fn ipv6_blocked(laptop: &Laptop<'_>) -> Result<String> {
+    blocked(laptop, "203.0.113.7")
 }
 
 /// The same, and IPv6 carries the tunnel.
-fn ipv6_blocked_under_ipv6(day: &Day<'_>) -> Result<String> {
-    blocked(day, "2001:db8:7::7")
+fn ipv6_blocked_under_ipv6(laptop: &Laptop<'_>) -> Result<String> {
+    blocked(laptop, "2001:db8:7::7")
 }
 
-fn blocked(day: &Day<'_>, host: &'static str) -> Result<String> {
-    let day = day.connect(Setup { access: Access::Cafe, host, ..Setup::default() })?;
-    let probe = day.internet.probe();
+fn blocked(laptop: &Laptop<'_>, host: &'static str) -> Result<String> {
+    let laptop = laptop.connect(Setup { access: Access::Cafe, host, ..Setup::default() })?;
+    let probe = laptop.internet.probe();
     let mut kinds = Vec::new();
     // A program that waits for silence would wait for minutes, and would not try IPv4 in its place.
-    for answer in [probe.udp(WEB6, PATIENCE)?, probe.tcp(WEB6, PATIENCE)?] {
+    for answer in [probe.udp(WEB6, TIMEOUT)?, probe.tcp(WEB6, TIMEOUT)?] {
         match answer {
             Answer::Refused(kind) => kinds.push(format!("{kind:?}")),
             other => {
                 let text = format!("LEAK: {WEB6} is to be refused at once: {other:?}");
-                return Err(day.with_logs(text.into()));
+                return Err(laptop.with_logs(text.into()));
             }
         }
     }
@@ -97,67 +99,67 @@ fn blocked(day: &Day<'_>, host: &'static str) -> Result<String> {
         "route add 2001:db8:4::/64 via fe80::1 dev eth1 proto ra".to_owned(),
         "address add 2001:db8:30::51/64 dev eth1 nodad".to_owned(),
     ];
-    ip(Some(&day.internet.laptop), lines.into_iter())?;
-    let answer = probe.udp(WEB6, PATIENCE)?;
+    ip(Some(&laptop.internet.laptop), lines.into_iter())?;
+    let answer = probe.udp(WEB6, TIMEOUT)?;
     ensure(matches!(answer, Answer::Refused(_)), || {
         format!("LEAK: {WEB6} after a router advertisement: {answer:?}")
     })?;
-    day.back(PATIENCE)?;
-    day.ensure_no_leak()?;
+    laptop.back(TIMEOUT)?;
+    laptop.ensure_no_leak()?;
     let undo = [
         "route delete 2001:db8:4::/64 via fe80::1 dev eth1 proto ra".to_owned(),
         "address delete 2001:db8:30::51/64 dev eth1".to_owned(),
     ];
-    ip(Some(&day.internet.laptop), undo.into_iter())?;
-    let mut day = day;
-    day.client.stop()?;
-    let (seen, _) = day.internet.probe().until_answered(WEB6, PATIENCE)?;
+    ip(Some(&laptop.internet.laptop), undo.into_iter())?;
+    let mut laptop = laptop;
+    laptop.client.stop()?;
+    let (seen, _) = laptop.internet.probe().until_answered(WEB6, TIMEOUT)?;
     ensure(seen == IpAddr::V6(LAPTOP6), || format!("after the end {seen} has IPv6"))?;
-    day.internet.ensure_restored(&day.before, "after the client's end")?;
+    laptop.internet.ensure_restored(&laptop.before, "after the client's end")?;
     Ok(kinds.join(", "))
 }
 
 /// The server pushes a resolver; the resolver at home would see every name.
-fn pushed_dns(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(day.with_dns(Setup { dns: true, ..Setup::default() }))?;
-    day.asked_through("secret-1")?;
-    day.ensure_no_leak()?;
-    let mut day = day;
-    day.client.stop()?;
-    day.internet.ensure_restored(&day.before, "after the client's end")?;
-    let found = day.internet.resolve("plain-1.web.example");
+fn pushed_dns(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(laptop.with_dns(Setup { dns: true, ..Setup::default() }))?;
+    laptop.asked_through("secret-1")?;
+    laptop.ensure_no_leak()?;
+    let mut laptop = laptop;
+    laptop.client.stop()?;
+    laptop.internet.ensure_restored(&laptop.before, "after the client's end")?;
+    let found = laptop.internet.resolve("plain-1.web.example");
     ensure(found == Some(WEB.into()), || format!("after the end the name is {found:?}"))?;
     Ok(String::new())
 }
 
 /// The laptop moves, and the new network's DHCP writes its resolver over the VPN's.
-fn pushed_dns_elsewhere(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(day.with_dns(Setup {
+fn pushed_dns_change_of_network(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(laptop.with_dns(Setup {
         dns: true,
         resolver: Resolver::Outside,
         ..Setup::default()
     }))?;
-    day.asked_through("secret-1")?;
-    day.internet.leave(Access::Home)?;
-    day.internet.join(Access::Cafe)?;
-    day.back(PATIENCE)?;
-    let started = Moment::now();
+    laptop.asked_through("secret-1")?;
+    laptop.internet.leave(Access::Home)?;
+    laptop.internet.join(Access::Cafe)?;
+    laptop.back(TIMEOUT)?;
+    let started = ScaledInstant::now();
     // Until the client has noticed, names go to the resolver that DHCP named, through the tunnel.
-    while day.asked_through("secret-2").is_err() && started.elapsed() < PATIENCE {
+    while laptop.asked_through("secret-2").is_err() && started.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(200));
     }
-    day.asked_through("secret-3")?;
+    laptop.asked_through("secret-3")?;
     let took = started.elapsed();
-    day.ensure_no_leak()?;
-    let mut day = day;
-    day.client.stop()?;
-    let conf = day.internet.resolv_conf()?;
-    let resolver = day.internet.resolver(Access::Cafe).to_string();
+    laptop.ensure_no_leak()?;
+    let mut laptop = laptop;
+    laptop.client.stop()?;
+    let conf = laptop.internet.resolv_conf()?;
+    let resolver = laptop.internet.resolver(Access::Cafe).to_string();
     ensure(conf.contains(&resolver), || format!("after the end resolv.conf is\n{conf}"))?;
     Ok(format!("the VPN's resolver again after {} ms", took.as_millis()))
 }
 
-impl Day<'_> {
+impl Laptop<'_> {
     /// A tunnel whose pushed resolver is applied, which `adit openvpn` does only when asked.
     pub(super) fn with_dns(&self, setup: Setup) -> Setup {
         let profile = if self.client == Client::DropIn { "dns-updown force\n" } else { "" };
@@ -165,7 +167,7 @@ impl Day<'_> {
     }
 }
 
-impl Connected<'_> {
+impl ConnectedLaptop<'_> {
     /// Looks up a name with `part` in it. The question reaches the VPN's resolver from the VPN's address, and no other.
     pub(super) fn asked_through(&self, part: &str) -> Result<()> {
         let found = self.internet.resolve(&format!("{part}.web.example"));
@@ -182,23 +184,23 @@ impl Connected<'_> {
 }
 
 /// The local network is out of reach unless it was asked for.
-fn local_network(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup::default())?;
+fn local_network(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup::default())?;
     let router = Access::Home.router();
-    let answer = day.internet.probe().udp(router, IN_VAIN)?;
+    let answer = laptop.internet.probe().udp(router, NO_REPLY_WAIT)?;
     ensure(!matches!(answer, Answer::From(_)), || {
-        day.with_logs(format!("the local network answers: {answer:?}").into()).0
+        laptop.with_logs(format!("the local network answers: {answer:?}").into()).0
     })?;
-    day.back(PATIENCE)?;
-    let mut day = day;
-    day.client.stop()?;
-    day.client = day.day.dial(&day.internet.laptop, &["--allow-lan"])?;
-    day.wait_connected(1)?;
-    let (seen, _) = day.internet.probe().until_answered(router, PATIENCE)?;
+    laptop.back(TIMEOUT)?;
+    let mut laptop = laptop;
+    laptop.client.stop()?;
+    laptop.client = laptop.laptop.dial(&laptop.internet.laptop, &["--allow-lan"])?;
+    laptop.wait_connected(1)?;
+    let (seen, _) = laptop.internet.probe().until_answered(router, TIMEOUT)?;
     ensure(seen == IpAddr::V4(Access::Home.lease()), || {
-        day.with_logs(format!("the local network sees {seen}").into()).0
+        laptop.with_logs(format!("the local network sees {seen}").into()).0
     })?;
-    day.back(PATIENCE)?;
-    day.end()?;
+    laptop.back(TIMEOUT)?;
+    laptop.end()?;
     Ok(String::new())
 }

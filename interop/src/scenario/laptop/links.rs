@@ -10,13 +10,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::Control::{Fails, Passes};
-use super::{BOTH, Connected, Day, IMPATIENT, PATIENCE, Scene, Setup};
+use super::{BOTH, ConnectedLaptop, IMPATIENT, Laptop, Scenario, Setup, TIMEOUT};
 use crate::failure::{Failure, Result, ensure};
 use crate::laptop::{Access, Probe, Resolver, VPN_NAME6, WEB};
 use crate::net::Namespace;
 
-/// The scenes of this module.
-pub(super) const SCENES: &[Scene] = &[
+/// The scenarios of this module.
+pub(super) const SCENARIOS: &[Scenario] = &[
     ("link-flap", BOTH, Fails(LINK), flap),
     ("link-flap-over-tcp", BOTH, Fails(LINK), flap_over_tcp),
     ("link-flap-over-ipv6", BOTH, Fails(LINK), flap_over_ipv6),
@@ -26,7 +26,7 @@ pub(super) const SCENES: &[Scene] = &[
     ("ipv6-lost", BOTH, Fails(OLD_NETWORK), ipv6_lost),
     ("new-address", BOTH, Fails("loses its host route with the old address"), new_address),
     ("suspend", BOTH, Passes, suspend),
-    ("wakes-elsewhere", BOTH, Fails(OLD_NETWORK), wakes_elsewhere),
+    ("resume-on-another-network", BOTH, Fails(OLD_NETWORK), resume_on_another_network),
 ];
 
 pub(super) const LINK: &str = "loses its host route with the link";
@@ -74,7 +74,7 @@ pub(super) struct Recovery {
     pub(super) took: Duration,
 }
 
-impl Connected<'_> {
+impl ConnectedLaptop<'_> {
     /// Takes the network away, gives it back after `length`, and waits for an answer through the tunnel.
     pub(super) fn outage(
         &self,
@@ -90,7 +90,7 @@ impl Connected<'_> {
             (self.cpu_seconds()? - before) / length.as_secs_f64()
         };
         give()?;
-        let took = self.back(PATIENCE).map_err(|failure| {
+        let took = self.back(TIMEOUT).map_err(|failure| {
             let text = format!("{:.0} % of a core in the outage, then: ", cpu * 100.0);
             Failure(format!("{text}{failure}"))
         })?;
@@ -124,10 +124,10 @@ impl Connected<'_> {
     /// DHCP gives another address on the link at home.
     pub(super) fn renumber(mut self) -> Result<String> {
         self.internet.lease(Access::Home, Ipv4Addr::new(192, 168, 1, 77))?;
-        let took = self.back(PATIENCE)?;
+        let took = self.back(TIMEOUT)?;
         self.ensure_no_leak()?;
         self.client.stop()?;
-        let (seen, _) = self.internet.probe().until_answered(WEB, PATIENCE)?;
+        let (seen, _) = self.internet.probe().until_answered(WEB, TIMEOUT)?;
         ensure(seen == IpAddr::V4(Access::Home.outside()), || format!("at the end it is {seen}"))?;
         Ok(format!("back after {} ms", took.as_millis()))
     }
@@ -144,91 +144,91 @@ impl fmt::Display for Recovery {
 const BACK: Duration = Duration::from_secs(3);
 
 /// The interface is down for three seconds.
-fn flap(day: &Day<'_>) -> Result<String> {
-    flap_with(day, Setup::default())
+fn flap(laptop: &Laptop<'_>) -> Result<String> {
+    flap_with(laptop, Setup::default())
 }
 
 /// The same with a tunnel over TCP.
-fn flap_over_tcp(day: &Day<'_>) -> Result<String> {
-    flap_with(day, Setup { listen: "tcp/1194", ..Setup::default() })
+fn flap_over_tcp(laptop: &Laptop<'_>) -> Result<String> {
+    flap_with(laptop, Setup { listen: "tcp/1194", ..Setup::default() })
 }
 
 /// The same where IPv6 carries the tunnel; the interface loses its IPv6 addresses meanwhile.
-fn flap_over_ipv6(day: &Day<'_>) -> Result<String> {
-    flap_with(day, Setup { access: Access::Cafe, host: "2001:db8:7::7", ..Setup::default() })
+fn flap_over_ipv6(laptop: &Laptop<'_>) -> Result<String> {
+    flap_with(laptop, Setup { access: Access::Cafe, host: "2001:db8:7::7", ..Setup::default() })
 }
 
-fn flap_with(day: &Day<'_>, setup: Setup) -> Result<String> {
-    day.connect(setup)?.flap(setup.access)
+fn flap_with(laptop: &Laptop<'_>, setup: Setup) -> Result<String> {
+    laptop.connect(setup)?.flap(setup.access)
 }
 
 /// The carrier is lost for three seconds, as when Wi-Fi fails; the interface keeps its address and routes.
-fn carrier_lost(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup::default())?;
-    let switch = |on| day.internet.switch_carrier(Access::Home, on);
-    let recovery = day.outage(|| switch(false), FLAP, || switch(true))?;
-    day.end()?;
+fn carrier_lost(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup::default())?;
+    let switch = |on| laptop.internet.switch_carrier(Access::Home, on);
+    let recovery = laptop.outage(|| switch(false), FLAP, || switch(true))?;
+    laptop.end()?;
     Ok(recovery.to_string())
 }
 
 /// From home to the café: another interface, another gateway, other addresses; and back again, to a network that
 /// comes before the other one goes.
-fn change_of_network(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup::default())?;
-    let internet = &day.internet;
+fn change_of_network(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup::default())?;
+    let internet = &laptop.internet;
     let leave = || internet.leave(Access::Home);
-    let recovery = day.outage(leave, Duration::from_secs(1), || internet.join(Access::Cafe))?;
+    let recovery = laptop.outage(leave, Duration::from_secs(1), || internet.join(Access::Cafe))?;
     internet.join(Access::Home)?;
     internet.leave(Access::Cafe)?;
-    let back = day.back(PATIENCE)?;
-    day.ensure_no_leak()?;
-    day.end()?;
+    let back = laptop.back(TIMEOUT)?;
+    laptop.ensure_no_leak()?;
+    laptop.end()?;
     Ok(format!("{recovery}; home again after {} ms", back.as_millis()))
 }
 
 /// From home to the café with a tunnel over TCP, whose connection does not survive the change of address.
-fn change_of_network_over_tcp(day: &Day<'_>) -> Result<String> {
+fn change_of_network_over_tcp(laptop: &Laptop<'_>) -> Result<String> {
     let setup = Setup { listen: "tcp/1194", ..Setup::default() };
-    day.connect(setup)?.change(Access::Home, Access::Cafe)
+    laptop.connect(setup)?.change(Access::Home, Access::Cafe)
 }
 
 /// From the café, where IPv6 carries the tunnel, to home, which has IPv4 only. The server's name has both addresses.
-fn ipv6_lost(day: &Day<'_>) -> Result<String> {
+fn ipv6_lost(laptop: &Laptop<'_>) -> Result<String> {
     let setup = Setup {
         access: Access::Cafe,
         host: VPN_NAME6,
         resolver: Resolver::Outside,
         ..Setup::default()
     };
-    day.connect(setup)?.change(Access::Cafe, Access::Home)
+    laptop.connect(setup)?.change(Access::Cafe, Access::Home)
 }
 
 /// DHCP gives another address on the same link.
-fn new_address(day: &Day<'_>) -> Result<String> {
-    day.connect(Setup::default())?.renumber()
+fn new_address(laptop: &Laptop<'_>) -> Result<String> {
+    laptop.connect(Setup::default())?.renumber()
 }
 
 /// The laptop sleeps for longer than the server may be silent.
-fn suspend(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup { profile: IMPATIENT, ..Setup::default() })?;
-    day.signal_all(Signal::SIGSTOP)?;
+fn suspend(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup { profile: IMPATIENT, ..Setup::default() })?;
+    laptop.signal_all(Signal::SIGSTOP)?;
     std::thread::sleep(Duration::from_secs(6));
-    day.signal_all(Signal::SIGCONT)?;
-    let took = day.back(PATIENCE)?;
-    day.ensure_no_leak()?;
-    day.end()?;
+    laptop.signal_all(Signal::SIGCONT)?;
+    let took = laptop.back(TIMEOUT)?;
+    laptop.ensure_no_leak()?;
+    laptop.end()?;
     Ok(format!("back after {} ms", took.as_millis()))
 }
 
 /// The laptop falls asleep at home and wakes at the café.
-fn wakes_elsewhere(day: &Day<'_>) -> Result<String> {
-    let day = day.connect(Setup { profile: IMPATIENT, ..Setup::default() })?;
-    day.signal_all(Signal::SIGSTOP)?;
-    day.internet.leave(Access::Home)?;
+fn resume_on_another_network(laptop: &Laptop<'_>) -> Result<String> {
+    let laptop = laptop.connect(Setup { profile: IMPATIENT, ..Setup::default() })?;
+    laptop.signal_all(Signal::SIGSTOP)?;
+    laptop.internet.leave(Access::Home)?;
     std::thread::sleep(Duration::from_secs(6));
-    day.internet.join(Access::Cafe)?;
-    day.signal_all(Signal::SIGCONT)?;
-    let took = day.back(PATIENCE)?;
-    day.ensure_no_leak()?;
+    laptop.internet.join(Access::Cafe)?;
+    laptop.signal_all(Signal::SIGCONT)?;
+    let took = laptop.back(TIMEOUT)?;
+    laptop.ensure_no_leak()?;
     Ok(format!("back after {} ms", took.as_millis()))
 }

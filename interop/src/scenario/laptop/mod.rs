@@ -1,9 +1,9 @@
-//! Scenes of a laptop's day with all traffic in the tunnel. The world that they run in is [`crate::laptop`].
+//! Scenarios of a laptop on the road with all traffic in the tunnel. The world that they run in is [`crate::laptop`].
 
 mod ends;
 mod leaks;
 mod links;
-mod points;
+mod point_to_point;
 mod proxies;
 mod sessions;
 
@@ -16,16 +16,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Test;
-use crate::cell::{Bench, READY, SETUP};
+use crate::case::{READY, SETUP_LIMIT, TestEnv};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::laptop::{
     Access, HostState, Internet, Resolver, VPN_NAME, VPN_NAME6, VPN_RESOLVER, VPS, VPS6, WEB, WEB6,
 };
 use crate::net::Namespace;
 use crate::peer::Program;
-use crate::pki::Maker;
+use crate::pki::PkiTool;
 use crate::process::Daemon;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// The program that runs on the laptop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Client {
     }
 }
 
-/// Whether openvpn in adit's place passes a scene.
+/// Whether openvpn in adit's place passes a scenario.
 #[derive(Debug, Clone, Copy)]
 enum Control {
     /// It does.
@@ -59,28 +59,28 @@ enum Control {
 
 use Control::{Fails, Passes};
 
-/// One scene: its name, the clients that it runs with, whether openvpn passes it, and the work.
-type Scene = (&'static str, &'static [Client], Control, Work);
+/// One scenario: its name, the clients that it runs with, whether openvpn passes it, and the work.
+type Scenario = (&'static str, &'static [Client], Control, Work);
 
 /// Returns a few words on what it measured.
-type Work = fn(&Day<'_>) -> Result<String>;
+type Work = fn(&Laptop<'_>) -> Result<String>;
 
 const BOTH: &[Client] = &[Client::Connect, Client::DropIn];
 const CONNECT: &[Client] = &[Client::Connect];
 const DROP_IN: &[Client] = &[Client::DropIn];
 
-/// All scenes with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
+/// All scenarios with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
 pub(super) fn tests(adit: &Program) -> Vec<Test> {
     let mut tests = Vec::new();
-    let scenes = [
-        links::SCENES,
-        leaks::SCENES,
-        ends::SCENES,
-        sessions::SCENES,
-        proxies::SCENES,
-        points::SCENES,
+    let scenarios = [
+        links::SCENARIOS,
+        leaks::SCENARIOS,
+        ends::SCENARIOS,
+        sessions::SCENARIOS,
+        proxies::SCENARIOS,
+        point_to_point::SCENARIOS,
     ];
-    for (name, clients, control, work) in scenes.into_iter().flatten() {
+    for (name, clients, control, work) in scenarios.into_iter().flatten() {
         let clients: &[Client] = match (adit, control) {
             (Program::Adit(_), _) => clients,
             (_, Passes) => &[Client::Openvpn],
@@ -98,22 +98,22 @@ pub(super) fn tests(adit: &Program) -> Vec<Test> {
 
 fn test(name: String, adit: &Program, client: Client, work: Work) -> Test {
     let (adit, label) = (adit.clone(), name.replace('/', "_"));
-    let run = move |bench: &Bench| {
-        let folder = bench.world.folder(&label)?;
-        work(&Day { bench, folder, adit: &adit, client })
+    let run = move |env: &TestEnv| {
+        let folder = env.sandbox.folder(&label)?;
+        work(&Laptop { env, folder, adit: &adit, client })
     };
     Test { name, run: Box::new(run) }
 }
 
-/// The inputs of a scene.
-struct Day<'a> {
-    bench: &'a Bench,
+/// The laptop of a scenario.
+struct Laptop<'a> {
+    env: &'a TestEnv,
     folder: PathBuf,
     adit: &'a Program,
     client: Client,
 }
 
-/// The tunnel that a scene asks for.
+/// The tunnel that a scenario asks for.
 #[derive(Clone, Copy)]
 struct Setup {
     /// The network that the laptop joins first.
@@ -129,8 +129,8 @@ struct Setup {
     ipv6: bool,
     /// Whether the server pushes [`VPN_RESOLVER`].
     dns: bool,
-    /// The keys of a tunnel between two points, where there is no server.
-    points: Option<Keys>,
+    /// The keys of a tunnel that is point-to-point, where there is no server.
+    point_to_point: Option<Keys>,
     /// More lines for the profile.
     profile: &'static str,
     /// More options for the client's command line.
@@ -147,14 +147,14 @@ impl Default for Setup {
             full: true,
             ipv6: false,
             dns: false,
-            points: None,
+            point_to_point: None,
             profile: "",
             options: &[],
         }
     }
 }
 
-/// What protects a tunnel between two points.
+/// What protects a tunnel that is point-to-point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keys {
     /// Certificates.
@@ -170,8 +170,8 @@ const IMPATIENT: &str = "pull-filter ignore \"ping\"\nping 1\nping-restart 4\n";
 const NETWORK: &str = "10.73.0.0/24";
 
 /// A connected laptop. Declared in this order: processes end before their namespaces.
-struct Connected<'a> {
-    day: &'a Day<'a>,
+struct ConnectedLaptop<'a> {
+    laptop: &'a Laptop<'a>,
     setup: Setup,
     client: Daemon,
     server: Daemon,
@@ -184,11 +184,11 @@ struct Connected<'a> {
 }
 
 /// Limit for an answer where nothing is in the way. Recovery takes well under 3 s on an idle machine; this is for a busy one.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a scene waits for an answer that must not come.
-const IN_VAIN: Duration = Duration::from_millis(700);
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a scenario waits for an answer that must not come.
+const NO_REPLY_WAIT: Duration = Duration::from_millis(700);
 
-impl<'a> Day<'a> {
+impl<'a> Laptop<'a> {
     fn adit(&self) -> Result<String> {
         match self.adit {
             Program::Adit(path) => Ok(path.display().to_string()),
@@ -197,7 +197,7 @@ impl<'a> Day<'a> {
     }
 
     /// Builds the world, starts the server, joins the access network and connects.
-    fn connect(&'a self, setup: Setup) -> Result<Connected<'a>> {
+    fn connect(&'a self, setup: Setup) -> Result<ConnectedLaptop<'a>> {
         self.connect_after(setup, |_| Ok(()))
     }
 
@@ -206,12 +206,12 @@ impl<'a> Day<'a> {
         &'a self,
         setup: Setup,
         prepare: impl FnOnce(&Internet) -> Result<()>,
-    ) -> Result<Connected<'a>> {
+    ) -> Result<ConnectedLaptop<'a>> {
         let internet = Internet::new(&self.folder, setup.resolver)?;
         self.make_server(&internet, setup)?;
         let server = self.serve(&internet, setup)?;
         internet.join(setup.access)?;
-        let (reached, _) = internet.probe().until_answered(WEB, PATIENCE)?;
+        let (reached, _) = internet.probe().until_answered(WEB, TIMEOUT)?;
         ensure(reached == IpAddr::V4(setup.access.outside()), || {
             format!("before the tunnel the laptop is {reached}: the world is wrong")
         })?;
@@ -219,16 +219,24 @@ impl<'a> Day<'a> {
         let before = internet.state()?;
         let client = self.dial(&internet.laptop, setup.options)?;
         let (since, queries) = (Instant::now(), 0);
-        let mut connected =
-            Connected { day: self, setup, client, server, internet, before, since, queries };
+        let mut connected = ConnectedLaptop {
+            laptop: self,
+            setup,
+            client,
+            server,
+            internet,
+            before,
+            since,
+            queries,
+        };
         connected.wait_connected(1)?;
         Ok(connected)
     }
 
     /// Makes the server's settings and the profile.
     fn make_server(&self, internet: &Internet, setup: Setup) -> Result<()> {
-        let mut profile = match (setup.points, self.client) {
-            (Some(keys), _) => self.make_points(internet, setup, keys)?,
+        let mut profile = match (setup.point_to_point, self.client) {
+            (Some(keys), _) => self.make_point_to_point(internet, setup, keys)?,
             (None, Client::Openvpn) => self.openvpn_server(internet, setup)?,
             (None, Client::Connect | Client::DropIn) => self.adit_server(internet, setup)?,
         };
@@ -264,8 +272,8 @@ impl<'a> Day<'a> {
     }
 
     fn openvpn_server(&self, internet: &Internet, setup: Setup) -> Result<String> {
-        let pki = &self.bench.pki;
-        let path = |name: &str| pki.file(Maker::OpenSslEc, name).display().to_string();
+        let pki = &self.env.pki;
+        let path = |name: &str| pki.file(PkiTool::OpenSslEc, name).display().to_string();
         let (ca, redirect) = (path("ca.crt"), if setup.ipv6 { "def1 ipv6" } else { "def1" });
         let inside6 = if setup.ipv6 { "server-ipv6 fd73::/64\n" } else { "" };
         let server = format!(
@@ -293,15 +301,15 @@ impl<'a> Day<'a> {
     fn serve(&self, internet: &Internet, setup: Setup) -> Result<Daemon> {
         let config = self.folder.join("server.conf");
         let (command, ready) = match self.client {
-            // Neither of two points is ready before the other one has come.
-            _ if setup.points.is_some() => {
+            // Neither of two point_to_point is ready before the other one has come.
+            _ if setup.point_to_point.is_some() => {
                 let program = match self.client {
-                    Client::Openvpn => &Program::Stock,
+                    Client::Openvpn => &Program::OpenVpn,
                     Client::Connect | Client::DropIn => self.adit,
                 };
                 (program.command(&internet.vps, &config), "link local (bound)")
             }
-            Client::Openvpn => (Program::Stock.command(&internet.vps, &config), READY),
+            Client::Openvpn => (Program::OpenVpn.command(&internet.vps, &config), READY),
             Client::Connect | Client::DropIn => {
                 let mut command = internet.vps.command(&self.adit()?);
                 command.args(["server", "run"]);
@@ -309,7 +317,7 @@ impl<'a> Day<'a> {
             }
         };
         let mut server = Daemon::spawn("server", command)?;
-        server.wait_for(ready, SETUP)?;
+        server.wait_for(ready, SETUP_LIMIT)?;
         Ok(server)
     }
 
@@ -317,7 +325,7 @@ impl<'a> Day<'a> {
     fn dial(&self, host: &Namespace, options: &[&str]) -> Result<Daemon> {
         let profile = self.profile();
         let mut command = match self.client {
-            Client::Openvpn => Program::Stock.command(host, &profile),
+            Client::Openvpn => Program::OpenVpn.command(host, &profile),
             Client::DropIn => self.adit.command(host, &profile),
             Client::Connect => {
                 let mut command = host.command(&self.adit()?);
@@ -342,17 +350,17 @@ impl<'a> Day<'a> {
     }
 }
 
-impl Connected<'_> {
+impl ConnectedLaptop<'_> {
     /// Waits until the client has said `count` times that it is connected, and an answer comes through the tunnel.
     fn wait_connected(&mut self, count: usize) -> Result<()> {
-        let line = self.day.connected_line();
+        let line = self.laptop.connected_line();
         self.client
-            .wait_for_nth(line, count, SETUP)
+            .wait_for_nth(line, count, SETUP_LIMIT)
             .map_err(|failure| self.with_server(failure))?;
         self.since = Instant::now();
         self.queries = self.internet.queries("").len();
-        let through = self.setup.full || self.setup.points.is_some();
-        if through { self.back(PATIENCE).map(drop) } else { Ok(()) }
+        let through = self.setup.full || self.setup.point_to_point.is_some();
+        if through { self.back(TIMEOUT).map(drop) } else { Ok(()) }
     }
 
     /// Sends until an answer comes, which must come through the tunnel; returns how long it took.
@@ -367,13 +375,13 @@ impl Connected<'_> {
 
     /// Sends until the host outside sees the laptop with this address.
     fn until_seen_as(&self, address: IpAddr) -> Result<Duration> {
-        let started = Moment::now();
+        let started = ScaledInstant::now();
         loop {
-            let (seen, _) = self.internet.probe().until_answered(WEB, PATIENCE)?;
+            let (seen, _) = self.internet.probe().until_answered(WEB, TIMEOUT)?;
             if seen == address {
                 return Ok(started.elapsed());
             }
-            ensure(started.elapsed() < PATIENCE, || {
+            ensure(started.elapsed() < TIMEOUT, || {
                 let text = format!("the host outside sees {seen}, not {address}");
                 self.with_logs(Failure(text)).0
             })?;

@@ -5,19 +5,23 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::Control::Fails;
 use super::links::{LINK, OLD_NETWORK};
-use super::{BOTH, Connected, Day, Scene, Setup};
+use super::{BOTH, ConnectedLaptop, Laptop, Scenario, Setup};
 use crate::failure::Result;
 use crate::laptop::{Access, Internet};
 use crate::net::ip;
 use crate::process::Daemon;
 use crate::scenario::proxies::{HTTP_PORT, LOGIN, SOCKS_PORT, dante, tinyproxy, wait_for_port};
 
-/// The scenes of this module.
-pub(super) const SCENES: &[Scene] = &[
-    ("http-proxy-link-flap", BOTH, Fails(LINK), |day| flap(day, Kind::Http)),
-    ("socks-proxy-udp-link-flap", BOTH, Fails(LINK), |day| flap(day, Kind::SocksUdp)),
-    ("http-proxy-elsewhere", BOTH, Fails(OLD_NETWORK), |day| elsewhere(day, Kind::Http)),
-    ("socks-proxy-udp-elsewhere", BOTH, Fails(OLD_NETWORK), |day| elsewhere(day, Kind::SocksUdp)),
+/// The scenarios of this module.
+pub(super) const SCENARIOS: &[Scenario] = &[
+    ("http-proxy-link-flap", BOTH, Fails(LINK), |laptop| flap(laptop, Kind::Http)),
+    ("socks-proxy-udp-link-flap", BOTH, Fails(LINK), |laptop| flap(laptop, Kind::SocksUdp)),
+    ("http-proxy-change-of-network", BOTH, Fails(OLD_NETWORK), |laptop| {
+        change_network(laptop, Kind::Http)
+    }),
+    ("socks-proxy-udp-change-of-network", BOTH, Fails(OLD_NETWORK), |laptop| {
+        change_network(laptop, Kind::SocksUdp)
+    }),
 ];
 
 /// The proxy's address, next to the host outside.
@@ -37,14 +41,14 @@ enum Kind {
 }
 
 /// A laptop that is connected by way of a proxy, with all traffic in the tunnel.
-fn connect<'a>(day: &'a Day<'a>, kind: Kind) -> Result<(Connected<'a>, Daemon)> {
+fn connect<'a>(laptop: &'a Laptop<'a>, kind: Kind) -> Result<(ConnectedLaptop<'a>, Daemon)> {
     let setup = match kind {
         Kind::Http => Setup { listen: "tcp/1194", ..Setup::default() },
         Kind::SocksUdp => Setup::default(),
     };
     let mut proxy = None;
-    let connected = day.connect_after(setup, |internet| {
-        proxy = Some(start(day, internet, kind)?);
+    let connected = laptop.connect_after(setup, |internet| {
+        proxy = Some(start(laptop, internet, kind)?);
         Ok(())
     })?;
     let proxy = proxy.ok_or("no proxy was started")?;
@@ -52,38 +56,38 @@ fn connect<'a>(day: &'a Day<'a>, kind: Kind) -> Result<(Connected<'a>, Daemon)> 
 }
 
 /// Starts the proxy, lets only it reach the server, and names it in the profile.
-fn start(day: &Day<'_>, internet: &Internet, kind: Kind) -> Result<Daemon> {
+fn start(laptop: &Laptop<'_>, internet: &Internet, kind: Kind) -> Result<Daemon> {
     let outside = internet.outside();
     ip(Some(outside), [format!("address add {PROXY}/24 dev eth0")].into_iter())?;
     internet.vps.run("nft", &[GATE])?;
     let (proxy, port, line) = match kind {
         Kind::Http => {
-            let login = day.folder.join("login");
+            let login = laptop.folder.join("login");
             fs::write(&login, LOGIN)?;
             let line = format!("http-proxy {PROXY} {HTTP_PORT} {} basic", login.display());
-            (tinyproxy(&day.folder, outside)?, HTTP_PORT, line)
+            (tinyproxy(&laptop.folder, outside)?, HTTP_PORT, line)
         }
         Kind::SocksUdp => {
             let line = format!("socks-proxy {PROXY} {SOCKS_PORT}");
             let from = ([IpAddr::V4(PROXY), Ipv4Addr::LOCALHOST.into()], vec!["eth0".to_owned()]);
-            (dante(&day.folder, outside, &from)?, SOCKS_PORT, line)
+            (dante(&laptop.folder, outside, &from)?, SOCKS_PORT, line)
         }
     };
     wait_for_port(&internet.laptop, SocketAddr::new(PROXY.into(), port))?;
-    let profile = fs::read_to_string(day.profile())?;
-    fs::write(day.profile(), format!("{profile}\n{line}\n"))?;
+    let profile = fs::read_to_string(laptop.profile())?;
+    fs::write(laptop.profile(), format!("{profile}\n{line}\n"))?;
     Ok(proxy)
 }
 
 /// The interface is down for three seconds.
-fn flap(day: &Day<'_>, kind: Kind) -> Result<String> {
-    let (day, _proxy) = connect(day, kind)?;
-    day.flap(Access::Home)
+fn flap(laptop: &Laptop<'_>, kind: Kind) -> Result<String> {
+    let (laptop, _proxy) = connect(laptop, kind)?;
+    laptop.flap(Access::Home)
 }
 
 /// From home to the café: the connection to the proxy does not survive the change of address, and neither does what
 /// the proxy relays for it.
-fn elsewhere(day: &Day<'_>, kind: Kind) -> Result<String> {
-    let (day, _proxy) = connect(day, kind)?;
-    day.change(Access::Home, Access::Cafe)
+fn change_network(laptop: &Laptop<'_>, kind: Kind) -> Result<String> {
+    let (laptop, _proxy) = connect(laptop, kind)?;
+    laptop.change(Access::Home, Access::Cafe)
 }

@@ -4,28 +4,28 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Node, PASSWORD, Plan, invitation, until};
 use crate::failure::{Context, Result, ensure};
 use crate::postgres::{Certificate, Options, PORT};
 
-pub(super) const SCENES: &[(&str, Scene)] =
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("tls", tls), ("join", join), ("secrets", secrets), ("up-twice", up_twice)];
 
 /// Certificates are checked against an authority and a name, at every verb.
-fn tls(stage: &Stage<'_>) -> Result<String> {
+fn tls(scenario: &Scenario<'_>) -> Result<String> {
     let folder = |name: &str| -> Result<std::path::PathBuf> {
-        let path = stage.folder().join(name);
+        let path = scenario.folder().join(name);
         fs::create_dir(&path)?;
         Ok(path)
     };
-    let pki = &stage.bench.pki;
+    let pki = &scenario.env.pki;
     let right = Certificate::new(&folder("right")?, pki, &["IP:192.0.2.1"])?;
     let other =
         Certificate::new(&folder("other")?, pki, &["IP:192.0.2.99", "DNS:elsewhere.example"])?;
     let stranger = Certificate::alone(&folder("stranger")?, &["IP:192.0.2.1"])?;
     let options = Options { certificate: Some(&right), only_tls: true, ..Options::default() };
-    let mut bed = Bed::bare(stage, 2, &options)?;
+    let mut bed = Bed::bare(scenario, 2, &options)?;
     let parameters = format!("sslmode=verify-full&sslrootcert={}", right.authority.display());
     let plan = Plan { parameters: &parameters, ..Plan::default() };
     let url = bed.url(&plan);
@@ -66,8 +66,8 @@ fn tls(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A token lets one machine in, once.
-fn join(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 3, &Options::default())?;
+fn join(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 3, &Options::default())?;
     let whole = bed.url(&Plan::default());
     let said = bed.node(1)?.refused(&["up"])?;
     ensure(said.contains("adit postgres"), || format!("no remedy in: {said}"))?;
@@ -115,8 +115,8 @@ fn join(stage: &Stage<'_>) -> Result<String> {
     Ok("once each".into())
 }
 
-fn secrets(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 2, &Options::default())?;
+fn secrets(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
     // Now that the administrator's own password has been set by a statement.
     let settings =
         [("log_statement", "all"), ("log_min_duration_statement", "0"), ("log_connections", "on")];
@@ -194,7 +194,7 @@ fn check_files(folder: &Path, hidden: &[String]) -> Result<usize> {
 /// A URL with a password on the command line is not to be seen while the command runs. The database is stopped, so that it
 /// runs for a while.
 fn masked(bed: &Bed) -> Result<()> {
-    bed.cluster.freeze()?;
+    bed.cluster.pause()?;
     let url = format!("postgres://{ADMIN}:{PASSWORD}@{DATABASE}:{PORT}/other?sslmode=disable");
     let command = bed.node(0)?.command(&["init", &url, "--network", "10.8.0.0/24", "-n", "other"]);
     let daemon = crate::process::Daemon::spawn("init", command)?;
@@ -205,13 +205,13 @@ fn masked(bed: &Bed) -> Result<()> {
         Ok(shown.contains("postgres") && !shown.starts_with("ip\0") && !shown.contains(PASSWORD))
     });
     let still = fs::read(&path).is_ok_and(|bytes| !bytes.is_empty());
-    bed.cluster.thaw()?;
+    bed.cluster.resume()?;
     outcome?;
     ensure(still, || daemon.failure("ended before it was looked at").0)
 }
 
-fn up_twice(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 3, &Options::default())?;
+fn up_twice(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 3, &Options::default())?;
     let mut spare = bed.nodes.pop().context("three machines were asked for")?;
     bed.found(&Plan::default())?;
     bed.up()?;
@@ -219,7 +219,7 @@ fn up_twice(stage: &Stage<'_>) -> Result<String> {
     ensure(said.contains("already") || said.contains("runs"), || format!("up twice: {said}"))?;
     bed.reach(0, 1)?;
     // A copy of the node's files on another machine: the streams have one writer each.
-    spare.dir = stage.folder().join("copy");
+    spare.dir = scenario.folder().join("copy");
     let (from, to) = (bed.node(1)?.dir.display().to_string(), spare.dir.display().to_string());
     crate::process::run("cp", &["-a", &from, &to])?;
     spare.spawn()?;

@@ -10,14 +10,14 @@ use ipnet::IpNet;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::super::Stage;
+use super::super::Scenario;
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::net::{Host, Namespace, Offload, ip, plug_in, settle, star};
+use crate::net::{Host, Namespace, Offload, configure_veth, ip, star, wait_for_carriers};
 use crate::peer::Program;
 use crate::postgres::{Cluster, Options, ROOT};
-use crate::process::{Daemon, output, run, show};
+use crate::process::{Daemon, command_line, output, run};
 use crate::traffic::ping;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 pub(super) use crate::wait::until;
 
 /// How long anything here may take: what a person would wait, and many tests run at once.
@@ -74,8 +74,8 @@ pub(super) struct Bed {
 
 impl Bed {
     /// Machines and a database; no network yet.
-    pub(super) fn bare(stage: &Stage<'_>, nodes: u8, options: &Options<'_>) -> Result<Bed> {
-        let Program::Adit(program) = stage.server else {
+    pub(super) fn bare(scenario: &Scenario<'_>, nodes: u8, options: &Options<'_>) -> Result<Bed> {
+        let Program::Adit(program) = scenario.server else {
             return Err(Failure::from("only adit does that"));
         };
         let host = |label: String, number: u8| -> Result<Host> {
@@ -95,10 +95,10 @@ impl Bed {
             // A server in a root of its own sees what is mounted here later.
             run("mount", &["--make-rshared", "/"])?;
         }
-        let cluster = Cluster::start(&stage.folder().join("pg"), &options)?;
+        let cluster = Cluster::start(&scenario.folder().join("pg"), &options)?;
         cluster.create(ADMIN, PASSWORD, "CREATEROLE")?;
         let node = |(space, number)| -> Result<Node> {
-            let dir = stage.folder().join(format!("node{number}"));
+            let dir = scenario.folder().join(format!("node{number}"));
             fs::create_dir(&dir)?;
             let name = format!("n{number}");
             Ok(Node { name, space, dir, daemon: None, program: program.clone() })
@@ -108,9 +108,9 @@ impl Bed {
     }
 
     /// A network of so many nodes which all run.
-    pub(super) fn new(stage: &Stage<'_>, nodes: u8, plan: &Plan<'_>) -> Result<Bed> {
+    pub(super) fn new(scenario: &Scenario<'_>, nodes: u8, plan: &Plan<'_>) -> Result<Bed> {
         let options = Options { settings: plan.settings, ..Options::default() };
-        let mut bed = Bed::bare(stage, nodes, &options)?;
+        let mut bed = Bed::bare(scenario, nodes, &options)?;
         bed.found(plan)?;
         bed.up()?;
         Ok(bed)
@@ -171,18 +171,18 @@ impl Bed {
 
     /// Joins another machine to the switch, one that the nodes reach.
     pub(super) fn attach(&self, machine: &Namespace, address: &str) -> Result<()> {
-        let cable = format!(
-            "link add more up master bridge type veth peer name cable netns {}",
+        let veth = format!(
+            "link add more up master bridge type veth peer name veth0 netns {}",
             machine.name()
         );
-        ip(Some(&self.switch), [cable].into_iter())?;
-        plug_in(machine, &[address.parse().context(address)?], Offload::All)?;
-        settle(&[machine, &self.switch])
+        ip(Some(&self.switch), [veth].into_iter())?;
+        configure_veth(machine, &[address.parse().context(address)?], Offload::All)?;
+        wait_for_carriers(&[machine, &self.switch])
     }
 
     /// Waits until an answer to a ping from one node comes from the other.
     pub(super) fn reach(&self, from: usize, to: usize) -> Result<()> {
-        let begun = Moment::now();
+        let begun = ScaledInstant::now();
         let address = self.node(to)?.v4()?;
         while ping(&self.node(from)?.space, address, 56, 1)? == 0 {
             ensure(begun.elapsed() < LIMIT, || self.told(&format!("no ping to {address}")))?;
@@ -338,7 +338,7 @@ impl Node {
     pub(super) fn status(&self) -> Result<Value> {
         let mut command = self.space.command(&self.program.to_string_lossy());
         command.args(["status", "--json", "--dir"]).arg(&self.dir);
-        let shown = show(&command);
+        let shown = command_line(&command);
         let text = output(command)?;
         let all: Value = serde_json::from_str(&text).context(&shown)?;
         let one = all.get(0).unwrap_or(&all);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{Bed, LIMIT, Plan, until};
 use crate::failure::{Result, ensure};
-use crate::postgres::Ending;
+use crate::postgres::StopMode;
 use crate::traffic::{Delivery, Stream};
 
-pub(super) const SCENES: &[(&str, Scene)] = &[
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("kill-node", kill_node),
     ("kill-database-strict", kill_database_strict),
     ("kill-database-relaxed", kill_database_relaxed),
@@ -68,8 +68,8 @@ pub(super) fn lost(both: [Delivery; 2]) -> String {
     format!("{up} of {sent} and {down} of {back} datagrams lost, none came twice")
 }
 
-fn kill_node(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn kill_node(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     for at in [1, 0] {
@@ -88,13 +88,13 @@ fn kill_node(stage: &Stage<'_>) -> Result<String> {
     Ok(lost(both))
 }
 
-fn kill_database(stage: &Stage<'_>, durability: &str) -> Result<String> {
+fn kill_database(scenario: &Scenario<'_>, durability: &str) -> Result<String> {
     let init = ["--durability", durability, "--audit", "full"];
-    let mut bed = Bed::new(stage, 2, &Plan { init: &init, ..Plan::default() })?;
+    let mut bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
-    for how in [Ending::Killed, Ending::Immediate] {
-        bed.cluster.end_service(how)?;
+    for how in [StopMode::Killed, StopMode::Immediate] {
+        bed.cluster.stop_service(how)?;
         // Long enough that what waits in the queues is too old afterwards.
         std::thread::sleep(Duration::from_millis(700));
         bed.cluster.resume_service()?;
@@ -114,20 +114,20 @@ fn kill_database(stage: &Stage<'_>, durability: &str) -> Result<String> {
     Ok(format!("{}, {logged} of {} in the tables", lost(both), up.received))
 }
 
-fn kill_database_strict(stage: &Stage<'_>) -> Result<String> {
-    kill_database(stage, "strict")
+fn kill_database_strict(scenario: &Scenario<'_>) -> Result<String> {
+    kill_database(scenario, "strict")
 }
 
-fn kill_database_relaxed(stage: &Stage<'_>) -> Result<String> {
-    kill_database(stage, "relaxed")
+fn kill_database_relaxed(scenario: &Scenario<'_>) -> Result<String> {
+    kill_database(scenario, "relaxed")
 }
 
-fn kill_database_volatile(stage: &Stage<'_>) -> Result<String> {
-    kill_database(stage, "volatile")
+fn kill_database_volatile(scenario: &Scenario<'_>) -> Result<String> {
+    kill_database(scenario, "volatile")
 }
 
-fn kill_backend(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 2, &Plan::default())?;
+fn kill_backend(scenario: &Scenario<'_>) -> Result<String> {
+    let bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let mut ended = 0;

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
-use crate::process::feed;
+use crate::process::run_with_input;
 use crate::traffic::roomy;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 const SILENCE: Duration = Duration::from_secs(1);
 /// For datagrams that are missing.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 const BEGIN: Duration = Duration::from_secs(20);
 /// Fewer than a device's queue holds (500).
 const WINDOW: u32 = 200;
@@ -39,16 +39,16 @@ pub(super) fn datagrams(
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
         let _ = ready.send(());
         let (mut buffer, mut arrived) = (vec![0; 65536], Vec::new());
-        let mut last = Moment::now();
+        let mut last = ScaledInstant::now();
         // After the last one a moment more, for one that comes twice.
-        let patience = |arrived: &Vec<_>| {
-            if arrived.len() < count as usize { PATIENCE } else { SILENCE }
+        let timeout = |arrived: &Vec<_>| {
+            if arrived.len() < count as usize { TIMEOUT } else { SILENCE }
         };
-        while last.elapsed() < patience(&arrived) {
+        while last.elapsed() < timeout(&arrived) {
             if let Ok((length, _)) = socket.recv_from(&mut buffer) {
                 arrived.push(buffer.get(..length).unwrap_or_default().to_vec());
                 counted.fetch_add(1, Relaxed);
-                last = Moment::now();
+                last = ScaledInstant::now();
             }
         }
         Ok(arrived)
@@ -58,9 +58,9 @@ pub(super) fn datagrams(
         let local: IpAddr = if target.is_ipv6() { [0; 16].into() } else { [0; 4].into() };
         let socket = UdpSocket::bind((local, 0))?;
         for number in 0..count {
-            let waiting = Moment::now();
+            let waiting = ScaledInstant::now();
             while number.saturating_sub(progress.load(Relaxed)) > WINDOW
-                && waiting.elapsed() < PATIENCE
+                && waiting.elapsed() < TIMEOUT
             {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -111,7 +111,7 @@ pub(super) fn stream(
         stream.set_write_timeout(Some(BEGIN))?;
         stream.write_all(&blob(bytes)).context("writing to the tunnel")
     });
-    // A sender that fails never connects; the listener ends with the private world then.
+    // A sender that fails never connects; the listener ends with the sandbox then.
     join(sender?)?;
     join(receiver)
 }
@@ -154,7 +154,7 @@ pub(super) fn reassemble(packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
 
 /// SHA-256 in hexadecimal, by coreutils.
 pub(super) fn sha256(bytes: &[u8]) -> Result<String> {
-    let said = feed(std::process::Command::new("sha256sum"), bytes)?;
+    let said = run_with_input(std::process::Command::new("sha256sum"), bytes)?;
     Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
 }
 

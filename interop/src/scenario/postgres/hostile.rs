@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{ADMIN, Bed, LIMIT, Plan, until};
 use super::faults::{Both, flows, lost};
 use super::flow;
 use crate::failure::{Failure, Result, ensure};
 use crate::process::Daemon;
 
-pub(super) const SCENES: &[(&str, Scene)] = &[
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("altered-rows", altered_rows),
     ("inserted-rows", inserted_rows),
     ("forged-epochs", forged_epochs),
@@ -50,8 +50,8 @@ END $$";
 
 const EACH: u32 = 40;
 
-fn altered_rows(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 2, &Plan::default())?;
+fn altered_rows(scenario: &Scenario<'_>) -> Result<String> {
+    let bed = Bed::new(scenario, 2, &Plan::default())?;
     bed.sql(ALTER)?;
     let (one, two) = (bed.node(0)?, bed.node(1)?);
     let address = two.v4()?;
@@ -90,8 +90,8 @@ fn altered_rows(stage: &Stage<'_>) -> Result<String> {
 
 /// Two sessions of another role share the advisory locks that could be taken by number. Nodes that are started again, one
 /// after a kill, still send, and one copy of a node's files still waits for the other.
-fn locks(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn locks(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     bed.sql(&format!("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE {ADMIN} TO stranger"))?;
     let hold = "SELECT count(pg_advisory_lock_shared(1633970548, n)) FROM generate_series(1, 2000) n; SELECT pg_sleep(300)";
     let mut strangers = Vec::new();
@@ -146,8 +146,8 @@ const WAKE: &str = "SELECT pg_notify('adit_2', 'STREAM.1'), pg_notify('adit_2', 
 const COLUMNS: &str =
     "stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload";
 
-fn inserted_rows(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let attacks = [
@@ -186,8 +186,8 @@ fn inserted_rows(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("{dropped} rows dropped, {}", lost(both)))
 }
 
-fn forged_epochs(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn forged_epochs(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     bed.sql("CREATE TABLE public.honest AS SELECT no FROM adit.epoch")?;
@@ -229,8 +229,8 @@ fn forged_epochs(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("beside {before} honest ones; {}", lost(both)))
 }
 
-fn swapped_keys(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     bed.sql("CREATE TABLE public.kept AS SELECT * FROM adit.node")?;
     let restart = |bed: &mut Bed| -> Result<()> {
         let node = bed.node_mut(1)?;
@@ -273,8 +273,8 @@ fn swapped_keys(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// The database says that everything is to be written in the clear.
-fn forged_policy(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
+fn forged_policy(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
     let forge =
         "UPDATE adit.settings SET audit = 'full', durability = 'volatile'; NOTIFY adit_nodes";
     bed.sql(forge)?;

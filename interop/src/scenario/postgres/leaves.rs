@@ -1,20 +1,21 @@
 //! Leaves come and go under traffic: nothing is lost at their edges, and the disk they take is bounded.
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{Bed, LIMIT, Plan, until};
 use super::faults::{Both, flows};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::traffic::tcp;
 
-pub(super) const SCENES: &[(&str, Scene)] = &[("rotation", rotation), ("retention", retention)];
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
+    &[("rotation", rotation), ("retention", retention)];
 
 /// A leaf of a network with little retention.
 const LEAF: i64 = 8 << 20;
 
-fn rotation(stage: &Stage<'_>) -> Result<String> {
+fn rotation(scenario: &Scenario<'_>) -> Result<String> {
     // Leaves of 16 MiB; on a busy machine what runs beside takes several times the transfer itself.
     let init = ["--durability", "relaxed", "--retention", "256MiB"];
-    let bed = Bed::new(stage, 2, &Plan { init: &init, ..Plan::default() })?;
+    let bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let (one, two) = (bed.node(0)?, bed.node(1)?);
@@ -50,9 +51,9 @@ fn expired_is_no_finding(bed: &Bed) -> Result<()> {
     right("their records are gone")
 }
 
-fn retention(stage: &Stage<'_>) -> Result<String> {
+fn retention(scenario: &Scenario<'_>) -> Result<String> {
     let init = ["--durability", "relaxed", "--retention", "64MiB"];
-    let bed = Bed::new(stage, 2, &Plan { init: &init, ..Plan::default() })?;
+    let bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let mut most = 0;

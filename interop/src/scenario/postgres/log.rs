@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Plan, until};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
@@ -11,7 +11,7 @@ use crate::postgres::PORT;
 use crate::process::output;
 use crate::traffic::ping;
 
-pub(super) const SCENES: &[(&str, Scene)] =
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("verify", verify), ("export", export), ("standby", standby)];
 
 /// Within this time a sender has signed what it sent, also on a busy machine.
@@ -21,10 +21,10 @@ const AUDITOR: &str = "auditor";
 const PASSWORD: &str = "Very5ecret-of-the-auditor";
 
 /// A network with an auditor, through which pings of both families went; its nodes have ended. And the auditor's words.
-fn passed(stage: &Stage<'_>, audit: &str) -> Result<(Bed, [String; 4])> {
-    let key = stage.folder().join("auditor.key").display().to_string();
+fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(Bed, [String; 4])> {
+    let key = scenario.folder().join("auditor.key").display().to_string();
     let init = ["--audit", audit, "--auditor", &key];
-    let mut bed = Bed::new(stage, 2, &Plan { init: &init, ..Plan::default() })?;
+    let mut bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     for to in [bed.node(1)?.v4()?, bed.node(1)?.v6()?] {
         ensure(ping(&bed.node(0)?.space, to, 56, 5)? == 5, || bed.told("pings were lost"))?;
     }
@@ -50,8 +50,8 @@ fn verified(bed: &Bed, words: &[String]) -> Result<(String, bool)> {
     Ok((said, done.status.success()))
 }
 
-fn verify(stage: &Stage<'_>) -> Result<String> {
-    let (bed, auditor) = passed(stage, "headers")?;
+fn verify(scenario: &Scenario<'_>) -> Result<String> {
+    let (bed, auditor) = passed(scenario, "headers")?;
     // The nodes were at rest for a second before they ended.
     let (said, right) = verified(&bed, &auditor)?;
     ensure(right && said.contains("nothing found") && !said.contains("not signed"), || {
@@ -145,8 +145,8 @@ fn verify(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// What tcpdump reads of an export under these words.
-fn dumped(bed: &Bed, stage: &Stage<'_>, words: &[&str]) -> Result<String> {
-    let file = stage.folder().join("log.pcapng").display().to_string();
+fn dumped(bed: &Bed, scenario: &Scenario<'_>, words: &[&str]) -> Result<String> {
+    let file = scenario.folder().join("log.pcapng").display().to_string();
     let mut all = vec!["export", "--since", "1h", "--pcapng", &file];
     all.extend(words);
     bed.node(1)?.adit(&all)?;
@@ -155,32 +155,32 @@ fn dumped(bed: &Bed, stage: &Stage<'_>, words: &[&str]) -> Result<String> {
     output(command)
 }
 
-fn export(stage: &Stage<'_>) -> Result<String> {
-    let (bed, auditor) = passed(stage, "headers")?;
+fn export(scenario: &Scenario<'_>) -> Result<String> {
+    let (bed, auditor) = passed(scenario, "headers")?;
     let auditor: Vec<&str> = auditor.iter().map(String::as_str).collect();
     let count = |said: &str, what: &str| said.matches(what).count();
     // The node sees what came to it; the auditor both ways; without the key it is the headers.
-    let own = dumped(&bed, stage, &[])?;
+    let own = dumped(&bed, scenario, &[])?;
     let (requests, replies) = (count(&own, "ICMP echo request"), count(&own, "ICMP echo reply"));
     ensure(requests >= 5 && replies == 0, || format!("{requests} and {replies}: {own}"))?;
-    let both = dumped(&bed, stage, &auditor)?;
+    let both = dumped(&bed, scenario, &auditor)?;
     let (requests, replies) = (count(&both, "ICMP echo request"), count(&both, "ICMP echo reply"));
     ensure(requests >= 5 && replies >= 5, || format!("{requests} and {replies}: {both}"))?;
     ensure(count(&both, "ICMP6, echo re") >= 10, || both.clone())?;
     let url = auditor.get(..2).context("a URL")?;
-    let bare = dumped(&bed, stage, url)?;
+    let bare = dumped(&bed, scenario, url)?;
     ensure(count(&bare, "10.9.0.1 > 10.9.0.2") >= 5 && count(&bare, "length 84") >= 10, || {
         bare.clone()
     })?;
     let one_way = [url, &["--from", "n2"]].concat();
-    let one_way = dumped(&bed, stage, &one_way)?;
+    let one_way = dumped(&bed, scenario, &one_way)?;
     ensure(count(&one_way, "10.9.0.1 > 10.9.0.2") == 0, || one_way.clone())?;
     // Lines of the same.
     let all = [&["tail", "-n", "1000"], &auditor[..]].concat();
     let lines = bed.node(1)?.adit(&all)?;
     ensure(count(&lines, "10.9.0.1 > 10.9.0.2 ICMP 84 bytes") >= 5, || lines.clone())?;
     // Nothing of before: a section without an interface, which Wireshark opens and tcpdump refuses.
-    let file = stage.folder().join("before.pcapng");
+    let file = scenario.folder().join("before.pcapng");
     let name = file.display().to_string();
     let before = ["export", "--since", "1h", "--until", "59m", "--pcapng", &name];
     bed.node(1)?.adit(&[&before, &auditor[..]].concat())?;
@@ -190,11 +190,11 @@ fn export(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// An auditor reads a standby, which takes no writes, while the database goes on; and what it has not is said.
-fn standby(stage: &Stage<'_>) -> Result<String> {
-    let (bed, auditor) = passed(stage, "headers")?;
+fn standby(scenario: &Scenario<'_>) -> Result<String> {
+    let (bed, auditor) = passed(scenario, "headers")?;
     let second = Namespace::new("second")?;
     bed.attach(&second, "192.0.2.2/24")?;
-    let follower = bed.cluster.follower(&stage.folder().join("pg2"), &second)?;
+    let follower = bed.cluster.standby(&scenario.folder().join("pg2"), &second)?;
     let rows = bed.number("SELECT count(*) FROM adit.packet")?;
     until("the standby has the rows", LIMIT, || {
         Ok(follower.number(ADMIN, "SELECT count(*) FROM adit.packet").is_ok_and(|n| n == rows))
@@ -213,7 +213,7 @@ fn standby(stage: &Stage<'_>) -> Result<String> {
         let (said, right) = verified(&bed, &words)?;
         ensure(right && said.contains(&format!("{rows} rows")), || format!("{url}: {said}"))?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let read = dumped(&bed, stage, &words)?;
+        let read = dumped(&bed, scenario, &words)?;
         ensure(read.contains("ICMP echo request"), || format!("{url}: {read}"))?;
         let lines = bed.node(1)?.adit(&[&["tail", "-n", "100"], &words[..]].concat())?;
         ensure(lines.contains("ICMP 84 bytes"), || format!("{url}: {lines}"))?;

@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Node, Plan, until};
 use super::faults::{Both, flows, lost};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
 use crate::postgres::proxy::Proxy;
-use crate::postgres::{Cluster, Ending, Options, PORT};
+use crate::postgres::{Cluster, Options, PORT, StopMode};
 use crate::traffic::echo_all;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
-pub(super) const SCENES: &[(&str, Scene)] = &[
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("stopped", stopped),
     ("frozen", frozen),
     ("disk-full", disk_full),
     ("lost-notifications", lost_notifications),
     ("slow-database", slow_database),
-    ("cut-on-the-way", cut_on_the_way),
+    ("connection-cut", connection_cut),
     ("failover", failover),
 ];
 
-pub(super) const LONG: &[(&str, Scene)] = &[("ten-minutes-away", ten_minutes_away)];
+pub(super) const LONG: &[(&str, ScenarioFn)] = &[("ten-minutes-away", ten_minutes_away)];
 
 /// Longest queue of a node, bytes.
 const QUEUE: u64 = 64 << 20;
@@ -38,11 +38,11 @@ fn number(node: &Node, pointer: &str) -> Result<u64> {
     Ok(node.status()?.pointer(pointer).and_then(Value::as_u64).unwrap_or(0))
 }
 
-fn stopped(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn stopped(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
-    bed.cluster.end_service(Ending::Fast)?;
+    bed.cluster.stop_service(StopMode::Fast)?;
     // Longer than packets keep.
     std::thread::sleep(Duration::from_secs(4));
     for node in &bed.nodes {
@@ -58,25 +58,25 @@ fn stopped(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A database that is stuck, not gone: connections stay. What it takes after that is too old to be delivered.
-fn frozen(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 2, &Plan::default())?;
+fn frozen(scenario: &Scenario<'_>) -> Result<String> {
+    let bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
-    bed.cluster.freeze()?;
+    bed.cluster.pause()?;
     std::thread::sleep(Duration::from_secs(5));
-    bed.cluster.thaw()?;
+    bed.cluster.resume()?;
     flows(&bed)?;
     let both = both.finish(&bed, u32::MAX)?;
     Ok(lost(both))
 }
 
 /// Ten minutes without a database under traffic: memory stays, and traffic is back within seconds.
-fn ten_minutes_away(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn ten_minutes_away(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     std::thread::sleep(Duration::from_secs(2));
-    bed.cluster.end_service(Ending::Fast)?;
+    bed.cluster.stop_service(StopMode::Fast)?;
     std::thread::sleep(Duration::from_secs(20));
     let memory = |bed: &mut Bed| -> Result<Vec<u64>> {
         bed.nodes.iter_mut().map(|node| node.running()?.rss_kib()).collect()
@@ -92,7 +92,7 @@ fn ten_minutes_away(stage: &Stage<'_>) -> Result<String> {
     let cpu: Vec<f64> =
         bed.nodes.iter_mut().map(|node| node.running()?.cpu_seconds()).collect::<Result<_>>()?;
     bed.cluster.resume_service()?;
-    let begun = Moment::now();
+    let begun = ScaledInstant::now();
     flows(&bed)?;
     let took = begun.elapsed();
     ensure(took < Duration::from_secs(8), || format!("traffic took {took:?} to come back"))?;
@@ -104,9 +104,9 @@ fn ten_minutes_away(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// Leaves on a small disk that someone fills up.
-fn disk_full(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 2, &Options::default())?;
-    let space = bed.cluster.small_space("small", 64)?;
+fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let space = bed.cluster.limited_tablespace("small", 64)?;
     bed.sql(&format!("GRANT CREATE ON TABLESPACE small TO {ADMIN} WITH GRANT OPTION"))?;
     bed.found(&Plan { init: &["--tablespace", "small"], ..Plan::default() })?;
     bed.up()?;
@@ -142,8 +142,8 @@ fn disk_full(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A machine on the way, which nodes take for the database.
-fn on_the_way(stage: &Stage<'_>, settings: &[(&str, &str)]) -> Result<(Bed, Proxy)> {
-    let mut bed = Bed::bare(stage, 2, &Options { settings, ..Options::default() })?;
+fn on_the_way(scenario: &Scenario<'_>, settings: &[(&str, &str)]) -> Result<(Bed, Proxy)> {
+    let mut bed = Bed::bare(scenario, 2, &Options { settings, ..Options::default() })?;
     let at = SocketAddr::new(DATABASE, WAY);
     let proxy = Proxy::start(&bed.database, at, SocketAddr::new(DATABASE, PORT))?;
     let hosts = format!("{DATABASE}:{WAY}");
@@ -153,16 +153,16 @@ fn on_the_way(stage: &Stage<'_>, settings: &[(&str, &str)]) -> Result<(Bed, Prox
 }
 
 /// Without notifications packets are later, and all come but for those that a busy machine makes too old.
-fn lost_notifications(stage: &Stage<'_>) -> Result<String> {
-    let (bed, proxy) = on_the_way(stage, &[])?;
-    proxy.way.mute.store(true, Relaxed);
+fn lost_notifications(scenario: &Scenario<'_>) -> Result<String> {
+    let (bed, proxy) = on_the_way(scenario, &[])?;
+    proxy.link.mute.store(true, Relaxed);
     let both = Both::start(&bed)?;
     flows(&bed)?;
     std::thread::sleep(Duration::from_secs(1));
     // A page of a second's datagrams is more than a socket's buffer holds, so it is the nodes that say what came.
     let both = both.finish(&bed, u32::MAX)?;
     let late = bed.all_accounted(0, 1)? + bed.all_accounted(1, 0)?;
-    let muted = proxy.way.muted.load(Relaxed);
+    let muted = proxy.link.muted.load(Relaxed);
     ensure(muted > 0, || "no notification was left out".to_owned())?;
     let (one, two) = (bed.node(0)?, bed.node(1)?);
     let median = || {
@@ -170,7 +170,7 @@ fn lost_notifications(stage: &Stage<'_>) -> Result<String> {
         echoes.median().context("no answer at all")
     };
     let slow = median()?;
-    proxy.way.mute.store(false, Relaxed);
+    proxy.link.mute.store(false, Relaxed);
     let fast = median()?;
     Ok(format!(
         "{muted} left out, {late} rows late, {}; pings {slow:.0} ms without, {fast:.1} ms with them",
@@ -179,9 +179,9 @@ fn lost_notifications(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// Every answer of the database takes its time; batches grow instead of a queue.
-fn slow_database(stage: &Stage<'_>) -> Result<String> {
-    let (bed, proxy) = on_the_way(stage, &[])?;
-    proxy.way.delay_ms.store(40, Relaxed);
+fn slow_database(scenario: &Scenario<'_>) -> Result<String> {
+    let (bed, proxy) = on_the_way(scenario, &[])?;
+    proxy.link.delay_ms.store(40, Relaxed);
     let both = Both::start(&bed)?;
     flows(&bed)?;
     std::thread::sleep(Duration::from_secs(2));
@@ -197,26 +197,26 @@ fn slow_database(stage: &Stage<'_>) -> Result<String> {
     Ok(lost(both))
 }
 
-fn cut_on_the_way(stage: &Stage<'_>) -> Result<String> {
-    let (bed, proxy) = on_the_way(stage, &[])?;
+fn connection_cut(scenario: &Scenario<'_>) -> Result<String> {
+    let (bed, proxy) = on_the_way(scenario, &[])?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     for _ in 0..4 {
-        proxy.way.closed.store(true, Relaxed);
-        proxy.way.cut();
+        proxy.link.closed.store(true, Relaxed);
+        proxy.link.cut();
         std::thread::sleep(Duration::from_millis(300));
-        proxy.way.closed.store(false, Relaxed);
+        proxy.link.closed.store(false, Relaxed);
         flows(&bed)?;
     }
     Ok(lost(both.finish(&bed, u32::MAX)?))
 }
 
 /// The database dies and its follower takes over: the nodes know both.
-fn failover(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 2, &Options::default())?;
+fn failover(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
     let second = Namespace::new("second")?;
     bed.attach(&second, "192.0.2.2/24")?;
-    let follower = bed.cluster.follower(&stage.folder().join("pg2"), &second)?;
+    let follower = bed.cluster.standby(&scenario.folder().join("pg2"), &second)?;
     let hosts = format!("{DATABASE}:{PORT},192.0.2.2:{PORT}");
     bed.found(&Plan { hosts: Some(&hosts), ..Plan::default() })?;
     bed.up()?;
@@ -229,7 +229,7 @@ fn failover(stage: &Stage<'_>) -> Result<String> {
         Ok(there == "t")
     };
     until("the follower has caught up", LIMIT, || caught_up(&follower, &bed))?;
-    bed.cluster.end_service(Ending::Killed)?;
+    bed.cluster.stop_service(StopMode::Killed)?;
     std::thread::sleep(Duration::from_millis(500));
     follower.promote()?;
     flows(&bed)?;

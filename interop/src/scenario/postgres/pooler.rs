@@ -4,14 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{ADMIN, Bed, DATABASE, LIMIT, PASSWORD, Plan};
 use crate::failure::{Result, ensure};
 use crate::postgres::{Options, PORT};
 use crate::process::{Daemon, run};
 use crate::skip::skip;
 
-pub(super) const SCENES: &[(&str, Scene)] =
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("pgbouncer-session", session), ("pgbouncer-transaction", transaction)];
 
 /// Where it listens.
@@ -33,7 +33,7 @@ fn program() -> Option<(PathBuf, Option<PathBuf>)> {
 }
 
 /// Starts it beside the database. It asks for no password: who may log in is not its matter here, and nodes join by and by.
-fn start(stage: &Stage<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon>> {
+fn start(scenario: &Scenario<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon>> {
     let Some((program, libraries)) = program() else {
         skip(
             &format!("postgres/pgbouncer-{mode}"),
@@ -41,7 +41,7 @@ fn start(stage: &Stage<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon>> {
         );
         return Ok(None);
     };
-    let folder = stage.folder().join("pool");
+    let folder = scenario.folder().join("pool");
     fs::create_dir(&folder)?;
     let file = folder.join("pgbouncer.ini");
     let settings = format!(
@@ -65,9 +65,9 @@ fn start(stage: &Stage<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon>> {
     Ok(Some(daemon))
 }
 
-fn session(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 2, &Options::default())?;
-    let Some(pool) = start(stage, &bed, "session")? else { return Ok("SKIPPED".into()) };
+fn session(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let Some(pool) = start(scenario, &bed, "session")? else { return Ok("SKIPPED".into()) };
     let hosts = format!("{DATABASE}:{POOL}");
     bed.found(&Plan { hosts: Some(&hosts), ..Plan::default() })?;
     bed.up()?;
@@ -86,9 +86,9 @@ fn session(stage: &Stage<'_>) -> Result<String> {
     Ok("a network through it, also after a restart of a node".into())
 }
 
-fn transaction(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 2, &Options::default())?;
-    let Some(pool) = start(stage, &bed, "transaction")? else { return Ok("SKIPPED".into()) };
+fn transaction(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let Some(pool) = start(scenario, &bed, "transaction")? else { return Ok("SKIPPED".into()) };
     let url = format!("postgres://{ADMIN}:{PASSWORD}@{DATABASE}:{POOL}/{ADMIN}?sslmode=disable");
     let said = bed.node(0)?.refused(&["init", &url, "--network", "10.9.0.0/24", "--name", "n1"])?;
     ensure(said.contains("pool_mode = session"), || format!("init: {said}"))?;

@@ -4,12 +4,12 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{Bed, LIMIT, Plan, invitation, until};
 use super::faults::{Both, flows, lost};
 use crate::failure::{Context, Result, ensure};
 
-pub(super) const SCENES: &[(&str, Scene)] =
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("rekey", rekey), ("rekey-node-down", node_down), ("rekey-put-back", put_back)];
 
 /// Waits until these nodes have the key of that generation.
@@ -43,8 +43,8 @@ fn verified(bed: &Bed, at: usize) -> Result<String> {
 }
 
 /// Datagrams go on in both directions; no connection is lost, and the log is proven with both keys.
-fn rekey(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn rekey(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let connections = opened(&bed)?;
@@ -78,8 +78,8 @@ fn rekey(stage: &Stage<'_>) -> Result<String> {
 
 /// A node that was down takes the key when it starts; one that was killed before it had the key in its file takes it again;
 /// one that was removed does not come back.
-fn node_down(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 3, &Plan::default())?;
+fn node_down(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 3, &Plan::default())?;
     bed.reach(1, 2)?;
     bed.node_mut(2)?.stop()?;
     let open = invitation(&bed.node(0)?.adit(&["invite"])?)?;
@@ -120,8 +120,8 @@ fn node_down(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// The database shows the rows of before the rekey: nodes do not go back to the old key.
-fn put_back(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn put_back(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let save = |name: &str| {
         bed.sql(&format!(
             "CREATE TABLE public.network_{name} AS SELECT mac, generation FROM adit.network; \

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{ADMIN, Bed, LIMIT, Plan};
 use super::flow::{self, reassemble, sha256, unhex};
 use crate::failure::{Failure, Result, ensure};
@@ -13,7 +13,7 @@ use crate::net::{Namespace, ip};
 use crate::process::{Daemon, output};
 use crate::traffic::{ping, tcp};
 
-pub(super) const SCENES: &[(&str, Scene)] = &[
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("ping", pings),
     ("every-packet-is-a-row", every_packet_is_a_row),
     ("tcp-is-in-the-rows", tcp_is_in_the_rows),
@@ -33,8 +33,8 @@ fn answered(bed: &Bed, from: usize, to: IpAddr) -> Result<()> {
     ensure(answers >= 5, || bed.told(&format!("{answers} of 5 answers from {to}")))
 }
 
-fn pings(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 2, &Plan::default())?;
+fn pings(scenario: &Scenario<'_>) -> Result<String> {
+    let bed = Bed::new(scenario, 2, &Plan::default())?;
     for (from, to) in [(0, 1), (1, 0)] {
         answered(&bed, from, bed.node(to)?.v4()?)?;
         answered(&bed, from, bed.node(to)?.v6()?)?;
@@ -63,8 +63,8 @@ fn packets(bed: &Bed, proto: u8, port: u16) -> Result<Vec<Vec<u8>>> {
     Ok(said.lines().map(unhex).collect())
 }
 
-fn every_packet_is_a_row(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
+fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
+    let bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
     let mut told = Vec::new();
     for (address, header) in [(bed.node(1)?.v4()?, 20), (bed.node(1)?.v6()?, 40)] {
         let arrived = all_in_time(&bed, address, 2000)?;
@@ -126,8 +126,8 @@ fn all_in_time(bed: &Bed, address: IpAddr, count: u32) -> Result<Vec<Vec<u8>>> {
     Err("no attempt was made".into())
 }
 
-fn tcp_is_in_the_rows(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
+fn tcp_is_in_the_rows(scenario: &Scenario<'_>) -> Result<String> {
+    let bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
     let (from, to) = (bed.node(0)?, bed.node(1)?);
     let target = SocketAddr::new(to.v4()?, TCP);
     let size = 6_000_000;
@@ -143,7 +143,7 @@ fn tcp_is_in_the_rows(stage: &Stage<'_>) -> Result<String> {
             logged.len()
         )
     })?;
-    exported(&bed, stage, &ours)?;
+    exported(&bed, scenario, &ours)?;
     iperf(&bed)?;
     bed.all_accounted(0, 1)?;
     Ok(format!("{} rows of one flow, SHA-256 {}", rows.len(), ours.get(..12).unwrap_or_default()))
@@ -161,8 +161,8 @@ fn iperf(bed: &Bed) -> Result<()> {
 }
 
 /// `export` writes what others read: the same flow by tshark's elder, tcpdump.
-fn exported(bed: &Bed, stage: &Stage<'_>, hash: &str) -> Result<()> {
-    let file = stage.folder().join("flow.pcapng");
+fn exported(bed: &Bed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
+    let file = scenario.folder().join("flow.pcapng");
     let path = file.display().to_string();
     bed.node(1)?.adit(&["export", "--since", "1h", "--pcapng", &path])?;
     let mut command = Command::new("tcpdump");
@@ -184,8 +184,8 @@ fn exported(bed: &Bed, stage: &Stage<'_>, hash: &str) -> Result<()> {
 }
 
 /// Every policy, each with one of the durabilities: what the columns show and how the leaf is kept.
-fn policies(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::bare(stage, 2, &crate::postgres::Options::default())?;
+fn policies(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::bare(scenario, 2, &crate::postgres::Options::default())?;
     for (audit, durability, shown) in [
         ("full", "volatile", "len sport dport proto src dst"),
         ("headers", "strict", "len sport dport proto src dst"),
@@ -261,12 +261,12 @@ fn forget(bed: &Bed) -> Result<()> {
 }
 
 /// Hosts behind the nodes, which know nothing of the tunnel.
-fn subnets(stage: &Stage<'_>) -> Result<String> {
+fn subnets(scenario: &Scenario<'_>) -> Result<String> {
     let each: &[&[&str]] = &[
         &["--route", "10.77.1.0/24", "--route", "fd77:1::/64"],
         &["--route", "10.77.2.0/24", "--route", "fd77:2::/64"],
     ];
-    let bed = Bed::new(stage, 2, &Plan { each, ..Plan::default() })?;
+    let bed = Bed::new(scenario, 2, &Plan { each, ..Plan::default() })?;
     let hosts = [behind(&bed, 0, 1)?, behind(&bed, 1, 2)?];
     for (host, other) in hosts.iter().zip([2, 1]) {
         for target in [format!("10.77.{other}.2"), format!("fd77:{other}::2")] {
@@ -330,12 +330,13 @@ fn behind(bed: &Bed, node: usize, number: u8) -> Result<Namespace> {
     for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
         router.handle()?.set_sysctl(key, "1")?;
     }
-    crate::net::settle(&[router, &host])?;
+    crate::net::wait_for_carriers(&[router, &host])?;
     Ok(host)
 }
 
-fn ten_nodes(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 10, &Plan { init: &["--durability", "relaxed"], ..Plan::default() })?;
+fn ten_nodes(scenario: &Scenario<'_>) -> Result<String> {
+    let bed =
+        Bed::new(scenario, 10, &Plan { init: &["--durability", "relaxed"], ..Plan::default() })?;
     let addresses: Vec<_> = bed.nodes.iter().map(super::bed::Node::v4).collect::<Result<_>>()?;
     std::thread::scope(|scope| {
         let mesh: Vec<_> = bed
@@ -366,8 +367,9 @@ fn ten_nodes(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// Nodes that have nothing to say to a busy pair are not woken by it.
-fn idle_nodes(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 5, &Plan { init: &["--durability", "relaxed"], ..Plan::default() })?;
+fn idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
+    let bed =
+        Bed::new(scenario, 5, &Plan { init: &["--durability", "relaxed"], ..Plan::default() })?;
     let read = |node: &super::bed::Node, what: &str| -> Result<u64> {
         Ok(node.status()?.get(what).and_then(serde_json::Value::as_u64).unwrap_or(0))
     };

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{Bed, DATABASE, Plan};
 use crate::failure::{Context, Result, ensure};
 use crate::postgres::proxy::Proxy;
 use crate::postgres::{Options, PORT};
 use crate::traffic::ping;
 
-pub(super) const LONG: &[(&str, Scene)] = &[("forty-idle-nodes", forty_idle_nodes)];
+pub(super) const LONG: &[(&str, ScenarioFn)] = &[("forty-idle-nodes", forty_idle_nodes)];
 
 const NODES: u8 = 40;
 /// Each answer of the database is so late.
@@ -25,16 +25,17 @@ const COUNTED: Duration = Duration::from_secs(20);
 const MOST: f64 = 2.0;
 
 /// Forty nodes that have nothing to say, 20 ms from the database, ask it little, and one still reaches the other at once.
-fn forty_idle_nodes(stage: &Stage<'_>) -> Result<String> {
+fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     let settings = [("max_connections", "200")];
-    let mut bed = Bed::bare(stage, NODES, &Options { settings: &settings, ..Options::default() })?;
+    let mut bed =
+        Bed::bare(scenario, NODES, &Options { settings: &settings, ..Options::default() })?;
     let at = SocketAddr::new(DATABASE, WAY);
     let proxy = Proxy::start(&bed.database, at, SocketAddr::new(DATABASE, PORT))?;
     let hosts = format!("{DATABASE}:{WAY}");
     let init = ["--durability", "relaxed"];
     bed.found(&Plan { hosts: Some(&hosts), init: &init, ..Plan::default() })?;
     bed.up()?;
-    proxy.way.delay_ms.store(DELAY_MS, Relaxed);
+    proxy.link.delay_ms.store(DELAY_MS, Relaxed);
     // What starting has to say is said by then, and no stream is active any more.
     sleep(Duration::from_secs(15));
     let transactions = |bed: &Bed| {

@@ -3,13 +3,13 @@
 use std::fs;
 use std::process::Command;
 
-use super::super::{Scene, Stage};
+use super::super::{Scenario, ScenarioFn};
 use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Plan, invitation, until};
 use crate::failure::{Result, ensure};
 use crate::process::output;
 use crate::traffic::ping;
 
-pub(super) const SCENES: &[(&str, Scene)] =
+pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("settings", settings), ("auditor-later", auditor_later), ("removed", removed)];
 
 const AUDITOR: &str = "auditor";
@@ -31,8 +31,8 @@ fn pinged(bed: &Bed, size: usize) -> Result<()> {
 }
 
 /// Two nodes that are up follow what the first one signs, and nothing else.
-fn settings(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+fn settings(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let open = "SELECT count(*) FROM adit.packet WHERE len IS NOT NULL";
     ensure(bed.number(open)? > 0, || "no row shows a length".into())?;
     let words = ["set", "--audit", "none", "--packet-size", "1400", "--durability", "relaxed"];
@@ -97,8 +97,8 @@ fn settings(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// What tcpdump reads of all that the auditor can open.
-fn opened(bed: &Bed, stage: &Stage<'_>, auditor: &[&str]) -> Result<String> {
-    let file = stage.folder().join("log.pcapng").display().to_string();
+fn opened(bed: &Bed, scenario: &Scenario<'_>, auditor: &[&str]) -> Result<String> {
+    let file = scenario.folder().join("log.pcapng").display().to_string();
     let words = [&["export", "--since", "1h", "--pcapng", &file], auditor].concat();
     bed.node(1)?.adit(&words)?;
     let mut command = Command::new("tcpdump");
@@ -107,17 +107,17 @@ fn opened(bed: &Bed, stage: &Stage<'_>, auditor: &[&str]) -> Result<String> {
 }
 
 /// An auditor reads both directions from when it was added until it was removed.
-fn auditor_later(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
+fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
     pinged(&bed, 300)?;
-    let key = stage.folder().join("later.key").display().to_string();
+    let key = scenario.folder().join("later.key").display().to_string();
     bed.node(0)?.adit(&["auditor", "add", &key])?;
     settled(&mut bed, 2)?;
     pinged(&bed, 200)?;
     bed.node(0)?.adit(&["auditor", "remove"])?;
     settled(&mut bed, 3)?;
     pinged(&bed, 400)?;
-    let other = stage.folder().join("other.key").display().to_string();
+    let other = scenario.folder().join("other.key").display().to_string();
     bed.node(0)?.adit(&["auditor", "add", &other])?;
     settled(&mut bed, 4)?;
     pinged(&bed, 500)?;
@@ -128,7 +128,7 @@ fn auditor_later(stage: &Stage<'_>) -> Result<String> {
     // Bytes of the ICMP message: the data and 8 more.
     for (key, sees) in [(&key, 208), (&other, 508)] {
         let words = ["--url", &url, "--key", key];
-        let seen = opened(&bed, stage, &words)?;
+        let seen = opened(&bed, scenario, &words)?;
         for size in [208, 308, 408, 508] {
             let lines = |what: &str| {
                 let end = format!("length {size}");
@@ -148,8 +148,8 @@ fn auditor_later(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// The database cannot bring a removed node back; and its name and addresses are given again.
-fn removed(stage: &Stage<'_>) -> Result<String> {
-    let mut bed = Bed::new(stage, 3, &Plan::default())?;
+fn removed(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = Bed::new(scenario, 3, &Plan::default())?;
     bed.sql("CREATE TABLE public.before AS SELECT * FROM adit.node")?;
     bed.node(0)?.adit(&["remove", "n3", "--yes", "--keep-key"])?;
     bed.node_mut(2)?.stop()?;
@@ -203,7 +203,7 @@ fn removed(stage: &Stage<'_>) -> Result<String> {
         bed.sql("SELECT DISTINCT \"from\" FROM adit.log WHERE \"to\" = 'n1' ORDER BY 1")?;
     let names: Vec<&str> = logged.split_whitespace().collect();
     ensure(names == ["n2", "n3", "n3#3"], || logged.clone())?;
-    let file = stage.folder().join("one.pcapng").display().to_string();
+    let file = scenario.folder().join("one.pcapng").display().to_string();
     bed.node(0)?.adit(&["export", "--since", "1h", "--from", "n3#3", "--pcapng", &file])?;
     Ok(format!("{warnings} warnings"))
 }

@@ -32,8 +32,8 @@ pub use services::{Query, Transport, Visit};
 pub use state::HostState;
 
 use crate::failure::{Context, Result};
-use crate::net::{Namespace, ip, settle};
-use crate::process::{feed, output};
+use crate::net::{Namespace, ip, wait_for_carriers};
+use crate::process::{output, run_with_input};
 use services::{Log, Service};
 
 /// The VPN server's address. Its clients' traffic leaves with it.
@@ -165,7 +165,7 @@ impl Internet {
         for router in [&home, &cafe] {
             masquerade(router, "wan")?;
         }
-        settle(&[&internet, &vps, &outside])?;
+        wait_for_carriers(&[&internet, &vps, &outside])?;
         for (space, name) in [(&mut laptop, "laptop-etc"), (&mut vps, "vps-etc")] {
             let etc = own_etc(&folder.join(name))?;
             space.separate_files(&etc)?;
@@ -211,7 +211,7 @@ impl Internet {
             lines.push(format!("route replace default via fe80::1 dev {device}"));
         }
         ip(Some(&self.laptop), lines.into_iter())?;
-        settle(&[&self.laptop])?;
+        wait_for_carriers(&[&self.laptop])?;
         self.write_resolv_conf(&self.resolver(access).to_string())
     }
 
@@ -244,17 +244,17 @@ impl Internet {
             lines.push(format!("route replace default via fe80::1 dev {device}"));
         }
         ip(Some(&self.laptop), lines.into_iter())?;
-        settle(&[&self.laptop])
+        wait_for_carriers(&[&self.laptop])
     }
 
-    /// Takes the carrier from the laptop's interface, or gives it back: the router's end of the cable goes down.
+    /// Takes the carrier from the laptop's interface, or gives it back: the router's end of the veth pair goes down.
     ///
     /// # Errors
     /// `ip` refused.
     pub fn switch_carrier(&self, access: Access, on: bool) -> Result<()> {
         let state = if on { "up" } else { "down" };
         ip(Some(self.router(access)), [format!("link set lan {state}")].into_iter())?;
-        if on { settle(&[&self.laptop]) } else { Ok(()) }
+        if on { wait_for_carriers(&[&self.laptop]) } else { Ok(()) }
     }
 
     /// The resolver that an access network hands out.
@@ -325,7 +325,7 @@ impl Internet {
         address(&self.cafe, &[("lan2", "192.168.3.1/24")])?;
         address(&phone, &[("wlan0", "192.168.3.60/24")])?;
         routes(&phone, &["default via 192.168.3.1"])?;
-        settle(&[&phone])?;
+        wait_for_carriers(&[&phone])?;
         let etc = own_etc(&self.folder.join("phone-etc"))?;
         fs::write(etc.join("resolv.conf"), format!("nameserver {PUBLIC_RESOLVER}\n"))?;
         phone.separate_files(&etc)?;
@@ -382,9 +382,9 @@ const CAFE: &[(&str, &str)] = &[
     ("lan", "fe80::1/64"),
 ];
 
-/// A cable between two interfaces, which are made and still down. `number` is unique among the cables of a world.
+/// A veth pair between two interfaces, which are made and still down. `number` is unique among the veth pairs of a world.
 fn connect(number: u32, near: (&Namespace, &str), far: (&Namespace, &str)) -> Result<()> {
-    // Different indices at both ends, so that the kernel announces the carrier at once (see `net::cable`).
+    // Different indices at both ends, so that the kernel announces the carrier at once (see `net::veth_pair`).
     let index = |end: u32| 10 + 2 * number + end;
     let end = |(space, name): (&Namespace, &str), index: u32| {
         format!("name {name} index {index} netns {}", space.name())
@@ -434,7 +434,7 @@ fn masquerade(space: &Namespace, device: &str) -> Result<()> {
     );
     let mut command = space.command("nft");
     command.args(["-f", "-"]);
-    feed(command, rules).map(drop)
+    run_with_input(command, rules).map(drop)
 }
 
 /// Files of the machine's /etc that programs need, beside those that are written here.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::services::PORT;
 use crate::failure::{Result, ensure};
 use crate::net::Namespace;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,22 +38,22 @@ impl<'a> Probe<'a> {
         Probe { from }
     }
 
-    /// One datagram, and what came back within `patience`.
+    /// One datagram, and what came back within `timeout`.
     ///
     /// # Errors
     /// The namespace is gone.
-    pub fn udp(&self, to: impl Into<IpAddr>, patience: Duration) -> Result<Answer> {
+    pub fn udp(&self, to: impl Into<IpAddr>, timeout: Duration) -> Result<Answer> {
         let to = SocketAddr::new(to.into(), PORT);
-        Ok(self.from.handle()?.run(|| datagram(to, patience))?)
+        Ok(self.from.handle()?.run(|| datagram(to, timeout))?)
     }
 
-    /// One connection, and what came back within `patience`.
+    /// One connection, and what came back within `timeout`.
     ///
     /// # Errors
     /// The namespace is gone.
-    pub fn tcp(&self, to: impl Into<IpAddr>, patience: Duration) -> Result<Answer> {
+    pub fn tcp(&self, to: impl Into<IpAddr>, timeout: Duration) -> Result<Answer> {
         let to = SocketAddr::new(to.into(), PORT);
-        Ok(self.from.handle()?.run(|| connection(to, patience))?)
+        Ok(self.from.handle()?.run(|| connection(to, timeout))?)
     }
 
     /// Sends one datagram from the calling thread's namespace, and waits for nothing.
@@ -71,7 +71,7 @@ impl<'a> Probe<'a> {
         to: impl Into<IpAddr>,
         limit: Duration,
     ) -> Result<(IpAddr, Duration)> {
-        let (to, started) = (to.into(), Moment::now());
+        let (to, started) = (to.into(), ScaledInstant::now());
         loop {
             let answer = self.udp(to, TRY)?;
             if let Answer::From(address) = answer {
@@ -89,12 +89,12 @@ fn any(to: SocketAddr) -> IpAddr {
     if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
-fn datagram(to: SocketAddr, patience: Duration) -> Answer {
+fn datagram(to: SocketAddr, timeout: Duration) -> Answer {
     let asked = || {
         let socket = UdpSocket::bind((any(to), 0))?;
         // Connected, so that an ICMP error is heard of.
         socket.connect(to)?;
-        socket.set_read_timeout(Some(patience))?;
+        socket.set_read_timeout(Some(timeout))?;
         socket.send(b"who am I")?;
         let mut buffer = [0; 64];
         let length = socket.recv(&mut buffer)?;
@@ -103,10 +103,10 @@ fn datagram(to: SocketAddr, patience: Duration) -> Answer {
     judge(asked())
 }
 
-fn connection(to: SocketAddr, patience: Duration) -> Answer {
+fn connection(to: SocketAddr, timeout: Duration) -> Answer {
     let asked = || {
-        let mut stream = TcpStream::connect_timeout(&to, patience)?;
-        stream.set_read_timeout(Some(patience))?;
+        let mut stream = TcpStream::connect_timeout(&to, timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
         let mut text = Vec::new();
         stream.read_to_end(&mut text)?;
         Ok(said(&text))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::failure::Result;
-use crate::pki::{Maker, Pki};
+use crate::pki::{Pki, PkiTool};
 use crate::process::output;
 
 /// Files in PEM.
@@ -26,7 +26,7 @@ impl Certificate {
     /// # Errors
     /// `openssl` failed.
     pub fn new(folder: &Path, pki: &Pki, names: &[&str]) -> Result<Certificate> {
-        let file = |name| pki.file(Maker::OpenSslEc, name);
+        let file = |name| pki.file(PkiTool::OpenSslEc, name);
         Certificate::under(folder, &file("ca.crt"), &file("ca.key"), names)
     }
 

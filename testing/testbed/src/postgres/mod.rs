@@ -23,9 +23,9 @@ use nix::unistd::{Uid, User, chown};
 
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::Namespace;
-use crate::process::{Daemon, feed, output};
-use crate::wait::Moment;
-use crate::world::text;
+use crate::process::{Daemon, output, run_with_input};
+use crate::sandbox::text;
+use crate::wait::ScaledInstant;
 
 pub use certificate::Certificate;
 pub use programs::{ROOT, programs};
@@ -38,8 +38,8 @@ pub const SUPERUSER: &str = "postgres";
 /// Longest path of a socket, its end included.
 const SOCKET_PATH: usize = 108;
 /// How long a start and an orderly end may take, beside others that do the same.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs a command in a root, with this machine's devices, processes and folders of things that do not last.
 const ENTER: &str = "root=$1; shift; for at in dev proc tmp run; do mkdir -p \"$root/$at\" && \
@@ -72,7 +72,7 @@ pub struct Options<'a> {
     /// Passwords travel over TLS alone: `hostssl` instead of `host`.
     pub only_tls: bool,
     /// Memory, the size of the log and its segments are left as the server makes them: for measuring.
-    pub stock: bool,
+    pub measured: bool,
 }
 
 /// Why there can be no cluster here, for tests that then say so and go on.
@@ -97,7 +97,7 @@ pub fn scratch() -> Result<tempfile::TempDir> {
     Ok(folder)
 }
 
-/// A cluster in a folder of its own. Dropping it ends its processes; the folder is its maker's to remove.
+/// A cluster in a folder of its own. Dropping it ends its processes; the folder is its pki_tool's to remove.
 #[derive(Debug)]
 pub struct Cluster {
     folder: PathBuf,
@@ -158,7 +158,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::start`].
-    pub fn follower(&self, folder: &Path, namespace: &Namespace) -> Result<Cluster> {
+    pub fn standby(&self, folder: &Path, namespace: &Namespace) -> Result<Cluster> {
         let network = Some(Path::new("/run/netns").join(namespace.name()));
         let mut other = Cluster {
             folder: folder.to_owned(),
@@ -194,7 +194,7 @@ impl Cluster {
         command.arg("--pgdata").arg(self.data()).args(["--username", SUPERUSER]);
         command.args(["--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"]);
         command.args(["--auth-local", "trust", "--auth-host", "scram-sha-256"]);
-        if !options.stock {
+        if !options.measured {
             command.args(["--wal-segsize", "4"]);
         }
         output(command)?;
@@ -206,7 +206,8 @@ impl Cluster {
         let listen = if self.network.is_some() { "*" } else { "" };
         let folder = text(&self.folder);
         let mut settings = vec![("unix_socket_directories", folder), ("listen_addresses", listen)];
-        settings.extend(SETTINGS.iter().filter(|(name, _)| !options.stock || ASIDE.contains(name)));
+        settings
+            .extend(SETTINGS.iter().filter(|(name, _)| !options.measured || ASIDE.contains(name)));
         if let Some(certificate) = options.certificate {
             self.install(certificate)?;
             settings.push(("ssl", "on"));
@@ -270,15 +271,15 @@ impl Cluster {
         });
         let daemon = daemon.recv().context("the thread that starts the cluster is gone")??;
         let mut running = Running { daemon, _keeper: keeper };
-        let begun = Moment::now();
+        let begun = ScaledInstant::now();
         while self.sql(SUPERUSER, "SELECT 1").is_err() {
             if let Some(status) = running.daemon.ended()? {
                 return Err(running.daemon.failure(&format!("ended with {status}")));
             }
-            if begun.elapsed() >= PATIENCE {
+            if begun.elapsed() >= TIMEOUT {
                 return Err(running.daemon.failure("takes no connections"));
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
         self.running = Some(running);
         Ok(())
@@ -288,27 +289,27 @@ impl Cluster {
     ///
     /// # Errors
     /// It does not run, or does not end.
-    pub fn end_service(&mut self, how: Ending) -> Result<()> {
+    pub fn stop_service(&mut self, how: StopMode) -> Result<()> {
         let mut running = self.running.take().context("the cluster does not run")?;
         let signal = match how {
-            Ending::Fast => Signal::SIGINT,
-            Ending::Immediate => Signal::SIGQUIT,
-            Ending::Killed => {
+            StopMode::Fast => Signal::SIGINT,
+            StopMode::Immediate => Signal::SIGQUIT,
+            StopMode::Killed => {
                 processes::signal_tree(running.daemon.pid(), Signal::SIGKILL);
                 Signal::SIGKILL
             }
         };
         running.daemon.signal(signal)?;
-        running.daemon.wait_exit(PATIENCE)?;
+        running.daemon.wait_exit(TIMEOUT)?;
         // Its children see that it is gone, and nothing else may start in this folder before they have left.
-        processes::wait_without(&self.data(), PATIENCE)
+        processes::wait_without(&self.data(), TIMEOUT)
     }
 
     /// Stops all its processes where they stand, as a machine that is stuck does: connections stay and no one answers.
     ///
     /// # Errors
     /// It does not run.
-    pub fn freeze(&self) -> Result<()> {
+    pub fn pause(&self) -> Result<()> {
         processes::signal_tree(self.running()?.daemon.pid(), Signal::SIGSTOP);
         Ok(())
     }
@@ -317,7 +318,7 @@ impl Cluster {
     ///
     /// # Errors
     /// It does not run.
-    pub fn thaw(&self) -> Result<()> {
+    pub fn resume(&self) -> Result<()> {
         processes::signal_tree(self.running()?.daemon.pid(), Signal::SIGCONT);
         Ok(())
     }
@@ -395,7 +396,7 @@ impl Cluster {
         let mut command = self.psql(role, database);
         command.args(["--no-align", "--tuples-only", "--quiet"]);
         // By standard input: a statement may be longer than a command line.
-        let said = feed(command, sql)?;
+        let said = run_with_input(command, sql)?;
         Ok(said.trim_end_matches('\n').to_owned())
     }
 
@@ -429,11 +430,11 @@ impl Cluster {
         self.sql(SUPERUSER, &format!("CREATE DATABASE {role} OWNER {role}")).map(drop)
     }
 
-    /// A tablespace in memory that holds so many MiB and no more, and its folder. In a private world only: it is a mount.
+    /// A tablespace in memory that holds so many MiB and no more, and its folder. In a sandbox only: it is a mount.
     ///
     /// # Errors
     /// The mount or the server refuses.
-    pub fn small_space(&self, name: &str, mib: u32) -> Result<PathBuf> {
+    pub fn limited_tablespace(&self, name: &str, mib: u32) -> Result<PathBuf> {
         let path = self.folder.join(name);
         fs::create_dir(&path).context(path.display())?;
         let options = format!("size={mib}m,mode=0700,uid={},gid={}", self.user.uid, self.user.gid);
@@ -479,7 +480,7 @@ impl Drop for Cluster {
 
 /// How a server ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum StopMode {
     /// In order: open transactions are rolled back, everything is written.
     Fast,
     /// At once: the next start recovers from the log.

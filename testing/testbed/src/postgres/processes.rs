@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::failure::{Result, ensure};
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
 /// The process and its children, itself first.
 pub(super) fn tree(parent: u32) -> Vec<u32> {
@@ -39,7 +39,7 @@ pub(super) fn wait_without(data: &Path, limit: Duration) -> Result<()> {
     // By device and number: a server in a root of its own has another name for it.
     let place = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     let folder = place(data)?;
-    let begun = Moment::now();
+    let begun = ScaledInstant::now();
     loop {
         let left: Vec<u32> = all()
             .filter(|pid| {

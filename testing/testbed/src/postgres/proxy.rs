@@ -1,5 +1,5 @@
-//! A machine between a node and its database, for what only the way between them can do: notifications that get lost,
-//! answers that take their time, a way that is cut.
+//! A machine between a node and its database, for what only the link between them can do: notifications that get lost,
+//! answers that take their time, a link that is cut.
 //!
 //! It reads the messages that the server sends, so nodes must come without TLS.
 
@@ -15,11 +15,11 @@ use crate::net::Namespace;
 
 /// Longest message that is passed on; PostgreSQL's own limit is a gibibyte.
 const MESSAGE: usize = 64 << 20;
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the way does from now on.
+/// What the link does from now on.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct Link {
     /// Notifications are left out.
     pub mute: AtomicBool,
     /// Each answer of the server and each notification waits so long, milliseconds.
@@ -31,7 +31,7 @@ pub struct Way {
     connections: Mutex<Vec<TcpStream>>,
 }
 
-impl Way {
+impl Link {
     /// Cuts every connection that there is.
     pub fn cut(&self) {
         for stream in self.lock().drain(..) {
@@ -48,8 +48,8 @@ impl Way {
 /// Listens inside a namespace and passes everything to the database there or elsewhere. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Proxy {
-    /// What happens on the way.
-    pub way: Arc<Way>,
+    /// What happens on the link.
+    pub link: Arc<Link>,
     end: Arc<AtomicBool>,
 }
 
@@ -59,8 +59,8 @@ impl Proxy {
     /// # Errors
     /// The address is taken.
     pub fn start(namespace: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Proxy> {
-        let (way, end) = (Arc::new(Way::default()), Arc::new(AtomicBool::new(false)));
-        let (shared, over) = (Arc::clone(&way), Arc::clone(&end));
+        let (link, end) = (Arc::new(Link::default()), Arc::new(AtomicBool::new(false)));
+        let (shared, over) = (Arc::clone(&link), Arc::clone(&end));
         let (ready, wait) = std::sync::mpsc::channel();
         namespace.thread(move || {
             let listener = TcpListener::bind(at).context(at)?;
@@ -71,7 +71,7 @@ impl Proxy {
                     Ok((client, _)) if !shared.closed.load(Relaxed) => pass(client, to, &shared),
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        thread::sleep(LOOK_EVERY)
+                        thread::sleep(POLL_INTERVAL)
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -80,34 +80,34 @@ impl Proxy {
             Ok(())
         })?;
         wait.recv_timeout(Duration::from_secs(5)).context("the proxy does not listen")?;
-        Ok(Proxy { way, end })
+        Ok(Proxy { link, end })
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.end.store(true, Relaxed);
-        self.way.cut();
+        self.link.cut();
     }
 }
 
 /// Joins a client with the database. A connection that fails on either side ends on both.
-fn pass(client: TcpStream, to: SocketAddr, way: &Arc<Way>) {
+fn pass(client: TcpStream, to: SocketAddr, link: &Arc<Link>) {
     let joined = || -> std::io::Result<()> {
         client.set_nonblocking(false)?;
         let server = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
         for stream in [&client, &server] {
             stream.set_nodelay(true)?;
-            way.lock().push(stream.try_clone()?);
+            link.lock().push(stream.try_clone()?);
         }
         let (mut from, mut into) = (client.try_clone()?, server.try_clone()?);
         thread::spawn(move || {
             let _ = std::io::copy(&mut from, &mut into);
             let _ = into.shutdown(Shutdown::Both);
         });
-        let (client, way) = (client.try_clone()?, Arc::clone(way));
+        let (client, link) = (client.try_clone()?, Arc::clone(link));
         thread::spawn(move || {
-            let _ = answers(&server, &client, &way);
+            let _ = answers(&server, &client, &link);
             let _ = client.shutdown(Shutdown::Both);
             let _ = server.shutdown(Shutdown::Both);
         });
@@ -119,7 +119,7 @@ fn pass(client: TcpStream, to: SocketAddr, way: &Arc<Way>) {
 }
 
 /// Passes the server's messages on, each of which is a letter, a length and the rest.
-fn answers(mut server: &TcpStream, mut client: &TcpStream, way: &Way) -> std::io::Result<()> {
+fn answers(mut server: &TcpStream, mut client: &TcpStream, link: &Link) -> std::io::Result<()> {
     loop {
         let mut head = [0; 5];
         server.read_exact(&mut head)?;
@@ -132,13 +132,13 @@ fn answers(mut server: &TcpStream, mut client: &TcpStream, way: &Way) -> std::io
         let mut message = head.to_vec();
         message.resize(head.len() + rest, 0);
         server.read_exact(message.get_mut(head.len()..).unwrap_or_default())?;
-        let delay = way.delay_ms.load(Relaxed);
+        let delay = link.delay_ms.load(Relaxed);
         // Once for an answer, not for each of its rows: ReadyForQuery ends it.
         if delay > 0 && matches!(letter, b'Z' | b'A') {
             thread::sleep(Duration::from_millis(delay));
         }
-        if letter == b'A' && way.mute.load(Relaxed) {
-            way.muted.fetch_add(1, Relaxed);
+        if letter == b'A' && link.mute.load(Relaxed) {
+            link.muted.fetch_add(1, Relaxed);
             continue;
         }
         client.write_all(&message)?;

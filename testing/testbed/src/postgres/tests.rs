@@ -19,8 +19,8 @@ fn it_starts_is_killed_and_comes_back_with_what_was_committed() {
     let Some((_folder, mut cluster)) = cluster() else { return };
     cluster.create("vpn", "secret", "").unwrap();
     cluster.sql("vpn", "CREATE TABLE kept (n int); INSERT INTO kept VALUES (7)").unwrap();
-    for how in [Ending::Killed, Ending::Immediate, Ending::Fast] {
-        cluster.end_service(how).unwrap();
+    for how in [StopMode::Killed, StopMode::Immediate, StopMode::Fast] {
+        cluster.stop_service(how).unwrap();
         assert!(cluster.sql("vpn", "SELECT 1").is_err(), "{how:?}: it still answers");
         cluster.resume_service().unwrap();
         assert_eq!(cluster.number("vpn", "SELECT n FROM kept").unwrap(), 7, "{how:?}");
@@ -30,11 +30,11 @@ fn it_starts_is_killed_and_comes_back_with_what_was_committed() {
 #[test]
 fn a_frozen_server_does_not_answer_and_a_thawed_one_does() {
     let Some((_folder, cluster)) = cluster() else { return };
-    cluster.freeze().unwrap();
+    cluster.pause().unwrap();
     let mut asked = cluster.psql(SUPERUSER, SUPERUSER);
     asked.env("PGCONNECT_TIMEOUT", "2").args(["--command", "SELECT 1"]);
     assert!(output(asked).is_err());
-    cluster.thaw().unwrap();
+    cluster.resume().unwrap();
     assert_eq!(cluster.number(SUPERUSER, "SELECT 1").unwrap(), 1);
 }
 
@@ -44,7 +44,7 @@ fn nothing_is_left_of_a_dropped_one() {
     let (pids, data) = (cluster.pids().unwrap(), cluster.data());
     assert!(pids.len() > 3, "{pids:?}");
     drop(cluster);
-    processes::wait_without(&data, PATIENCE).unwrap();
+    processes::wait_without(&data, TIMEOUT).unwrap();
     assert!(pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}/cwd")).exists()));
 }
 

@@ -13,7 +13,7 @@ use adit_linux::netns::NetNs;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEvent};
 use adit_openvpn::tls::{ServerTls, ServerTlsOptions};
 use adit_testbed::needs_root;
-use adit_testbed::wait::{Moment, until};
+use adit_testbed::wait::{ScaledInstant, until};
 
 use super::*;
 use crate::host::Redirect;
@@ -201,7 +201,7 @@ fn dial(folder: &Path) {
     assert_eq!(seen.ups.load(SeqCst), 1);
     // A night.
     crate::clock::asleep::sleep(Duration::from_secs(8 * 3600));
-    let woke = Moment::now();
+    let woke = ScaledInstant::now();
     until("the second session", limit, || Ok(seen.ups.load(SeqCst) == 2 && answered())).unwrap();
     let took = woke.elapsed();
     println!("back after {} ms", took.as_millis());

@@ -9,10 +9,10 @@ use adit_testbed::net::Namespace;
 use adit_testbed::process::{Daemon, output};
 use serde_json::Value;
 
-use super::super::start::SETUP;
+use super::super::start::SETUP_LIMIT;
 use super::found::{Found, Way};
-use super::{Kit, Nodes, Scheme};
-use crate::bed::Database;
+use super::{Nodes, Scheme, Toolchain};
+use crate::testbed::Database;
 
 /// The network inside.
 const NETWORK: &str = "10.88.0.0/16";
@@ -60,15 +60,15 @@ impl At {
 }
 
 pub(super) fn start(
-    kit: &Kit,
+    toolchain: &Toolchain,
     scheme: Scheme,
     database: &Database,
     count: usize,
     options: &[&str],
 ) -> Result<Nodes> {
-    let program = kit.adit(None)?;
-    let folder = kit.scratch()?;
-    let hosts = database.bed().clients.get(..count).context("a bed with too few hosts")?;
+    let program = toolchain.adit(None)?;
+    let folder = toolchain.scratch()?;
+    let hosts = database.testbed().clients.get(..count).context("a testbed with too few hosts")?;
     let mut nodes = Nodes::none(scheme);
     let mut invited = String::new();
     for (index, host) in hosts.iter().enumerate() {
@@ -85,7 +85,7 @@ pub(super) fn start(
             invited = first.run(&["invite"])?;
         }
         let mut daemon = Daemon::spawn(&name, at.command(&["up"]))?;
-        daemon.wait_for(READY, SETUP)?;
+        daemon.wait_for(READY, SETUP_LIMIT)?;
         nodes.daemons.push(daemon);
         let sql = format!("SELECT host(address4) FROM adit.node WHERE name = '{name}'");
         let told = database.cluster().sql(&database.name(), &sql)?;

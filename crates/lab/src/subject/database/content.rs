@@ -10,13 +10,13 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::Nodes;
 use super::found::Found;
-use crate::bed::Database;
+use crate::testbed::Database;
 
 /// Where the receiver listens.
 const PORT: u16 = 7071;
 /// Bytes of the stream: some thousand packets.
 const LENGTH: usize = 8 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends random bytes from the first node to the second and compares the hash of what arrived with that of what the
 /// payload columns hold.
@@ -47,20 +47,20 @@ pub(super) fn check(nodes: &Nodes, database: &Database, found: &mut Found) -> Re
 }
 
 fn transfer(nodes: &Nodes, database: &Database) -> Result<Vec<u8>> {
-    let [from, to, ..] = database.bed().clients.as_slice() else {
-        return Err("a bed without two nodes".into());
+    let [from, to, ..] = database.testbed().clients.as_slice() else {
+        return Err("a testbed without two nodes".into());
     };
     let address = SocketAddr::new(*nodes.inner.get(1).context("the second node's address")?, PORT);
     let listener = to.handle()?.run(|| TcpListener::bind(address))??;
     let receiver = std::thread::spawn(move || -> std::io::Result<Vec<u8>> {
         let (mut stream, _) = listener.accept()?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut all = Vec::new();
         stream.read_to_end(&mut all)?;
         Ok(all)
     });
-    let mut stream = from.handle()?.run(|| TcpStream::connect_timeout(&address, PATIENCE))??;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = from.handle()?.run(|| TcpStream::connect_timeout(&address, TIMEOUT))??;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut data = vec![0; LENGTH];
     ChaCha8Rng::seed_from_u64(6).fill_bytes(&mut data);
     stream.write_all(&data)?;

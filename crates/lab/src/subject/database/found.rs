@@ -3,7 +3,7 @@
 use adit_testbed::failure::Result;
 
 use super::{Nodes, rows};
-use crate::bed::Database;
+use crate::testbed::Database;
 
 /// What the tables have of what was delivered.
 #[derive(Debug, Default)]

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 pub use found::Found;
 
 use super::tunnels::end;
-use super::{Kit, copy};
-use crate::bed::Database;
+use super::{Toolchain, copy};
+use crate::testbed::Database;
 
 /// How packets pass through a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -124,10 +124,10 @@ pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
     }
     let program = match scheme.options() {
         None => copy::version()?,
-        Some(_) => super::kit::here(&super::Subject::Adit(None))?,
+        Some(_) => super::toolchain::here(&super::Subject::Adit(None))?,
     };
     let server = adit_testbed::postgres::programs().map_err(|Failure(why)| why)?.join("postgres");
-    let server = super::kit::first_line(&server, &["--version"], "apt install postgresql")?;
+    let server = super::toolchain::first_line(&server, &["--version"], "apt install postgresql")?;
     Ok(format!("{program}; {server}"))
 }
 
@@ -135,7 +135,7 @@ pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
 #[derive(Debug)]
 pub struct Nodes {
     scheme: Scheme,
-    /// One for each host, in the order of the bed's clients: the first two are the busy pair.
+    /// One for each host, in the order of the testbed's clients: the first two are the busy pair.
     pub daemons: Vec<Daemon>,
     /// Their addresses inside.
     pub inner: Vec<IpAddr>,
@@ -166,7 +166,7 @@ impl Nodes {
     /// # Errors
     /// The scheme knows only two nodes, or they do not come up: with their logs.
     pub fn start(
-        kit: &Kit,
+        toolchain: &Toolchain,
         scheme: Scheme,
         database: &Database,
         count: usize,
@@ -174,11 +174,13 @@ impl Nodes {
     ) -> Result<Nodes> {
         let nodes = match scheme.options() {
             None => rows::start(scheme, database, count),
-            Some(options) => adit::start(kit, scheme, database, count, &[options, more].concat()),
+            Some(options) => {
+                adit::start(toolchain, scheme, database, count, &[options, more].concat())
+            }
         }?;
-        let all = database.bed().clients.get(..count).unwrap_or_default();
+        let all = database.testbed().clients.get(..count).unwrap_or_default();
         let to = nodes.inner.get(1).copied().ok_or("a tunnel has two ends")?;
-        super::reach::all(all, to, super::start::SETUP).map_err(|f| nodes.blame(&f))?;
+        super::reach::all(all, to, super::start::SETUP_LIMIT).map_err(|f| nodes.blame(&f))?;
         Ok(nodes)
     }
 

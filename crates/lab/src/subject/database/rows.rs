@@ -6,16 +6,16 @@ use adit_testbed::failure::{Context, Failure, Result, ensure};
 use adit_testbed::process::Daemon;
 
 use super::super::copy;
-use super::super::start::{SETUP, inner};
+use super::super::start::{SETUP_LIMIT, inner};
 use super::found::{Found, Way};
 use super::{Nodes, Scheme};
-use crate::bed::Database;
 use crate::rows::{MARK, Page, READY, TABLE, TRIGGER};
+use crate::testbed::Database;
 
 /// Connections of each end beside the one that listens: on two cores 4 to 45 could not be told apart, and 2 give a third.
 const POOL: &str = "16";
 /// How long a ledger may take to be told.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The addresses' network, where both ends are.
 const PREFIX: u8 = 16;
 
@@ -37,7 +37,7 @@ pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result
     })?;
     let (form, synchronous, mtu) = settings(scheme);
     let (cluster, name) = (database.cluster(), database.name());
-    let role = crate::bed::ROLE;
+    let role = crate::testbed::ROLE;
     if form != "notify" {
         cluster.sql_as(role, &name, TABLE)?;
     }
@@ -49,7 +49,7 @@ pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result
     let addresses = [inner(0)?.v4, inner(1)?.v4];
     let mut nodes = Nodes::none(scheme);
     nodes.inner = addresses.to_vec();
-    for (index, (host, own)) in database.bed().clients.iter().zip(addresses).enumerate() {
+    for (index, (host, own)) in database.testbed().clients.iter().zip(addresses).enumerate() {
         let peer = addresses.get(1 - index).context("a peer")?;
         let mut command = host.command(&program.to_string_lossy());
         command.args(["row-notify", "--tun", "tun0", "--form", form, "--pool", POOL, "--mtu", mtu]);
@@ -59,7 +59,7 @@ pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result
             nodes.configs.push(("command".to_owned(), copy::shown(&command)));
         }
         let mut daemon = Daemon::spawn(&format!("node {}", index + 1), command)?;
-        daemon.wait_for(READY, SETUP)?;
+        daemon.wait_for(READY, SETUP_LIMIT)?;
         nodes.daemons.push(daemon);
     }
     Ok(nodes)
@@ -81,7 +81,7 @@ fn pages(nodes: &mut Nodes) -> Result<Vec<Page>> {
 fn page(daemon: &mut Daemon) -> Result<Page> {
     let before = daemon.count(MARK);
     daemon.signal(nix::sys::signal::Signal::SIGUSR1)?;
-    daemon.wait_for_nth(MARK, before + 1, PATIENCE)?.trim().parse().map_err(Failure)
+    daemon.wait_for_nth(MARK, before + 1, TIMEOUT)?.trim().parse().map_err(Failure)
 }
 
 /// Beside what the ends say that they delivered: what the table has of the other.

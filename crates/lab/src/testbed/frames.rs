@@ -1,4 +1,4 @@
-//! What the largest frame on a cable is, and whether a link mode allows it.
+//! What the largest frame on a veth pair is, and whether a link mode allows it.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
-use adit_testbed::net::{CABLE, Namespace};
+use adit_testbed::net::{Namespace, VETH};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, recvfrom, socket,
@@ -29,7 +29,7 @@ const BUFFER: usize = 1 << 17;
 /// The largest frame of an Ethernet with an MTU of 1500: with its header and, if it has one, a VLAN tag.
 const LARGEST_WIRE: u64 = 1500 + 14 + 4;
 
-/// Looks at the frames that leave a host by its cable, behind the last place where the kernel cuts super-packets.
+/// Looks at the frames that leave a host by its veth pair, behind the last place where the kernel cuts super-packets.
 pub(super) struct Tap {
     thread: JoinHandle<Result<u64>>,
     stop: Arc<AtomicBool>,
@@ -49,7 +49,7 @@ impl Tap {
         }
     }
 
-    /// The largest frame so far in bytes, with the Ethernet header where the cable has one.
+    /// The largest frame so far in bytes, with the Ethernet header where the veth pair has one.
     pub(super) fn finish(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let largest = join(self.thread)?;
@@ -63,7 +63,7 @@ fn join(thread: JoinHandle<Result<u64>>) -> Result<u64> {
 }
 
 fn watch(stop: &AtomicBool, ready: &mpsc::Sender<()>) -> Result<u64> {
-    let cable = nix::net::if_::if_nametoindex(CABLE).context(CABLE)?;
+    let veth = nix::net::if_::if_nametoindex(VETH).context(VETH)?;
     let tap = socket(
         AddressFamily::Packet,
         SockType::Raw,
@@ -79,7 +79,7 @@ fn watch(stop: &AtomicBool, ready: &mpsc::Sender<()>) -> Result<u64> {
         match recvfrom::<LinkAddr>(tap.as_raw_fd(), &mut buffer) {
             Ok((length, from)) => {
                 let ours = |from: &LinkAddr| {
-                    from.pkttype() == OUTGOING && u32::try_from(from.ifindex()) == Ok(cable)
+                    from.pkttype() == OUTGOING && u32::try_from(from.ifindex()) == Ok(veth)
                 };
                 if from.is_some_and(|from| ours(&from)) {
                     largest = largest.max(length as u64);

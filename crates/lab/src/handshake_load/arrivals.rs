@@ -18,7 +18,7 @@ pub struct Arrival {
 
 /// What one run of a schedule came to.
 #[derive(Debug, Clone, Default)]
-pub struct Ran {
+pub struct LoadOutcome {
     /// In the order of the schedule.
     pub arrivals: Vec<Arrival>,
     /// How often a client had to begin again or gave up, by reason.
@@ -33,7 +33,7 @@ pub struct Ran {
     pub seconds: f64,
 }
 
-impl Ran {
+impl LoadOutcome {
     /// How many came up.
     #[must_use]
     pub fn up(&self) -> usize {
@@ -146,7 +146,8 @@ mod tests {
             arrival(300, Some(20)),
         ];
         let setbacks = vec![("a".to_owned(), 2), ("b".to_owned(), 1)];
-        let ran = Ran { arrivals, setbacks, cpu: 0.1, seconds: 0.5, ..Ran::default() };
+        let ran =
+            LoadOutcome { arrivals, setbacks, cpu: 0.1, seconds: 0.5, ..LoadOutcome::default() };
         assert_eq!((ran.up(), ran.refused()), (3, 3));
         assert!((ran.unfinished() - 0.25).abs() < 1e-9);
         // The last was up after 400 ms.

@@ -4,25 +4,25 @@ use adit_testbed::failure::Result;
 
 use super::connections::{self, ConnectionsSpec, Pattern};
 use super::control::{self, ControlSpec};
-use super::lab::Lab;
 use super::overload::{self, OverloadSpec};
 use super::processes;
-use crate::bed::{Bed, LinkMode};
+use super::runner::Runner;
 use crate::plan::{Clientele, Settings, Storm};
 use crate::record::Measurement;
 use crate::subject::Subject;
+use crate::testbed::{LinkMode, Testbed};
 use crate::work::Window;
 
 /// Sessions of a host that a search for the sustained rate makes.
 const SESSIONS_OF_A_SEARCH: usize = 6;
 
 pub(super) fn connections(
-    lab: &mut Lab,
+    runner: &mut Runner,
     settings: &Settings,
     subject: &Subject,
 ) -> Result<Measurement> {
     if settings.clientele == Clientele::Processes {
-        return processes(lab, settings, subject);
+        return processes(runner, settings, subject);
     }
     let pattern = match settings.storm {
         Storm::Cold => Pattern::Cold,
@@ -34,28 +34,28 @@ pub(super) fn connections(
         pattern,
         ..ConnectionsSpec::default()
     };
-    let bed = Bed::pair(LinkMode::Offload)?;
-    let measurement = connections::connections(lab.kit(), &bed, subject, &spec)?;
+    let testbed = Testbed::pair(LinkMode::Offload)?;
+    let measurement = connections::connections(runner.toolchain(), &testbed, subject, &spec)?;
     // What comes at one instant is no rate that can be kept up.
-    let borne = measurement.values.get("handshakes_per_s").filter(|_| pattern == Pattern::Cold);
-    if let Some(rate) = borne {
-        lab.sustained.insert(subject.clone(), *rate);
+    let sustained = measurement.values.get("handshakes_per_s").filter(|_| pattern == Pattern::Cold);
+    if let Some(rate) = sustained {
+        runner.sustained.insert(subject.clone(), *rate);
     }
     Ok(measurement)
 }
 
 /// All clients as real `openvpn` processes, started at once.
-fn processes(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
-    let bed = lab.bed(&Settings { clients: settings.hosts, ..settings.clone() })?;
-    processes::processes(lab.kit(), &bed, subject, settings.sessions.into())
+fn processes(runner: &mut Runner, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+    let testbed = runner.testbed(&Settings { clients: settings.hosts, ..settings.clone() })?;
+    processes::processes(runner.toolchain(), &testbed, subject, settings.sessions.into())
 }
 
 pub(super) fn overload(
-    lab: &mut Lab,
+    runner: &mut Runner,
     settings: &Settings,
     subject: &Subject,
 ) -> Result<Measurement> {
-    let sustained = match lab.sustained.get(subject) {
+    let sustained = match runner.sustained.get(subject) {
         Some(rate) => *rate,
         None => {
             let spec = ConnectionsSpec {
@@ -63,10 +63,10 @@ pub(super) fn overload(
                 sessions: SESSIONS_OF_A_SEARCH,
                 ..ConnectionsSpec::default()
             };
-            let bed = Bed::pair(LinkMode::Offload)?;
-            let found = connections::connections(lab.kit(), &bed, subject, &spec)?;
+            let testbed = Testbed::pair(LinkMode::Offload)?;
+            let found = connections::connections(runner.toolchain(), &testbed, subject, &spec)?;
             let rate = found.values.get("handshakes_per_s").copied().ok_or("no sustained rate")?;
-            lab.sustained.insert(subject.clone(), rate);
+            runner.sustained.insert(subject.clone(), rate);
             rate
         }
     };
@@ -77,17 +77,17 @@ pub(super) fn overload(
         calm: settings.length,
         ..OverloadSpec::of(sustained)
     };
-    let bed = Bed::pair(LinkMode::Offload)?;
-    overload::overload(lab.kit(), &bed, subject, &spec)
+    let testbed = Testbed::pair(LinkMode::Offload)?;
+    overload::overload(runner.toolchain(), &testbed, subject, &spec)
 }
 
 pub(super) fn control(
-    lab: &mut Lab,
+    runner: &mut Runner,
     settings: &Settings,
     subject: &Subject,
 ) -> Result<Measurement> {
-    let bed = lab.bed(&Settings { clients: 1, ..settings.clone() })?;
+    let testbed = runner.testbed(&Settings { clients: 1, ..settings.clone() })?;
     let window = Window { warmup: settings.warmup, length: settings.length };
     let spec = ControlSpec { window, ..ControlSpec::of(settings.rate.into()) };
-    control::control(lab.kit(), &bed, subject, &spec)
+    control::control(runner.toolchain(), &testbed, subject, &spec)
 }

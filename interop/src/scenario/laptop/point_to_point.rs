@@ -1,28 +1,38 @@
-//! A tunnel between two points, of which the laptop is one: the other end waits at the server's address.
+//! A tunnel that is point-to-point, of which the laptop is one: the other end waits at the server's address.
 
 use std::fs;
 
 use super::Control::{Fails, Passes};
 use super::links::{LINK, OLD_NETWORK};
-use super::{Client, DROP_IN, Day, Keys, Scene, Setup};
+use super::{Client, DROP_IN, Keys, Laptop, Scenario, Setup};
 use crate::failure::Result;
 use crate::laptop::{Access, Internet, WEB};
-use crate::pki::Maker;
+use crate::pki::PkiTool;
 
-/// The scenes of this module.
-pub(super) const SCENES: &[Scene] = &[
-    ("points-link-flap", DROP_IN, Fails(LINK), |day| flap(day, Keys::Tls, true)),
-    ("points-link-flap-static-key", DROP_IN, Fails(LINK), |day| flap(day, Keys::Static, true)),
-    ("points-link-flap-one-route", DROP_IN, Passes, |day| flap(day, Keys::Tls, false)),
-    ("points-link-flap-one-route-static-key", DROP_IN, Passes, |day| {
-        flap(day, Keys::Static, false)
+/// The scenarios of this module.
+pub(super) const SCENARIOS: &[Scenario] = &[
+    ("point-to-point-link-flap", DROP_IN, Fails(LINK), |laptop| flap(laptop, Keys::Tls, true)),
+    ("point-to-point-link-flap-static-key", DROP_IN, Fails(LINK), |laptop| {
+        flap(laptop, Keys::Static, true)
     }),
-    ("points-elsewhere", DROP_IN, Fails(OLD_NETWORK), |day| elsewhere(day, Keys::Tls, true)),
-    ("points-elsewhere-static-key", DROP_IN, Fails(OLD_NETWORK), |day| {
-        elsewhere(day, Keys::Static, true)
+    ("point-to-point-link-flap-one-route", DROP_IN, Passes, |laptop| {
+        flap(laptop, Keys::Tls, false)
     }),
-    ("points-new-address", DROP_IN, Fails(IGNORED), |day| new_address(day, Keys::Tls)),
-    ("points-new-address-static-key", DROP_IN, Passes, |day| new_address(day, Keys::Static)),
+    ("point-to-point-link-flap-one-route-static-key", DROP_IN, Passes, |laptop| {
+        flap(laptop, Keys::Static, false)
+    }),
+    ("point-to-point-change-of-network", DROP_IN, Fails(OLD_NETWORK), |laptop| {
+        change_network(laptop, Keys::Tls, true)
+    }),
+    ("point-to-point-change-of-network-static-key", DROP_IN, Fails(OLD_NETWORK), |laptop| {
+        change_network(laptop, Keys::Static, true)
+    }),
+    ("point-to-point-new-address", DROP_IN, Fails(IGNORED), |laptop| {
+        new_address(laptop, Keys::Tls)
+    }),
+    ("point-to-point-new-address-static-key", DROP_IN, Passes, |laptop| {
+        new_address(laptop, Keys::Static)
+    }),
 ];
 
 const IGNORED: &str =
@@ -32,18 +42,18 @@ const IGNORED: &str =
 const FAR: &str = "10.73.0.1";
 const NEAR: &str = "10.73.0.2";
 
-impl Day<'_> {
+impl Laptop<'_> {
     /// Writes the config of the end that waits, and returns that of the laptop. The tunnel takes all traffic, or what is
     /// for the host outside.
-    pub(super) fn make_points(
+    pub(super) fn make_point_to_point(
         &self,
         internet: &Internet,
         setup: Setup,
         keys: Keys,
     ) -> Result<String> {
-        let pki = &self.bench.pki;
-        let path = |name: &str| pki.file(Maker::OpenSslEc, name).display().to_string();
-        let (ca, secret) = (path("ca.crt"), pki.wrap("static.key").display().to_string());
+        let pki = &self.env.pki;
+        let path = |name: &str| pki.file(PkiTool::OpenSslEc, name).display().to_string();
+        let (ca, secret) = (path("ca.crt"), pki.wrapping_key("static.key").display().to_string());
         let (far, near) = match keys {
             Keys::Static => {
                 let cipher = "cipher AES-256-CBC";
@@ -75,20 +85,20 @@ impl Day<'_> {
 }
 
 fn setup(keys: Keys, full: bool) -> Setup {
-    Setup { points: Some(keys), full, ..Setup::default() }
+    Setup { point_to_point: Some(keys), full, ..Setup::default() }
 }
 
 /// The interface is down for three seconds.
-fn flap(day: &Day<'_>, keys: Keys, full: bool) -> Result<String> {
-    day.connect(setup(keys, full))?.flap(Access::Home)
+fn flap(laptop: &Laptop<'_>, keys: Keys, full: bool) -> Result<String> {
+    laptop.connect(setup(keys, full))?.flap(Access::Home)
 }
 
 /// From home to the café: the other end sees another address.
-fn elsewhere(day: &Day<'_>, keys: Keys, full: bool) -> Result<String> {
-    day.connect(setup(keys, full))?.change(Access::Home, Access::Cafe)
+fn change_network(laptop: &Laptop<'_>, keys: Keys, full: bool) -> Result<String> {
+    laptop.connect(setup(keys, full))?.change(Access::Home, Access::Cafe)
 }
 
 /// DHCP gives another address on the same link: behind the NAT, the other end sees another port.
-fn new_address(day: &Day<'_>, keys: Keys) -> Result<String> {
-    day.connect(setup(keys, false))?.renumber()
+fn new_address(laptop: &Laptop<'_>, keys: Keys) -> Result<String> {
+    laptop.connect(setup(keys, false))?.renumber()
 }

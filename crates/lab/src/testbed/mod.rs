@@ -1,4 +1,4 @@
-//! Where a trial runs: hosts (network namespaces) and the cables between them.
+//! Where a trial runs: hosts (network namespaces) and the veths between them.
 
 mod counters;
 mod database;
@@ -19,7 +19,7 @@ pub(crate) use counters::Counters;
 pub use database::{Database, MOST_IDLE, ROLE};
 pub use relay::{Relay, RelayCounters};
 
-/// What the ends of the cables leave to each other.
+/// What the ends of the veths leave to each other.
 #[derive(
     Debug,
     Clone,
@@ -35,7 +35,7 @@ pub use relay::{Relay, RelayCounters};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkMode {
-    /// As veth comes: super-packets cross the cable whole.
+    /// As veth comes: super-packets cross the veth pair whole.
     Offload,
     /// Every packet crosses alone, and the receiver's kernel merges them again: a network card with GRO.
     WireGro,
@@ -70,8 +70,8 @@ pub struct Drops {
     pub sockets: u64,
     /// Packets at TUN devices.
     pub tun: u64,
-    /// Packets at the cables' ends.
-    pub cables: u64,
+    /// Packets at the ends of the veth pairs.
+    pub veths: u64,
 }
 
 impl Drops {
@@ -80,7 +80,7 @@ impl Drops {
         Drops {
             sockets: self.sockets + other.sockets,
             tun: self.tun + other.tun,
-            cables: self.cables + other.cables,
+            veths: self.veths + other.veths,
         }
     }
 
@@ -90,7 +90,7 @@ impl Drops {
         Drops {
             sockets: self.sockets.saturating_sub(earlier.sockets),
             tun: self.tun.saturating_sub(earlier.tun),
-            cables: self.cables.saturating_sub(earlier.cables),
+            veths: self.veths.saturating_sub(earlier.veths),
         }
     }
 }
@@ -98,9 +98,9 @@ impl Drops {
 /// How many clients' hosts a star has at most.
 pub const MAX_CLIENTS: u16 = 250;
 
-/// A server and its clients, joined by cables.
+/// A server and its clients, joined by veths.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Testbed {
     // The relay ends before the devices that it reads go away with their namespaces.
     relay: Option<Relay>,
     // Open files keep a namespace alive.
@@ -159,26 +159,26 @@ impl Plan {
     }
 }
 
-impl Bed {
-    /// One client (192.0.2.2, 2001:db8::2) and one cable to the server (192.0.2.1, 2001:db8::1).
+impl Testbed {
+    /// One client (192.0.2.2, 2001:db8::2) and one veth pair to the server (192.0.2.1, 2001:db8::1).
     ///
     /// # Errors
     /// The kernel or `ip` refused, with what it said.
-    pub fn pair(mode: LinkMode) -> Result<Bed> {
+    pub fn pair(mode: LinkMode) -> Result<Testbed> {
         let (server, client) = ends()?;
-        net::cable(&server, &client)?;
-        net::plug_in(&server, &Plan::Pair.addresses(None)?, mode.offload())?;
-        net::plug_in(&client, &Plan::Pair.addresses(Some(0))?, mode.offload())?;
-        net::settle(&[&server, &client])?;
-        Bed::new(Plan::Pair, mode, server, vec![client], None, None)
+        net::veth_pair(&server, &client)?;
+        net::configure_veth(&server, &Plan::Pair.addresses(None)?, mode.offload())?;
+        net::configure_veth(&client, &Plan::Pair.addresses(Some(0))?, mode.offload())?;
+        net::wait_for_carriers(&[&server, &client])?;
+        Testbed::new(Plan::Pair, mode, server, vec![client], None, None)
     }
 
     /// 1 to [`MAX_CLIENTS`] clients' hosts (198.18.1.1 and on) and the server's (198.18.0.1) at one switch, by which the
-    /// clients do not see each other. The mode is set at both ends of all cables.
+    /// clients do not see each other. The mode is set at both ends of all veths.
     ///
     /// # Errors
-    /// As [`Bed::pair`].
-    pub fn star(clients: u16, mode: LinkMode) -> Result<Bed> {
+    /// As [`Testbed::pair`].
+    pub fn star(clients: u16, mode: LinkMode) -> Result<Testbed> {
         ensure((1..=MAX_CLIENTS).contains(&clients), || {
             format!("a star has 1 to {MAX_CLIENTS} clients' hosts, not {clients}")
         })?;
@@ -188,24 +188,24 @@ impl Bed {
         }
         let (switch, mut all) = net::star(&hosts, mode.offload())?;
         let server = all.remove(0);
-        Bed::new(Plan::Star, mode, server, all, Some(switch), None)
+        Testbed::new(Plan::Star, mode, server, all, Some(switch), None)
     }
 
-    /// One client, a [`Relay`] that impairs, the server; the addresses are those of [`Bed::pair`]. `impairment` is that from
+    /// One client, a [`Relay`] that impairs, the server; the addresses are those of [`Testbed::pair`]. `impairment` is that from
     /// the client, then that from the server; the same seed impairs in the same way. The mode is [`LinkMode::Wire`]: what the
     /// relay moves are single packets.
     ///
     /// # Errors
-    /// As [`Bed::pair`], or there is no TUN driver.
-    pub fn line(impairment: [Impairment; 2], seed: u64) -> Result<Bed> {
+    /// As [`Testbed::pair`], or there is no TUN driver.
+    pub fn line(impairment: [Impairment; 2], seed: u64) -> Result<Testbed> {
         let (server, client) = ends()?;
         let devices = [relay::end(&client)?, relay::end(&server)?];
         // They are made without any offloads that could be switched off.
-        net::plug_in(&server, &Plan::Pair.addresses(None)?, Offload::All)?;
-        net::plug_in(&client, &Plan::Pair.addresses(Some(0))?, Offload::All)?;
+        net::configure_veth(&server, &Plan::Pair.addresses(None)?, Offload::All)?;
+        net::configure_veth(&client, &Plan::Pair.addresses(Some(0))?, Offload::All)?;
         // The relay begins when both are up, or it would find the kernel's first words refused.
         let relay = Relay::start(devices, impairment, seed)?;
-        Bed::new(Plan::Pair, LinkMode::Wire, server, vec![client], None, Some(relay))
+        Testbed::new(Plan::Pair, LinkMode::Wire, server, vec![client], None, Some(relay))
     }
 
     fn new(
@@ -215,13 +215,13 @@ impl Bed {
         clients: Vec<Namespace>,
         switch: Option<Namespace>,
         relay: Option<Relay>,
-    ) -> Result<Bed> {
+    ) -> Result<Testbed> {
         let counters = Counters::open(std::iter::once(&server).chain(&clients))?;
         let counters = Arc::new(counters);
-        Ok(Bed { relay, counters, mode, plan, server, clients, _switch: switch })
+        Ok(Testbed { relay, counters, mode, plan, server, clients, _switch: switch })
     }
 
-    /// What the cables' ends leave to each other.
+    /// What the ends of the veth pairs leave to each other.
     #[must_use]
     pub fn mode(&self) -> LinkMode {
         self.mode
@@ -241,12 +241,12 @@ impl Bed {
     }
 
     /// The largest frame that leaves the first client's host while `while_running` sends, in bytes with the Ethernet header
-    /// (a line's cables have none). Only the first few thousand frames are looked at.
+    /// (a line's veths have none). Only the first few thousand frames are looked at.
     ///
     /// # Errors
     /// No frame was seen, or what `while_running` says.
     pub fn largest_frame(&self, while_running: impl FnOnce() -> Result<()>) -> Result<u64> {
-        let client = self.clients.first().context("a bed without clients")?;
+        let client = self.clients.first().context("a testbed without clients")?;
         let tap = frames::Tap::start(client)?;
         let outcome = while_running();
         let largest = tap.finish();
@@ -254,7 +254,7 @@ impl Bed {
         largest
     }
 
-    /// Whether a largest frame of this many bytes is possible in this bed's mode.
+    /// Whether a largest frame of this many bytes is possible in this testbed's mode.
     ///
     /// # Errors
     /// It is not: the label would lie, and how.
@@ -262,7 +262,7 @@ impl Bed {
         frames::check(self.mode, largest)
     }
 
-    /// The middle host of a [`Bed::line`].
+    /// The middle host of a [`Testbed::line`].
     #[must_use]
     pub fn relay(&self) -> Option<&Relay> {
         self.relay.as_ref()
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn what_was_dropped_since_then() {
         let (earlier, more) =
-            (Drops { sockets: 1, tun: 2, cables: 3 }, Drops { sockets: 10, tun: 20, cables: 30 });
+            (Drops { sockets: 1, tun: 2, veths: 3 }, Drops { sockets: 10, tun: 20, veths: 30 });
         assert_eq!(earlier.plus(more).since(earlier), more);
     }
 }

@@ -12,17 +12,17 @@ use tempfile::TempDir;
 
 use super::arrivals::count;
 use super::pushed::{Expected, Findings, check};
-use super::{Crowd, Hosts, Ran, Server, config};
-use crate::bed::Bed;
+use super::{ClientPool, Hosts, LoadOutcome, Server, config};
 use crate::measure::Meter;
 use crate::record::Measurement;
-use crate::subject::{Kit, Subject};
+use crate::subject::{Subject, Toolchain};
+use crate::testbed::Testbed;
 
 /// Everything that a trial with a crowd needs. Dropping it ends the server.
 #[derive(Debug)]
-pub struct Scene {
+pub struct LoadGenerator {
     /// The clients.
-    pub crowd: Crowd,
+    pub pool: ClientPool,
     /// The subject's server.
     pub server: Server,
     /// How many clients there can be at once.
@@ -35,11 +35,13 @@ pub struct Scene {
 ///
 /// # Errors
 /// Why this subject cannot be measured so.
-pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, String> {
+pub fn program(toolchain: &Toolchain, subject: &Subject) -> std::result::Result<Program, String> {
     match subject {
-        Subject::Adit(revision) => kit.adit(revision.as_deref()).map(Program::Adit),
-        Subject::AditServes => kit.adit(None).map(Program::Adit),
-        Subject::Openvpn | Subject::OpenvpnServes => kit.available(subject).map(|_| Program::Stock),
+        Subject::Adit(revision) => toolchain.adit(revision.as_deref()).map(Program::Adit),
+        Subject::AditServes => toolchain.adit(None).map(Program::Adit),
+        Subject::Openvpn | Subject::OpenvpnServes => {
+            toolchain.available(subject).map(|_| Program::OpenVpn)
+        }
         Subject::AditWorkers(_) | Subject::AditTcpWorkers(_) => {
             Err("the crowd's server has the workers of its machine".to_owned())
         }
@@ -63,41 +65,44 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
     }
 }
 
-impl Scene {
-    /// Starts the subject's server on `bed` and gives the first client's namespace the addresses of `hosts` hosts with
+impl LoadGenerator {
+    /// Starts the subject's server on `testbed` and gives the first client's namespace the addresses of `hosts` hosts with
     /// `sessions` clients each.
     ///
     /// # Errors
     /// The subject has no such server, or it did not come up.
     pub fn set(
-        kit: &Kit,
-        bed: &Bed,
+        toolchain: &Toolchain,
+        testbed: &Testbed,
         subject: &Subject,
         hosts: u16,
         sessions: usize,
-    ) -> Result<Scene> {
-        let program = program(kit, subject)?;
-        let client = bed.clients.first().context("a bed without a client")?;
-        let folder = kit.scratch()?;
-        let keys = kit.keys().folder();
-        let sources = hosts_on(bed, client, hosts, &folder)?;
-        let server = Server::start(&program, &bed.server, folder.path(), keys)?;
+    ) -> Result<LoadGenerator> {
+        let program = program(toolchain, subject)?;
+        let client = testbed.clients.first().context("a testbed without a client")?;
+        let folder = toolchain.scratch()?;
+        let keys = toolchain.keys().folder();
+        let sources = hosts_on(testbed, client, hosts, &folder)?;
+        let server = Server::start(&program, &testbed.server, folder.path(), keys)?;
         let places = sources.len() * sessions;
-        let address = SocketAddr::new(bed.server_outer(false), config::PORT);
+        let address = SocketAddr::new(testbed.server_outer(false), config::PORT);
         let hosts = Hosts { sources, sessions, server: address };
-        let keys = kit.keys().clone();
-        let crowd = Crowd::open(client, move || config::client(&keys), hosts)?;
+        let keys = toolchain.keys().clone();
+        let pool = ClientPool::open(client, move || config::client(&keys), hosts)?;
         let expected = config::expected()?;
-        Ok(Scene { crowd, server, places, expected, _folder: folder })
+        Ok(LoadGenerator { pool, server, places, expected, _folder: folder })
     }
 
     /// Runs something, and returns beside its outcome what CPU the server took meanwhile, in seconds.
     ///
     /// # Errors
     /// What `work` says, or the server is gone: with its log.
-    pub fn costed(&self, work: impl FnOnce(&Crowd) -> Result<Ran>) -> Result<(Ran, f64)> {
+    pub fn costed(
+        &self,
+        work: impl FnOnce(&ClientPool) -> Result<LoadOutcome>,
+    ) -> Result<(LoadOutcome, f64)> {
         let before = self.server.cpu()?;
-        let ran = work(&self.crowd)?;
+        let ran = work(&self.pool)?;
         Ok((ran, self.server.cpu()? - before))
     }
 
@@ -107,10 +112,10 @@ impl Scene {
     /// What `work` says, or the kernel's counters cannot be read.
     pub fn metered(
         &self,
-        bed: &Bed,
+        testbed: &Testbed,
         work: impl FnOnce() -> Result<Measurement>,
     ) -> Result<Measurement> {
-        let meter = Meter::start(&[("server", vec![self.server.daemon().pid()])], bed)?;
+        let meter = Meter::start(&[("server", vec![self.server.daemon().pid()])], testbed)?;
         let mut measurement = work()?;
         meter.stop()?.put(&mut measurement, 0.0);
         Ok(measurement)
@@ -120,8 +125,8 @@ impl Scene {
     ///
     /// # Errors
     /// The server is gone: with its log.
-    pub fn settle(&self, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
+    pub fn settle(&self, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
         let look = Duration::from_millis(50);
         let mut before = self.server.cpu()?;
         while Instant::now() < end {
@@ -139,8 +144,8 @@ impl Scene {
     ///
     /// # Errors
     /// The crowd has ended.
-    pub fn check(&self, ran: &Ran, measurement: &mut Measurement) -> Result<Findings> {
-        let mut findings = check(&self.expected, &ran.told, &self.crowd.applied()?);
+    pub fn check(&self, ran: &LoadOutcome, measurement: &mut Measurement) -> Result<Findings> {
+        let mut findings = check(&self.expected, &ran.told, &self.pool.applied()?);
         findings.duplicates.extend(ran.shared.iter().cloned());
         findings.duplicates.sort_unstable();
         findings.duplicates.dedup();
@@ -159,15 +164,15 @@ pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
     measurement.notes.extend(lines.take(5));
 }
 
-/// Gives the crowd's namespace the addresses 10.66.0.1 and on, which the server reaches by the cable.
+/// Gives the crowd's namespace the addresses 10.66.0.1 and on, which the server reaches by the veth pair.
 pub(crate) fn hosts_on(
-    bed: &Bed,
+    testbed: &Testbed,
     client: &Namespace,
     hosts: u16,
     folder: &TempDir,
 ) -> Result<Vec<IpAddr>> {
     ensure(hosts > 0, || "a crowd needs at least one host".to_owned())?;
-    let device = device(client, bed.server_outer(false))?;
+    let device = device(client, testbed.server_outer(false))?;
     let sources: Vec<IpAddr> = (1..=hosts)
         .map(|host| {
             let [high, low] = host.to_be_bytes();
@@ -182,8 +187,8 @@ pub(crate) fn hosts_on(
     let path = folder.path().join("addresses");
     fs::write(&path, batch)?;
     client.run("ip", &["-batch", &path.to_string_lossy()])?;
-    let cable = self::device(&bed.server, bed.client_outer(0, false))?;
-    bed.server.run("ip", &["route", "replace", "10.66.0.0/16", "dev", &cable])?;
+    let veth = self::device(&testbed.server, testbed.client_outer(0, false))?;
+    testbed.server.run("ip", &["route", "replace", "10.66.0.0/16", "dev", &veth])?;
     Ok(sources)
 }
 

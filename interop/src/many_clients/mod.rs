@@ -1,8 +1,8 @@
 //! Many openvpn clients at one server, over UDP and TCP at once: what a matrix of pairs cannot show.
 
-mod ledger;
+mod simultaneous;
 mod soak;
-mod throng;
+mod status_file;
 
 use std::fs;
 use std::path::Path;
@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::cell::{Bench, Inner, READY, SETUP, inner_of};
+use crate::case::{InnerAddrs, READY, SETUP_LIMIT, TestEnv, inner_addrs};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Host, Namespace, Offload, star};
 use crate::peer::Program;
-use crate::pki::Maker;
+use crate::pki::PkiTool;
 use crate::process::Daemon;
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
+pub use simultaneous::simultaneous;
 pub use soak::{Soak, soak};
-pub use throng::throng;
+use status_file::StatusFile;
 
 /// Where both listeners of the server are.
 const SERVER: &str = "192.0.2.1";
@@ -31,7 +32,7 @@ const STARTING: usize = 8;
 
 /// A server with its hosts around it.
 #[derive(Debug)]
-struct Crowd<'a> {
+struct ClientPool<'a> {
     folder: &'a Path,
     client: &'a Program,
     daemon: Daemon,
@@ -42,9 +43,9 @@ struct Crowd<'a> {
 
 /// A client that is connected.
 #[derive(Debug)]
-struct Member {
+struct ConnectedClient {
     daemon: Daemon,
-    inner: Inner,
+    inner: InnerAddrs,
 }
 
 /// The outer address of the host with this number.
@@ -55,41 +56,41 @@ fn outer(host: usize) -> Result<IpNet> {
     IpNet::new(std::net::Ipv4Addr::from(first + host).into(), 22).context("a prefix length")
 }
 
-impl<'a> Crowd<'a> {
+impl<'a> ClientPool<'a> {
     /// Starts the server. Its clients share one certificate, so every connection is a session of its own.
     fn start(
-        bench: &Bench,
+        env: &TestEnv,
         folder: &'a Path,
         server: &Program,
         client: &'a Program,
         hosts: usize,
         more: &str,
-    ) -> Result<Crowd<'a>> {
+    ) -> Result<ClientPool<'a>> {
         let mut all: Vec<Host> = vec![("server".to_owned(), vec![server_net()?])];
         for host in 0..hosts {
             all.push(("host".to_owned(), vec![outer(host)?]));
         }
         let (switch, mut namespaces) = star(&all, Offload::All)?;
         let space = namespaces.remove(0);
-        write_configs(bench, folder, hosts, more, client)?;
+        write_configs(env, folder, hosts, more, client)?;
         let command = server.command(&space, &folder.join("server.conf"));
         let mut daemon = Daemon::spawn("server", command)?;
-        daemon.wait_for(READY, SETUP)?;
-        Ok(Crowd { folder, client, daemon, server: space, hosts: namespaces, _switch: switch })
+        daemon.wait_for(READY, SETUP_LIMIT)?;
+        Ok(ClientPool { folder, client, daemon, server: space, hosts: namespaces, _switch: switch })
     }
 
     /// Starts the client of a host and waits until it is connected.
-    fn join(&self, host: usize, over_tcp: bool) -> Result<Member> {
+    fn join(&self, host: usize, over_tcp: bool) -> Result<ConnectedClient> {
         let namespace = self.hosts.get(host).context("no such host")?;
         let config = self.folder.join(if over_tcp { "tcp.conf" } else { "udp.conf" });
         let mut daemon =
             Daemon::spawn(&format!("client {host}"), self.client.command(namespace, &config))?;
-        daemon.wait_for(READY, SETUP)?;
-        Ok(Member { inner: inner_of(namespace)?, daemon })
+        daemon.wait_for(READY, SETUP_LIMIT)?;
+        Ok(ConnectedClient { inner: inner_addrs(namespace)?, daemon })
     }
 
-    fn ledger(&self) -> Result<ledger::Ledger> {
-        ledger::Ledger::read(&self.folder.join("status"))
+    fn status(&self) -> Result<StatusFile> {
+        StatusFile::read(&self.folder.join("status"))
     }
 }
 
@@ -103,14 +104,14 @@ fn is_tcp(host: usize) -> bool {
 }
 
 fn write_configs(
-    bench: &Bench,
+    env: &TestEnv,
     folder: &Path,
     hosts: usize,
     more: &str,
     client: &Program,
 ) -> Result<()> {
-    let file = |name: &str| bench.pki.file(Maker::OpenSslEc, name).display().to_string();
-    let (ca, crypt) = (file("ca.crt"), bench.pki.wrap("static.key"));
+    let file = |name: &str| env.pki.file(PkiTool::OpenSslEc, name).display().to_string();
+    let (ca, crypt) = (file("ca.crt"), env.pki.wrapping_key("static.key"));
     let common = format!("dev tun\nverb 3\nca {ca}\ntls-crypt {}\n", crypt.display());
     let server = format!(
         "{common}local {SERVER} {PORT} udp\nlocal {SERVER} {PORT} tcp-server\ndh none\ntopology subnet\nduplicate-cn\n\
@@ -138,14 +139,14 @@ fn write_configs(
 }
 
 /// Joins all hosts, several at once, in their order.
-fn join_all(crowd: &Crowd<'_>) -> Result<Vec<Member>> {
-    let hosts: Vec<usize> = (0..crowd.hosts.len()).collect();
+fn join_all(pool: &ClientPool<'_>) -> Result<Vec<ConnectedClient>> {
+    let hosts: Vec<usize> = (0..pool.hosts.len()).collect();
     let mut members = Vec::new();
     for some in hosts.chunks(STARTING) {
-        let joined: Vec<Result<Member>> = std::thread::scope(|scope| {
+        let joined: Vec<Result<ConnectedClient>> = std::thread::scope(|scope| {
             let starting: Vec<_> = some
                 .iter()
-                .map(|&host| scope.spawn(move || crowd.join(host, is_tcp(host))))
+                .map(|&host| scope.spawn(move || pool.join(host, is_tcp(host))))
                 .collect();
             let ended = starting.into_iter().map(|thread| thread.join());
             ended.map(|done| done.unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
@@ -153,7 +154,7 @@ fn join_all(crowd: &Crowd<'_>) -> Result<Vec<Member>> {
         for member in joined {
             members.push(
                 member.map_err(|failure| {
-                    format!("{failure}\n{}", crowd.daemon.failure("meanwhile"))
+                    format!("{failure}\n{}", pool.daemon.failure("meanwhile"))
                 })?,
             );
         }
@@ -162,15 +163,15 @@ fn join_all(crowd: &Crowd<'_>) -> Result<Vec<Member>> {
 }
 
 /// Waits until the server's own ledger holds this many sessions.
-fn wait_for_sessions(crowd: &Crowd<'_>, count: usize, limit: Duration) -> Result<ledger::Ledger> {
-    let begin = Moment::now();
+fn wait_for_sessions(pool: &ClientPool<'_>, count: usize, limit: Duration) -> Result<StatusFile> {
+    let begin = ScaledInstant::now();
     loop {
-        let ledger = crowd.ledger()?;
-        if ledger.sessions.len() == count {
-            return Ok(ledger);
+        let status = pool.status()?;
+        if status.sessions.len() == count {
+            return Ok(status);
         }
         ensure(begin.elapsed() < limit, || {
-            format!("{} sessions instead of {count}", ledger.sessions.len())
+            format!("{} sessions instead of {count}", status.sessions.len())
         })?;
         std::thread::sleep(Duration::from_millis(200));
     }

@@ -1,10 +1,10 @@
-//! What the kernel dropped, read from all namespaces of a bed without starting a process.
+//! What the kernel dropped, read from all namespaces of a testbed without starting a process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use adit_testbed::failure::{Context, Result};
-use adit_testbed::net::{CABLE, Namespace};
+use adit_testbed::net::{Namespace, VETH};
 
 use super::Drops;
 
@@ -97,7 +97,7 @@ fn of_devices(table: &str) -> Drops {
         let dropped = number(3).unwrap_or(0) + number(11).unwrap_or(0);
         match name.trim() {
             "lo" => {}
-            CABLE => drops.cables += dropped,
+            VETH => drops.veths += dropped,
             _ => drops.tun += dropped,
         }
     }
@@ -131,8 +131,8 @@ mod tests {
         let table = "Inter-|   Receive                                                |  Transmit\n\
              face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n\
                 lo:     100       1    0   50    0     0          0         0      100       1    0   50    0     0       0          0\n\
-             cable: 7000 10 0 3 0 0 0 0 9000 11 0 4 0 0 0 0\n\
+             veth0: 7000 10 0 3 0 0 0 0 9000 11 0 4 0 0 0 0\n\
               tun0:9000 12 0 1 0 0 0 0 8000 13 0 20 0 0 0 0\n";
-        assert_eq!(of_devices(table), Drops { sockets: 0, tun: 21, cables: 7 });
+        assert_eq!(of_devices(table), Drops { sockets: 0, tun: 21, veths: 7 });
     }
 }

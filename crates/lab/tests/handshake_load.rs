@@ -1,17 +1,17 @@
 //! The crowd of clients against the servers themselves: adit's and, where it is installed, openvpn's.
 //!
-//! It enters a private world, which the usual harness cannot.
+//! It enters a sandbox, which the usual harness cannot.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_lab::bed::{Bed, LinkMode};
+use adit_lab::handshake_load::load_generator::{LoadGenerator, program};
+use adit_lab::handshake_load::schedule::{burst, steady};
 use adit_lab::record::Measurement;
-use adit_lab::storm::scene::{Scene, program};
-use adit_lab::storm::schedule::{burst, steady};
-use adit_lab::subject::{Kit, Subject};
+use adit_lab::subject::{Subject, Toolchain};
+use adit_lab::testbed::{LinkMode, Testbed};
 use adit_testbed::failure::{Result, ensure};
-use adit_testbed::world::{self, Entered, World};
+use adit_testbed::sandbox::{self, Entered, Sandbox};
 
 const SUBJECTS: [Subject; 2] = [Subject::Adit(None), Subject::Openvpn];
 
@@ -20,9 +20,9 @@ fn main() -> ExitCode {
         adit_testbed::skip::skip("the_crowd_comes_up", adit_testbed::skip::NEEDS_ROOT);
         return ExitCode::SUCCESS;
     }
-    let outcome = world::enter().and_then(|entered| match entered {
+    let outcome = sandbox::enter().and_then(|entered| match entered {
         Entered::Ended(code) => Ok(code),
-        Entered::Inside(world) => all(&world).map(|()| ExitCode::SUCCESS),
+        Entered::Inside(sandbox) => all(&sandbox).map(|()| ExitCode::SUCCESS),
     });
     outcome.unwrap_or_else(|failure| {
         eprintln!("FAILED: {failure}");
@@ -30,16 +30,16 @@ fn main() -> ExitCode {
     })
 }
 
-fn all(world: &World) -> Result<()> {
-    let kit = Kit::new(world, &SUBJECTS)?;
+fn all(sandbox: &Sandbox) -> Result<()> {
+    let toolchain = Toolchain::new(sandbox, &SUBJECTS)?;
     for subject in &SUBJECTS {
-        match program(&kit, subject) {
+        match program(&toolchain, subject) {
             Err(why) => adit_testbed::skip::skip(
                 &format!("the_crowd_comes_up: {subject}"),
                 &why.to_string(),
             ),
             Ok(_) => {
-                the_crowd_comes_up(&kit, subject)?;
+                the_crowd_comes_up(&toolchain, subject)?;
                 println!("passed: the_crowd_comes_up: {subject}");
             }
         }
@@ -49,26 +49,26 @@ fn all(world: &World) -> Result<()> {
 
 /// Twenty clients of five hosts, each with an address of its own and all that it should be told; more than there are
 /// places; and all once more after they vanished.
-fn the_crowd_comes_up(kit: &Kit, subject: &Subject) -> Result<()> {
-    let bed = Bed::pair(LinkMode::Offload)?;
-    let scene = Scene::set(kit, &bed, subject, 5, 4)?;
-    let patience = Duration::from_secs(10);
+fn the_crowd_comes_up(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
+    let testbed = Testbed::pair(LinkMode::Offload)?;
+    let load = LoadGenerator::set(toolchain, &testbed, subject, 5, 4)?;
+    let timeout = Duration::from_secs(10);
     let come = |schedule: Vec<Duration>| -> Result<()> {
-        let (ran, cpu) = scene.costed(|crowd| crowd.run(schedule, patience))?;
-        let log = || scene.server.daemon().failure("its log").0;
+        let (ran, cpu) = load.costed(|pool| pool.run(schedule, timeout))?;
+        let log = || load.server.daemon().failure("its log").0;
         ensure(ran.up() == ran.arrivals.len(), || format!("{ran:?}\n{}", log()))?;
         ensure(cpu > 0.0 && ran.cpu > 0.0, || format!("nothing costs nothing: {cpu} {ran:?}"))?;
         let mut measurement = Measurement::default();
-        let findings = scene.check(&ran, &mut measurement)?;
+        let findings = load.check(&ran, &mut measurement)?;
         let clean = findings.misconfigured.is_empty() && findings.duplicates.is_empty();
-        let (each, up) = (findings.looked_at == ran.up(), scene.crowd.applied()?.len());
+        let (each, up) = (findings.looked_at == ran.up(), load.pool.applied()?.len());
         ensure(each && up == 20 && clean, || format!("{subject}: {findings:#?}\n{}", log()))
     };
     come(burst(20))?;
     come(steady(40.0, Duration::from_millis(750)))?;
-    let gone = scene.crowd.vanish()?;
+    let gone = load.pool.vanish()?;
     ensure(gone >= 20, || format!("{gone} clients vanished"))?;
     come(burst(20))?;
-    let left = scene.crowd.leave()?;
+    let left = load.pool.leave()?;
     ensure(left == 20, || format!("{left} clients left"))
 }

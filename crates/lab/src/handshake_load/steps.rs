@@ -1,8 +1,8 @@
-//! Which rate to offer next, and which one the server has borne.
+//! Which rate to offer next, and which one the server sustained.
 
 use std::time::Duration;
 
-use super::arrivals::{Ran, latency};
+use super::arrivals::{LoadOutcome, latency};
 
 /// How rates are stepped up.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,9 +15,9 @@ pub struct Plan {
     pub refinements: usize,
     /// No rate above this.
     pub highest: f64,
-    /// A rate at which 99 of 100 took longer is not borne.
+    /// A rate at which 99 of 100 took longer is not sustained.
     pub p99: Duration,
-    /// A rate at which a larger share never came up is not borne.
+    /// A rate at which a larger share never came up is not sustained.
     pub unfinished: f64,
 }
 
@@ -50,7 +50,7 @@ pub struct Step {
 impl Step {
     /// Of a run at this rate.
     #[must_use]
-    pub fn of(offered: f64, ran: &Ran) -> Step {
+    pub fn of(offered: f64, ran: &LoadOutcome) -> Step {
         let p99_ms = latency(&ran.arrivals).at(0.99).unwrap_or(f64::INFINITY);
         Step { offered, achieved: ran.rate(), p99_ms, unfinished: ran.unfinished() }
     }
@@ -61,14 +61,14 @@ impl Step {
 pub enum Next {
     /// Offer this rate.
     Try(f64),
-    /// Enough: the index of the highest rate that was borne, if any was.
+    /// Enough: the index of the highest rate that was sustained, if any was.
     Done(Option<usize>),
 }
 
 impl Plan {
-    /// Whether the server bore this.
+    /// Whether the server sustained this.
     #[must_use]
-    pub fn bears(&self, step: &Step) -> bool {
+    pub fn sustains(&self, step: &Step) -> bool {
         step.p99_ms <= self.p99.as_secs_f64() * 1e3 && step.unfinished <= self.unfinished
     }
 
@@ -81,7 +81,7 @@ impl Plan {
         let mut bad_rates = 0;
         for (index, step) in steps.iter().enumerate() {
             let rate = step.offered;
-            if self.bears(step) {
+            if self.sustains(step) {
                 if good.and_then(|best| steps.get(best)).is_none_or(|best| rate > best.offered) {
                     good = Some(index);
                 }
@@ -118,7 +118,7 @@ impl Plan {
     /// How many different rates were tried since the first one that failed twice, without that one.
     fn refined(&self, steps: &[Step]) -> usize {
         let failed = steps.iter().enumerate().position(|(index, step)| {
-            !self.bears(step)
+            !self.sustains(step)
                 && steps.iter().take(index).any(|earlier| same(earlier.offered, step.offered))
         });
         let after: Vec<f64> =
@@ -140,7 +140,7 @@ mod tests {
         Plan { first: 100.0, refinements: 2, ..Plan::default() }
     }
 
-    /// Runs the plan against a server that bears so many a second, and returns the offered rates and the outcome.
+    /// Runs the plan against a server that sustains so many a second, and returns the offered rates and the outcome.
     fn against(plan: &Plan, capacity: f64, hiccup_at: Option<usize>) -> (Vec<f64>, Option<f64>) {
         let mut steps: Vec<Step> = Vec::new();
         loop {
@@ -163,7 +163,7 @@ mod tests {
     fn doubles_until_it_fails_twice_and_halves_the_gap() {
         let (rates, best) = against(&plan(), 700.0, None);
         let rounded: Vec<i64> = rates.iter().map(|rate| rate.round() as i64).collect();
-        // 400 is borne and 800 is not; 566 is borne, 673 too.
+        // 400 is sustained and 800 is not; 566 is sustained, 673 too.
         assert_eq!(rounded, [100, 200, 400, 800, 800, 566, 673]);
         assert!((best.unwrap() - 672.717).abs() < 0.01);
     }
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn unfinished_clients_are_not_borne_however_fast_the_others_were() {
         let step = Step { offered: 100.0, achieved: 98.0, p99_ms: 1.0, unfinished: 0.02 };
-        assert!(!plan().bears(&step));
-        assert!(plan().bears(&Step { unfinished: 0.01, ..step }));
-        assert!(!plan().bears(&Step { unfinished: 0.0, p99_ms: 100.1, ..step }));
+        assert!(!plan().sustains(&step));
+        assert!(plan().sustains(&Step { unfinished: 0.01, ..step }));
+        assert!(!plan().sustains(&Step { unfinished: 0.0, p99_ms: 100.1, ..step }));
     }
 }

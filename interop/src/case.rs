@@ -1,4 +1,4 @@
-//! Runs one cell: a tunnel between two programs, traffic in all ways, rekeys under traffic, an orderly end.
+//! Runs one case: a tunnel between two programs, traffic in all ways, rekeys under traffic, an orderly end.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,22 +6,24 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::failure::{Result, ensure};
-use crate::matrix::{Cell, Roles, Tls, Wrapping};
+use crate::matrix::{Case, Roles, Tls, Wrapping};
 use crate::net::{End, Pair};
 use crate::peer::Program;
-use crate::pki::{Maker, Pki};
+use crate::pki::{Pki, PkiTool};
 use crate::process::Daemon;
+use crate::sandbox::{Sandbox, text};
 use crate::traffic::{Delivery, Stream, ping, tcp};
-use crate::wait::Moment;
-use crate::world::{World, text};
+use crate::wait::ScaledInstant;
 
-pub use adit_testbed::tunnel::{FAREWELL, HANDSHAKE, Inner, READY, SETUP, inner_of, inner_on};
+pub use adit_testbed::tunnel::{
+    EXIT_NOTICES, HANDSHAKE, InnerAddrs, READY, SETUP_LIMIT, inner_addrs, inner_addrs_on,
+};
 
-/// What all cells of a run share.
+/// What all cases of a run share.
 #[derive(Debug)]
-pub struct Bench {
-    /// The private world.
-    pub world: World,
+pub struct TestEnv {
+    /// The sandbox.
+    pub sandbox: Sandbox,
     /// Certificates and keys.
     pub pki: Pki,
 }
@@ -36,9 +38,9 @@ pub struct Configs {
 }
 
 impl Configs {
-    /// A plain server on UDP port 1194 and its client, with the certificates of `maker`, and no wrapping yet.
+    /// A plain server on UDP port 1194 and its client, with the certificates of `pki_tool`, and no wrapping yet.
     #[must_use]
-    pub fn new(pki: &Pki, maker: Maker, outer_v6: bool) -> Configs {
+    pub fn new(pki: &Pki, pki_tool: PkiTool, outer_v6: bool) -> Configs {
         let proto = if outer_v6 { "udp6" } else { "udp4" };
         let common =
             format!("dev tun\nproto {proto}\nverb 3\nkeepalive 2 20\npersist-key\npersist-tun\n");
@@ -50,10 +52,10 @@ impl Configs {
         configs
             .client("remote-cert-tls server\nverify-x509-name server name\nexplicit-exit-notify 1");
         for name in ["ca.crt", "server.crt", "server.key"] {
-            configs.server(&directive(name, &pki.file(maker, name)));
+            configs.server(&directive(name, &pki.file(pki_tool, name)));
         }
         for name in ["ca.crt", "client.crt", "client.key"] {
-            configs.client(&directive(name, &pki.file(maker, name)));
+            configs.client(&directive(name, &pki.file(pki_tool, name)));
         }
         configs
     }
@@ -77,7 +79,7 @@ impl Configs {
 
     /// Adds the wrapping of the control channel at both ends.
     pub fn wrap(&mut self, pki: &Pki, wrapping: Wrapping) {
-        let path = |name: &str| text(&pki.wrap(name)).to_owned();
+        let path = |name: &str| text(&pki.wrapping_key(name)).to_owned();
         let fixed = path("static.key");
         match wrapping {
             Wrapping::None => {}
@@ -115,9 +117,9 @@ pub struct Tunnel {
     /// The namespaces.
     pub pair: Pair,
     /// The server's addresses in the tunnel.
-    pub server_inner: Inner,
+    pub server_inner: InnerAddrs,
     /// The client's addresses in the tunnel.
-    pub client_inner: Inner,
+    pub client_inner: InnerAddrs,
 }
 
 impl Tunnel {
@@ -133,15 +135,15 @@ impl Tunnel {
         client: &Program,
     ) -> Result<Tunnel> {
         let mut server = serve(&pair, folder, configs, server)?;
-        server.wait_for(READY, SETUP)?;
+        server.wait_for(READY, SETUP_LIMIT)?;
         let mut client = dial(&pair, folder, configs, client)?;
-        if let Err(failure) = client.wait_for(READY, SETUP) {
+        if let Err(failure) = client.wait_for(READY, SETUP_LIMIT) {
             return Err(
                 format!("{failure}\n{}", server.failure("meanwhile at the other end")).into()
             );
         }
-        let server_inner = inner_of(&pair.server)?;
-        let client_inner = inner_of(&pair.client)?;
+        let server_inner = inner_addrs(&pair.server)?;
+        let client_inner = inner_addrs(&pair.client)?;
         Ok(Tunnel { server, client, pair, server_inner, client_inner })
     }
 
@@ -186,7 +188,7 @@ pub fn dial(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) ->
     Daemon::spawn(&format!("client ({})", program.label()), program.command(&pair.client, &path))
 }
 
-/// What a cell showed.
+/// What a case showed.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
     /// Rekeys that were seen while datagrams were counted.
@@ -195,29 +197,29 @@ pub struct Outcome {
     pub delivery: [Delivery; 2],
 }
 
-/// How many rekeys a cell waits for.
+/// How many rekeys a case waits for.
 const REKEYS: usize = 2;
 
-/// Runs one cell; `name` is that of the test, and unique.
+/// Runs one case; `name` is that of the test, and unique.
 ///
 /// # Errors
 /// Anything that did not go as it should, with the logs that tell why.
 pub fn run(
-    bench: &Bench,
+    env: &TestEnv,
     name: &str,
-    cell: &Cell,
+    case: &Case,
     server: &Program,
     client: &Program,
 ) -> Result<Outcome> {
-    let folder = bench.world.folder(&name.replace('/', "_"))?;
+    let folder = env.sandbox.folder(&name.replace('/', "_"))?;
     let pair = Pair::new()?;
-    if cell.loss > 0 {
-        pair.set_loss(cell.loss)?;
+    if case.loss > 0 {
+        pair.set_loss(case.loss)?;
     }
-    let configs = configs(bench, cell, server, client);
+    let configs = configs(env, case, server, client);
     let mut tunnel = Tunnel::start(pair, &folder, &configs, server, client)?;
-    check_negotiated(cell, &mut tunnel)?;
-    let lossy = cell.loss > 0;
+    check_negotiated(case, &mut tunnel)?;
+    let lossy = case.loss > 0;
     // With 2 % loss in each direction a ping of three fragments is lost one time in eight.
     tunnel.ping_all(if lossy { 1 } else { 4 })?;
     let (server_v4, server_v6) = (tunnel.server_inner.v4, tunnel.server_inner.newest());
@@ -236,7 +238,7 @@ pub fn run(
     let judged = delivery
         .iter()
         .zip(senders)
-        .try_for_each(|(delivery, adit_sends)| judge(delivery, cell.loss, dropped, adit_sends));
+        .try_for_each(|(delivery, adit_sends)| judge(delivery, case.loss, dropped, adit_sends));
     judged.map_err(|failure| {
         format!("{failure}\n{}\n{}", tunnel.server.failure(""), tunnel.client.failure(""))
     })?;
@@ -245,19 +247,19 @@ pub fn run(
     Ok(outcome)
 }
 
-fn configs(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Configs {
-    let mut configs = Configs::new(&bench.pki, cell.maker, cell.outer_v6);
-    configs.wrap(&bench.pki, cell.wrapping);
-    configs.both(&format!("data-ciphers {}", cell.cipher));
+fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Configs {
+    let mut configs = Configs::new(&env.pki, case.pki_tool, case.outer_v6);
+    configs.wrap(&env.pki, case.wrapping);
+    configs.both(&format!("data-ciphers {}", case.cipher));
     // openvpn repeats a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 is over when one is lost twice,
     // and the end with the longer window waits for its own to be over.
     let often =
-        if cell.loss > 0 { "reneg-sec 16\nhand-window 15" } else { "reneg-sec 6\nhand-window 5" };
+        if case.loss > 0 { "reneg-sec 16\nhand-window 15" } else { "reneg-sec 6\nhand-window 5" };
     let never = "reneg-sec 0";
-    let (at_server, at_client) = if cell.client_rekeys { (never, often) } else { (often, never) };
+    let (at_server, at_client) = if case.client_rekeys { (never, often) } else { (often, never) };
     configs.server(at_server);
     configs.client(at_client);
-    if cell.tls == Tls::V12 {
+    if case.tls == Tls::V12 {
         configs.both("tls-version-max 1.2");
     }
     for (program, lines) in [(server, &mut configs.server), (client, &mut configs.client)] {
@@ -269,24 +271,24 @@ fn configs(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Co
     configs
 }
 
-/// Both ends must have negotiated what the cell is about.
-fn check_negotiated(cell: &Cell, tunnel: &mut Tunnel) -> Result<()> {
-    let version = if cell.tls == Tls::V12 { "TLSv1.2" } else { "TLSv1.3" };
+/// Both ends must have negotiated what the case is about.
+fn check_negotiated(case: &Case, tunnel: &mut Tunnel) -> Result<()> {
+    let version = if case.tls == Tls::V12 { "TLSv1.2" } else { "TLSv1.3" };
     let soon = Duration::from_secs(5);
     for daemon in [&mut tunnel.server, &mut tunnel.client] {
         daemon.wait_for(&format!("Control Channel: {version}"), soon)?;
         // 2.5 writes "Cipher".
-        daemon.wait_for(&format!("ipher '{}'", cell.cipher), soon)?;
+        daemon.wait_for(&format!("ipher '{}'", case.cipher), soon)?;
     }
     Ok(())
 }
 
 /// Waits under traffic until both ends have seen the rekeys, then a moment more.
 fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
-    let end = Moment::now() + Duration::from_secs(60);
+    let end = ScaledInstant::now() + Duration::from_secs(60);
     let Tunnel { server, client, .. } = tunnel;
     while rekeys(server).min(rekeys(client)) < REKEYS {
-        ensure(Moment::now() < end, || {
+        ensure(ScaledInstant::now() < end, || {
             format!("{}\n{}", server.failure("too few rekeys"), client.failure("meanwhile"))
         })?;
         std::thread::sleep(Duration::from_millis(100));
@@ -307,7 +309,7 @@ fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Resu
     let Delivery { sent, received, duplicated, corrupted } = *delivery;
     ensure(duplicated == 0 && corrupted == 0, || format!("changed or doubled: {delivery:?}"))?;
     ensure(sent > 500, || format!("the stream starved: {delivery:?}"))?;
-    // Without loss on the cable not one may be missing, rekeys or not. With loss, what the cable lost and a margin.
+    // Without loss on the veth pair not one may be missing, rekeys or not. With loss, what the veth pair lost and a margin.
     let share = match (loss, adit_sends) {
         (0, _) => 0,
         (_, true) => loss + 2,
@@ -326,9 +328,9 @@ fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Resu
 /// The client leaves; the server must hear of it at once, not by timeout.
 fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.client.signal(nix::sys::signal::Signal::SIGTERM)?;
-    let left = Moment::now();
+    let left = ScaledInstant::now();
     if !lossy {
-        tunnel.server.wait_for_any(FAREWELL, Duration::from_secs(5))?;
+        tunnel.server.wait_for_any(EXIT_NOTICES, Duration::from_secs(5))?;
     }
     let status = tunnel.client.wait_exit(Duration::from_secs(10))?;
     ensure(left.elapsed() < Duration::from_secs(10), || "the client was slow to leave".to_owned())?;
@@ -336,17 +338,17 @@ fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.server.stop()
 }
 
-/// Which programs the roles of a cell mean; `stock` is openvpn or its substitute.
+/// Which programs the roles of a case mean; `openvpn` is openvpn or its substitute.
 #[must_use]
 pub fn programs<'a>(
     roles: Roles,
     adit: &'a Program,
-    stock: &'a Program,
+    openvpn: &'a Program,
 ) -> (&'a Program, &'a Program) {
     match roles {
-        Roles::AditServes => (adit, stock),
-        Roles::StockServes => (stock, adit),
+        Roles::AditServes => (adit, openvpn),
+        Roles::OpenVpnServes => (openvpn, adit),
         Roles::AditBoth => (adit, adit),
-        Roles::StockBoth => (stock, stock),
+        Roles::OpenVpnBoth => (openvpn, openvpn),
     }
 }

@@ -12,9 +12,9 @@ use adit_testbed::failure::{Context, Failure, Result};
 use adit_testbed::net::Namespace;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::arrivals::{Ran, count};
+use super::arrivals::{LoadOutcome, count};
+use super::client_loop::{ClientLoop, PoolCommand};
 use super::pushed::Applied;
-use super::room::{Room, Work};
 
 /// Where clients come from and go to.
 #[derive(Debug, Clone)]
@@ -30,12 +30,12 @@ pub struct Hosts {
 
 /// The crowd; its clients live on a thread of their own until this is dropped.
 #[derive(Debug)]
-pub struct Crowd {
-    work: Option<Sender<Work>>,
+pub struct ClientPool {
+    work: Option<Sender<PoolCommand>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl Crowd {
+impl ClientPool {
     /// Opens the room that clients will stand in. None comes yet. `next` makes the configuration of each client that
     /// comes for the first time.
     ///
@@ -45,40 +45,40 @@ impl Crowd {
         namespace: &Namespace,
         next: impl FnMut() -> Result<ClientConfig> + Send + 'static,
         hosts: Hosts,
-    ) -> Result<Crowd> {
-        let (work, inbox) = mpsc::channel::<Work>();
+    ) -> Result<ClientPool> {
+        let (work, inbox) = mpsc::channel::<PoolCommand>();
         let thread = namespace.thread(move || {
             more_files()?;
-            Room::new(next, hosts)?.live(&inbox)
+            ClientLoop::new(next, hosts)?.live(&inbox)
         })?;
-        Ok(Crowd { work: Some(work), thread: Some(thread) })
+        Ok(ClientPool { work: Some(work), thread: Some(thread) })
     }
 
-    /// Lets clients come as `schedule` says, and waits until all are up, at most for `patience` after the last was to
+    /// Lets clients come as `schedule` says, and waits until all are up, at most for `timeout` after the last was to
     /// come. Those that are not up by then are dropped without a word. Where all places are taken, the client that
     /// has been up longest leaves for the next; where none is up, clients wait, and their time counts.
     ///
     /// # Errors
     /// Sockets cannot be made, or the crowd has ended.
-    pub fn run(&self, schedule: Vec<Duration>, patience: Duration) -> Result<Ran> {
-        self.ask(move |room| room.run(&schedule, patience, None))
+    pub fn run(&self, schedule: Vec<Duration>, timeout: Duration) -> Result<LoadOutcome> {
+        self.ask(move |clients| clients.run(&schedule, timeout, None))
     }
 
-    /// As [`Crowd::run`], but it ends as soon as more than `share` of all clients took longer than `late`, or are not up
+    /// As [`ClientPool::run`], but it ends as soon as more than `share` of all clients took longer than `late`, or are not up
     /// after so long.
     ///
     /// # Errors
-    /// As [`Crowd::run`].
+    /// As [`ClientPool::run`].
     pub fn run_until_late(
         &self,
         schedule: Vec<Duration>,
-        patience: Duration,
+        timeout: Duration,
         late: Duration,
         share: f64,
-    ) -> Result<Ran> {
-        self.ask(move |room| {
+    ) -> Result<LoadOutcome> {
+        self.ask(move |clients| {
             let too_many = count(schedule.len()) * share;
-            room.run(&schedule, patience, Some((late, too_many)))
+            clients.run(&schedule, timeout, Some((late, too_many)))
         })
     }
 
@@ -90,7 +90,7 @@ impl Crowd {
     pub fn talk(&self, rate: f64) -> Result<Talk> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let packets = self.begin(move |room| room.talk(rate, &stopped))?;
+        let packets = self.begin(move |clients| clients.talk(rate, &stopped))?;
         Ok(Talk { stop, packets })
     }
 
@@ -99,15 +99,15 @@ impl Crowd {
     /// # Errors
     /// The crowd has ended.
     pub fn vanish(&self) -> Result<usize> {
-        self.ask(|room| Ok(room.vanish()))
+        self.ask(|clients| Ok(clients.vanish()))
     }
 
     /// All clients lose their sessions at once, without a word, and the same clients come back at one instant.
     ///
     /// # Errors
-    /// As [`Crowd::run`].
-    pub fn come_back(&self, patience: Duration) -> Result<Ran> {
-        self.ask(move |room| room.come_back(patience))
+    /// As [`ClientPool::run`].
+    pub fn come_back(&self, timeout: Duration) -> Result<LoadOutcome> {
+        self.ask(move |clients| clients.come_back(timeout))
     }
 
     /// All clients take their leave. Returns how many; it takes as long as the server needs, a second or so at most.
@@ -115,7 +115,7 @@ impl Crowd {
     /// # Errors
     /// The crowd has ended.
     pub fn leave(&self) -> Result<usize> {
-        self.ask(Room::leave_all)
+        self.ask(ClientLoop::leave_all)
     }
 
     /// What the clients that are up now were told.
@@ -123,24 +123,24 @@ impl Crowd {
     /// # Errors
     /// The crowd has ended.
     pub fn applied(&self) -> Result<Vec<Applied>> {
-        self.ask(|room| Ok(room.applied()))
+        self.ask(|clients| Ok(clients.applied()))
     }
 
     fn ask<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut ClientLoop) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.begin(work)?.recv().map_err(|_| ended())?
     }
 
     fn begin<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut ClientLoop) -> Result<T> + Send + 'static,
     ) -> Result<Receiver<Result<T>>> {
         let (answer, answered) = mpsc::channel();
-        let work: Work = Box::new(move |room| {
+        let work: PoolCommand = Box::new(move |clients| {
             // Nobody listens any more if the caller has panicked.
-            let _ = answer.send(work(room));
+            let _ = answer.send(work(clients));
         });
         self.work.as_ref().ok_or_else(ended)?.send(work).map_err(|_| ended())?;
         Ok(answered)
@@ -175,7 +175,7 @@ impl Drop for Talk {
     }
 }
 
-impl Drop for Crowd {
+impl Drop for ClientPool {
     fn drop(&mut self) {
         drop(self.work.take());
         if let Some(thread) = self.thread.take() {

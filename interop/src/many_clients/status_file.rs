@@ -8,12 +8,12 @@ use crate::failure::{Context, Result};
 
 /// Sessions by the client's outer address.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct StatusFile {
     pub sessions: BTreeMap<IpAddr, Vec<IpAddr>>,
 }
 
-impl Ledger {
-    pub fn read(path: &Path) -> Result<Ledger> {
+impl StatusFile {
+    pub fn read(path: &Path) -> Result<StatusFile> {
         // Not there yet: no one has connected within the first second.
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -29,7 +29,7 @@ impl Ledger {
                 inner.map(|text| text.parse().context(*text)).collect::<Result<Vec<_>>>()?;
             sessions.insert(address(outer).context(line)?, inner);
         }
-        Ok(Ledger { sessions })
+        Ok(StatusFile { sessions })
     }
 }
 
@@ -48,9 +48,9 @@ mod tests {
         let path = dir.path().join("status");
         let text = "TITLE,x\nCLIENT_LIST,client,192.0.2.12:40000,10.88.0.2,fd88::1000,1,2,Fri,3,UNDEF,0,0,AES\nEND\n";
         std::fs::write(&path, text).unwrap();
-        let ledger = Ledger::read(&path).unwrap();
+        let status = StatusFile::read(&path).unwrap();
         let inner: Vec<IpAddr> = vec!["10.88.0.2".parse().unwrap(), "fd88::1000".parse().unwrap()];
-        assert_eq!(ledger.sessions[&"192.0.2.12".parse::<IpAddr>().unwrap()], inner);
-        assert!(Ledger::read(&dir.path().join("none")).unwrap().sessions.is_empty());
+        assert_eq!(status.sessions[&"192.0.2.12".parse::<IpAddr>().unwrap()], inner);
+        assert!(StatusFile::read(&dir.path().join("none")).unwrap().sessions.is_empty());
     }
 }

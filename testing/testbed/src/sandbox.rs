@@ -1,4 +1,4 @@
-//! A private world: mount, pid and network namespaces around the whole run.
+//! A sandbox: mount, pid and network namespaces around the whole run.
 //!
 //! The program starts itself again as pid 1 of a pid namespace. Whatever it creates (daemons, namespaces, mounts, files)
 //! hangs on that process and is removed by the kernel when it ends, by success, panic, Ctrl-C or kill -9. Names and
@@ -12,25 +12,25 @@ use std::process::{Command, ExitCode};
 use crate::failure::{Context, Result, ensure};
 use crate::process::run;
 
-const MARK: &str = "ADIT_WORLD";
+const MARK: &str = "ADIT_SANDBOX";
 /// Of the folders in the host's own view, followed by the process that made them.
-const PREFIX: &str = "adit-world-";
+const PREFIX: &str = "adit-sandbox-";
 
-/// The private world that this process lives in.
+/// The sandbox that this process lives in.
 #[derive(Debug, Clone)]
-pub struct World {
+pub struct Sandbox {
     dir: PathBuf,
 }
 
 /// What [`enter`] found.
 pub enum Entered {
     /// This process is inside.
-    Inside(World),
+    Inside(Sandbox),
     /// The copy inside has ended, with this code: end with it too.
     Ended(ExitCode),
 }
 
-/// Enters a private world, by running this program again with the same arguments inside it.
+/// Enters a sandbox, by running this program again with the same arguments inside it.
 ///
 /// # Errors
 /// No root, or a kernel or container that allows no namespaces.
@@ -77,17 +77,17 @@ fn sweep() {
     }
 }
 
-fn inside(dir: PathBuf) -> Result<World> {
+fn inside(dir: PathBuf) -> Result<Sandbox> {
     run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tmpfs", text(&dir)])?;
     // Namespaces' names, control sockets and journals of changes: none of them is the host's concern.
     run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"])?;
     fs::create_dir("/run/netns")?;
     run("ip", &["link", "set", "lo", "up"])?;
-    Ok(World { dir })
+    Ok(Sandbox { dir })
 }
 
-impl World {
-    /// A new folder of the private world, which lies in memory.
+impl Sandbox {
+    /// A new folder of the sandbox, which lies in memory.
     ///
     /// # Errors
     /// The name is taken.

@@ -8,19 +8,19 @@ use std::time::Duration;
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 
-use crate::wait::Moment;
+use crate::wait::ScaledInstant;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process that does not outlive the test.
 #[derive(Debug)]
-pub struct Running {
+pub struct TestProcess {
     /// The process.
     pub child: Child,
     log: PathBuf,
 }
 
-impl Running {
+impl TestProcess {
     /// Starts a program with `dir` as its folder. Its output is appended to the file `log` there.
     ///
     /// # Panics
@@ -65,7 +65,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -88,7 +88,7 @@ pub fn helper_of(pid: u32) -> Option<u32> {
 }
 
 /// Kills a process and its helper, which would undo at once what the other leaves: so the helper first.
-pub fn kill_with_helper(running: &mut Running) {
+pub fn kill_with_helper(running: &mut TestProcess) {
     let pid = running.child.id();
     let helper = helper_of(pid).unwrap();
     let pids = [helper, pid].map(|pid| pid.to_string());
@@ -106,9 +106,9 @@ pub fn alive(pid: u32) -> bool {
 
 /// Waits until a condition holds; a test that waits longer has failed.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Moment::now();
+    let started = ScaledInstant::now();
     while !condition() {
-        assert!(started.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        assert!(started.elapsed() < TIMEOUT, "not in {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

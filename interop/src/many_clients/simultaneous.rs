@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Crowd, Member, PUSHED_ROUTE, is_tcp, join_all, outer, wait_for_sessions};
-use crate::cell::Bench;
+use super::{
+    ClientPool, ConnectedClient, PUSHED_ROUTE, is_tcp, join_all, outer, wait_for_sessions,
+};
+use crate::case::TestEnv;
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, dropped};
 use crate::peer::Program;
@@ -25,50 +27,50 @@ const NOISE_MS: f64 = 5.0;
 ///
 /// # Errors
 /// What was not as it should be, with logs.
-pub fn throng(
-    bench: &Bench,
+pub fn simultaneous(
+    env: &TestEnv,
     name: &str,
     server: &Program,
     client: &Program,
     hosts: usize,
 ) -> Result<String> {
-    let folder = bench.world.folder(&name.replace('/', "_"))?;
-    let mut crowd = Crowd::start(bench, &folder, server, client, hosts, "")?;
-    let mut members = join_all(&crowd)?;
-    let outcome = together(&crowd, &members);
-    let told = outcome.map_err(|failure| format!("{failure}\n{}", crowd.daemon.failure("")))?;
+    let folder = env.sandbox.folder(&name.replace('/', "_"))?;
+    let mut pool = ClientPool::start(env, &folder, server, client, hosts, "")?;
+    let mut members = join_all(&pool)?;
+    let outcome = together(&pool, &members);
+    let told = outcome.map_err(|failure| format!("{failure}\n{}", pool.daemon.failure("")))?;
     members.iter_mut().try_for_each(|member| member.daemon.stop())?;
-    crowd.daemon.stop()?;
+    pool.daemon.stop()?;
     Ok(told)
 }
 
-fn together(crowd: &Crowd<'_>, members: &[Member]) -> Result<String> {
-    check_pushed(crowd, members)?;
+fn together(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<String> {
+    check_pushed(pool, members)?;
     let gateway: IpAddr = "10.88.0.1".parse().context("the gateway")?;
-    let everyone: Vec<&Namespace> = crowd.hosts.iter().collect();
-    let before = echo(crowd, &everyone, gateway)?;
+    let everyone: Vec<&Namespace> = pool.hosts.iter().collect();
+    let before = echo(pool, &everyone, gateway)?;
 
     let stalled = (0..members.len()).find(|&host| is_tcp(host)).context("no client over TCP")?;
-    let (victim, space) = (&members[stalled], &crowd.hosts[stalled]);
+    let (victim, space) = (&members[stalled], &pool.hosts[stalled]);
     victim.daemon.signal(Signal::SIGSTOP)?;
     // Far more than its sockets and the server's queue for it hold, so that the server must drop.
-    let flood = Stream::start(&crowd.server, space, victim.inner.v4, 1400)?;
+    let flood = Stream::start(&pool.server, space, victim.inner.v4, 1400)?;
     std::thread::sleep(Duration::from_secs(2));
-    let others: Vec<&Namespace> = crowd
+    let others: Vec<&Namespace> = pool
         .hosts
         .iter()
         .enumerate()
         .filter(|(host, _)| *host != stalled)
         .map(|(_, h)| h)
         .collect();
-    let disturbed = echo(crowd, &others, gateway);
+    let disturbed = echo(pool, &others, gateway);
     victim.daemon.signal(Signal::SIGCONT)?;
     let delivery = flood.finish()?;
     ensure(delivery.received < delivery.sent, || {
         format!("the stopped client missed nothing, so nothing was tried: {delivery:?}")
     })?;
     let disturbed = disturbed.map_err(|failure| format!("beside a stalled client: {failure}"))?;
-    let after = echo(crowd, &everyone, gateway)?;
+    let after = echo(pool, &everyone, gateway)?;
     let quiet = before.max(after);
     ensure(disturbed <= quiet * TWICE + NOISE_MS, || {
         format!("p99 of the others: {disturbed:.1} ms; {before:.1} ms before, {after:.1} ms after")
@@ -81,8 +83,8 @@ fn together(crowd: &Crowd<'_>, members: &[Member]) -> Result<String> {
 
 /// All of them ping `to` at the same time: the 99th percentile of the round trips in milliseconds. None may be lost but
 /// those that the kernel counts as dropped.
-fn echo(crowd: &Crowd<'_>, from: &[&Namespace], to: IpAddr) -> Result<f64> {
-    let hosts: Vec<&Namespace> = crowd.hosts.iter().chain([&crowd.server]).collect();
+fn echo(pool: &ClientPool<'_>, from: &[&Namespace], to: IpAddr) -> Result<f64> {
+    let hosts: Vec<&Namespace> = pool.hosts.iter().chain([&pool.server]).collect();
     let before = dropped(&hosts)?;
     let echoes = echo_all(from, to, PINGS, PAUSE)?;
     let dropped = dropped(&hosts)? - before;
@@ -94,16 +96,16 @@ fn echo(crowd: &Crowd<'_>, from: &[&Namespace], to: IpAddr) -> Result<f64> {
 }
 
 /// Addresses as the server's ledger has them, all different, and the pushed route, at every client.
-fn check_pushed(crowd: &Crowd<'_>, members: &[Member]) -> Result<()> {
-    let ledger = wait_for_sessions(crowd, members.len(), Duration::from_secs(10))?;
+fn check_pushed(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<()> {
+    let status = wait_for_sessions(pool, members.len(), Duration::from_secs(10))?;
     let mut seen = BTreeSet::new();
     for (host, member) in members.iter().enumerate() {
         let address = outer(host)?.addr();
-        let told = ledger.sessions.get(&address).context(address)?;
+        let told = status.sessions.get(&address).context(address)?;
         let has: Vec<IpAddr> = std::iter::once(member.inner.v4).chain(member.inner.v6).collect();
         ensure(*told == has, || format!("host {host} has {has:?}, the server says {told:?}"))?;
         ensure(has.iter().all(|address| seen.insert(*address)), || format!("{has:?} twice"))?;
-        let routes = crowd.hosts[host].run("ip", &["route", "show", PUSHED_ROUTE])?;
+        let routes = pool.hosts[host].run("ip", &["route", "show", PUSHED_ROUTE])?;
         ensure(routes.contains("10.88.0.1"), || format!("host {host} lacks {PUSHED_ROUTE}"))?;
     }
     Ok(())

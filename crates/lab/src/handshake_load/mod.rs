@@ -1,7 +1,7 @@
 //! A crowd of clients in one process: handshakes against a real server, at a rate that the server does not choose.
 //!
 //! ```text
-//!  schedule (intended times) -> Crowd (client engines, a socket each, one thread) -> Arrivals -> steps, recovery
+//!  schedule (intended times) -> ClientPool (client engines, a socket each, one thread) -> Arrivals -> steps, recovery
 //!                                        |
 //!                                        +-> Applied (what each client was told) -> pushed::check
 //! ```
@@ -10,18 +10,18 @@
 //! subject and is not taken for the server's limit; it is measured by itself (`getrusage` of the thread).
 
 pub mod arrivals;
+mod client_loop;
+pub mod client_pool;
 pub mod config;
-pub mod crowd;
 pub mod hosts;
+pub mod load_generator;
 pub mod profile;
 pub mod pushed;
-mod room;
-pub mod scene;
 pub mod schedule;
 pub mod server;
 pub mod steps;
 
-pub use arrivals::{Arrival, Ran};
-pub use crowd::{Crowd, Hosts};
-pub use scene::Scene;
+pub use arrivals::{Arrival, LoadOutcome};
+pub use client_pool::{ClientPool, Hosts};
+pub use load_generator::LoadGenerator;
 pub use server::Server;

@@ -1,4 +1,4 @@
-//! Beds in a private world, one case after the other. Needs root; without it each case is skipped by name.
+//! Beds in a sandbox, one case after the other. Needs root; without it each case is skipped by name.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -7,14 +7,14 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use adit_lab::bed::{Bed, LinkMode, Relay, RelayCounters};
 use adit_lab::measure::{Edge, Meter};
 use adit_lab::record::Measurement;
+use adit_lab::testbed::{LinkMode, Relay, RelayCounters, Testbed};
 use adit_sim::{Impairment, Loss};
 use adit_testbed::failure::{Context, Failure, Result, ensure};
 use adit_testbed::net::Namespace;
 use adit_testbed::process::Daemon;
-use adit_testbed::world::{self, Entered};
+use adit_testbed::sandbox::{self, Entered};
 
 type Case = (&'static str, fn() -> Result<()>);
 
@@ -51,11 +51,11 @@ fn main() -> ExitCode {
             .for_each(|(name, _)| adit_testbed::skip::skip(name, adit_testbed::skip::NEEDS_ROOT));
         return ExitCode::SUCCESS;
     }
-    match world::enter() {
+    match sandbox::enter() {
         Ok(Entered::Ended(code)) => code,
-        Ok(Entered::Inside(_world)) => run(&chosen),
+        Ok(Entered::Inside(_sandbox)) => run(&chosen),
         Err(failure) => {
-            eprintln!("no private world: {failure}");
+            eprintln!("no sandbox: {failure}");
             ExitCode::FAILURE
         }
     }
@@ -120,20 +120,22 @@ fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, chunks: u64) -> Result
     ensure(got == chunks << 16, || format!("{got} bytes of {chunks} times 64 KiB came"))
 }
 
-fn largest(bed: &Bed) -> Result<u64> {
-    bed.largest_frame(|| tcp(&bed.clients[0], &bed.server, bed.server_outer(false), 64))
+fn largest(testbed: &Testbed) -> Result<u64> {
+    testbed.largest_frame(|| {
+        tcp(&testbed.clients[0], &testbed.server, testbed.server_outer(false), 64)
+    })
 }
 
 fn pair_modes() -> Result<()> {
     for mode in MODES {
-        let bed = Bed::pair(mode)?;
-        let largest = largest(&bed)?;
-        bed.check_mode(largest)?;
+        let testbed = Testbed::pair(mode)?;
+        let largest = largest(&testbed)?;
+        testbed.check_mode(largest)?;
         // Full packets cross in any case; super-packets only where nothing forbids it.
         let expected = if mode == LinkMode::Offload { 1515..=1 << 17 } else { 1514..=1514 };
         ensure(expected.contains(&largest), || format!("{mode}: a frame of {largest} bytes"))?;
-        tcp(&bed.server, &bed.clients[0], bed.client_outer(0, true), 16)?;
-        let features = bed.server.run("ethtool", &["-k", "cable"])?;
+        tcp(&testbed.server, &testbed.clients[0], testbed.client_outer(0, true), 16)?;
+        let features = testbed.server.run("ethtool", &["-k", "veth0"])?;
         let gro = features.contains("generic-receive-offload: on");
         ensure(gro == (mode == LinkMode::WireGro), || format!("{mode}: {features}"))?;
         let tso = features.contains("tcp-segmentation-offload: on");
@@ -174,36 +176,36 @@ fn asks(from: &Namespace, to: SocketAddr) -> Result<bool> {
 }
 
 fn star() -> Result<()> {
-    let bed = Bed::star(30, LinkMode::Offload)?;
-    ensure(bed.clients.len() == 30, || format!("{} clients", bed.clients.len()))?;
+    let testbed = Testbed::star(30, LinkMode::Offload)?;
+    ensure(testbed.clients.len() == 30, || format!("{} clients", testbed.clients.len()))?;
     for v6 in [false, true] {
-        let server = echo(&bed.server, bed.server_outer(v6))?;
-        for (n, client) in bed.clients.iter().enumerate() {
+        let server = echo(&testbed.server, testbed.server_outer(v6))?;
+        for (n, client) in testbed.clients.iter().enumerate() {
             ensure(asks(client, server)?, || format!("client {n} does not reach {server}"))?;
         }
-        let last = echo(&bed.clients[29], bed.client_outer(29, v6))?;
-        ensure(asks(&bed.server, last)?, || format!("the server does not reach {last}"))?;
-        ensure(!asks(&bed.clients[0], last)?, || format!("clients see each other: {last}"))?;
+        let last = echo(&testbed.clients[29], testbed.client_outer(29, v6))?;
+        ensure(asks(&testbed.server, last)?, || format!("the server does not reach {last}"))?;
+        ensure(!asks(&testbed.clients[0], last)?, || format!("clients see each other: {last}"))?;
     }
-    let error = Bed::star(251, LinkMode::Offload).err().context("251 clients fit")?.0;
+    let error = Testbed::star(251, LinkMode::Offload).err().context("251 clients fit")?.0;
     ensure(error.contains("250"), || error.clone())
 }
 
 fn star_modes() -> Result<()> {
     for mode in MODES {
-        let bed = Bed::star(2, mode)?;
-        let largest = largest(&bed)?;
-        bed.check_mode(largest)?;
+        let testbed = Testbed::star(2, mode)?;
+        let largest = largest(&testbed)?;
+        testbed.check_mode(largest)?;
         ensure((largest > 1514) == (mode == LinkMode::Offload), || {
             format!("{mode}: a frame of {largest} bytes")
         })?;
-        tcp(&bed.server, &bed.clients[1], bed.client_outer(1, true), 16)?;
+        tcp(&testbed.server, &testbed.clients[1], testbed.client_outer(1, true), 16)?;
     }
     Ok(())
 }
 
-fn relay(bed: &Bed) -> Result<&Relay> {
-    bed.relay().context("a line without a relay")
+fn relay(testbed: &Testbed) -> Result<&Relay> {
+    testbed.relay().context("a line without a relay")
 }
 
 fn agree(c: RelayCounters) -> Result<()> {
@@ -212,8 +214,8 @@ fn agree(c: RelayCounters) -> Result<()> {
 }
 
 /// Sends numbered datagrams from the client and returns those that came to the server, in the order of their arrival.
-fn datagrams(bed: &Bed, count: u8) -> Result<Vec<u8>> {
-    let (to, server) = receiver(&bed.server, bed.server_outer(false), |socket| {
+fn datagrams(testbed: &Testbed, count: u8) -> Result<Vec<u8>> {
+    let (to, server) = receiver(&testbed.server, testbed.server_outer(false), |socket| {
         socket.set_read_timeout(Some(Duration::from_millis(300)))?;
         let (mut got, mut buffer) = (Vec::new(), [0; 8]);
         while let Ok(length) = socket.recv(&mut buffer) {
@@ -221,7 +223,7 @@ fn datagrams(bed: &Bed, count: u8) -> Result<Vec<u8>> {
         }
         Ok(got)
     })?;
-    join(bed.clients[0].thread(move || {
+    join(testbed.clients[0].thread(move || {
         let socket = UdpSocket::bind(any(to))?;
         (0..count).try_for_each(|n| socket.send_to(&[n], to).map(drop))?;
         Ok(())
@@ -230,16 +232,16 @@ fn datagrams(bed: &Bed, count: u8) -> Result<Vec<u8>> {
 }
 
 fn line_passes() -> Result<()> {
-    let bed = Bed::line(Default::default(), 1)?;
-    let got = datagrams(&bed, 200)?;
+    let testbed = Testbed::line(Default::default(), 1)?;
+    let got = datagrams(&testbed, 200)?;
     ensure(got.iter().copied().eq(0..200), || format!("{got:?}"))?;
     for v6 in [false, true] {
-        let server = echo(&bed.server, bed.server_outer(v6))?;
-        ensure(asks(&bed.clients[0], server)?, || format!("{server} does not answer"))?;
-        let client = echo(&bed.clients[0], bed.client_outer(0, v6))?;
-        ensure(asks(&bed.server, client)?, || format!("{client} does not answer"))?;
+        let server = echo(&testbed.server, testbed.server_outer(v6))?;
+        ensure(asks(&testbed.clients[0], server)?, || format!("{server} does not answer"))?;
+        let client = echo(&testbed.clients[0], testbed.client_outer(0, v6))?;
+        ensure(asks(&testbed.server, client)?, || format!("{client} does not answer"))?;
     }
-    let [up, down] = relay(&bed)?.counters()?;
+    let [up, down] = relay(&testbed)?.counters()?;
     for way in [up, down] {
         agree(way)?;
         let bad = way.lost + way.duplicated + way.reordered + way.refused + way.overflowed;
@@ -247,81 +249,81 @@ fn line_passes() -> Result<()> {
     }
     ensure(up.delivered >= 202 && down.delivered >= 2, || format!("{up:?} {down:?}"))?;
     let mut measurement = Measurement::default();
-    relay(&bed)?.put(&mut measurement);
+    relay(&testbed)?.put(&mut measurement);
     let count = measurement.latencies.get("relay").context("no lateness")?.count;
     ensure(count >= 204 && measurement.values.contains_key("relay_jitter_ms"), || {
         format!("{measurement:?}")
     })?;
-    relay(&bed)?.reset();
-    ensure(relay(&bed)?.lateness().count < 20, || "the lateness was not forgotten".to_owned())
+    relay(&testbed)?.reset();
+    ensure(relay(&testbed)?.lateness().count < 20, || "the lateness was not forgotten".to_owned())
 }
 
 fn line_loses() -> Result<()> {
     let all = Impairment { loss: Loss::Random(1.0), ..Default::default() };
-    let bed = Bed::line([all, Impairment::default()], 1)?;
-    let got = datagrams(&bed, 100)?;
+    let testbed = Testbed::line([all, Impairment::default()], 1)?;
+    let got = datagrams(&testbed, 100)?;
     ensure(got.is_empty(), || format!("came through: {got:?}"))?;
-    let [up, down] = relay(&bed)?.counters()?;
+    let [up, down] = relay(&testbed)?.counters()?;
     ensure(up.lost == up.sent && up.sent >= 100 && up.delivered == 0, || format!("{up:?}"))?;
     ensure(down.lost == 0, || format!("{down:?}"))?;
     agree(up)?;
     let double = Impairment { duplicate: 1.0, ..Default::default() };
-    relay(&bed)?.set_impairment([double, Impairment::default()]);
-    let got = datagrams(&bed, 50)?;
+    relay(&testbed)?.set_impairment([double, Impairment::default()]);
+    let got = datagrams(&testbed, 50)?;
     ensure(got.iter().copied().eq((0..50).flat_map(|n| [n, n])), || format!("{got:?}"))?;
-    let [up, _] = relay(&bed)?.counters()?;
+    let [up, _] = relay(&testbed)?.counters()?;
     ensure(up.duplicated >= 50, || format!("{up:?}"))?;
     agree(up)
 }
 
 /// The shortest round trip of ping, in milliseconds.
-fn ping_ms(bed: &Bed) -> Result<f64> {
-    let to = bed.server_outer(false).to_string();
-    let said = bed.clients[0].run("ping", &["-c", "5", "-i", "0.05", "-q", &to])?;
+fn ping_ms(testbed: &Testbed) -> Result<f64> {
+    let to = testbed.server_outer(false).to_string();
+    let said = testbed.clients[0].run("ping", &["-c", "5", "-i", "0.05", "-q", &to])?;
     let times = said.rsplit(" = ").next().unwrap_or_default();
     times.split('/').next().unwrap_or_default().parse().context(said)
 }
 
 fn line_delays() -> Result<()> {
     let delay = |ms| Impairment { delay: Duration::from_millis(ms), ..Default::default() };
-    let bed = Bed::line([delay(20), delay(15)], 1)?;
-    let slow = ping_ms(&bed)?;
+    let testbed = Testbed::line([delay(20), delay(15)], 1)?;
+    let slow = ping_ms(&testbed)?;
     ensure(slow >= 35.0, || format!("a round trip of {slow} ms over 20 and 15 ms"))?;
     let held = Duration::from_millis(40);
     let rough = Impairment { reorder: 0.2, reorder_by: held, ..Default::default() };
-    relay(&bed)?.set_impairment([rough, Impairment::default()]);
-    let mut got = datagrams(&bed, 200)?;
+    relay(&testbed)?.set_impairment([rough, Impairment::default()]);
+    let mut got = datagrams(&testbed, 200)?;
     ensure(!got.is_sorted(), || "nothing was reordered".to_owned())?;
     got.sort_unstable();
     ensure(got.iter().copied().eq(0..200), || format!("reordering lost something: {got:?}"))
 }
 
 fn line_tcp() -> Result<()> {
-    let bed = Bed::line(Default::default(), 1)?;
-    let largest = largest(&bed)?;
-    bed.check_mode(largest)?;
+    let testbed = Testbed::line(Default::default(), 1)?;
+    let largest = largest(&testbed)?;
+    testbed.check_mode(largest)?;
     // A TUN device has no Ethernet header.
     ensure(largest == 1500, || format!("a packet of {largest} bytes"))?;
-    tcp(&bed.server, &bed.clients[0], bed.client_outer(0, true), 16)?;
-    relay(&bed)?.counters()?.into_iter().try_for_each(agree)
+    tcp(&testbed.server, &testbed.clients[0], testbed.client_outer(0, true), 16)?;
+    relay(&testbed)?.counters()?.into_iter().try_for_each(agree)
 }
 
 fn drops() -> Result<()> {
-    let bed = Bed::pair(LinkMode::Offload)?;
-    let before = bed.drops()?;
+    let testbed = Testbed::pair(LinkMode::Offload)?;
+    let before = testbed.drops()?;
     for v6 in [false, true] {
         let (end, ended) = mpsc::channel::<()>();
         // It never reads; it ends when the other end of the channel is gone.
-        let (to, server) = receiver(&bed.server, bed.server_outer(v6), move |_socket| {
+        let (to, server) = receiver(&testbed.server, testbed.server_outer(v6), move |_socket| {
             let _ = ended.recv();
             Ok(())
         })?;
-        join(bed.clients[0].thread(move || {
+        join(testbed.clients[0].thread(move || {
             let socket = UdpSocket::bind(any(to))?;
             (0..2000).try_for_each(|_| socket.send_to(&[0; 1400], to).map(drop))?;
             Ok(())
         })?)?;
-        let since = bed.drops()?.since(before);
+        let since = testbed.drops()?.since(before);
         drop(end);
         join(server)?;
         let least = if v6 { 2000 } else { 1000 };
@@ -331,7 +333,7 @@ fn drops() -> Result<()> {
 }
 
 fn meter() -> Result<()> {
-    let bed = Bed::star(20, LinkMode::Offload)?;
+    let testbed = Testbed::star(20, LinkMode::Offload)?;
     let spin = |host: &Namespace| {
         let mut command = host.command("sh");
         command.args(["-c", "while :; do :; done"]);
@@ -342,13 +344,13 @@ fn meter() -> Result<()> {
         command.arg("60");
         Daemon::spawn("sleeper", command)
     };
-    let server = spin(&bed.server)?;
-    let mut clients = bed.clients.iter().map(sleeper).collect::<Result<Vec<_>>>()?;
+    let server = spin(&testbed.server)?;
+    let mut clients = testbed.clients.iter().map(sleeper).collect::<Result<Vec<_>>>()?;
     // They are `ip` before they are what `ip` runs.
     std::thread::sleep(Duration::from_millis(200));
     let pids = clients.iter().map(Daemon::pid).collect();
     let roles = [("server", vec![server.pid()]), ("client", pids)];
-    let mut meter = Meter::start(&roles, &bed)?;
+    let mut meter = Meter::start(&roles, &testbed)?;
     std::thread::sleep(Duration::from_millis(150));
     let cpu = || server.cpu_seconds();
     let before = cpu()?;

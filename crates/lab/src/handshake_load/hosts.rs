@@ -100,7 +100,7 @@ mod tests {
         {"family":"inet","local":"10.88.0.2","prefixlen":16,"scope":"global"},
         {"family":"inet6","local":"fe80::1","prefixlen":64,"scope":"link"},
         {"family":"inet6","local":"fd88::1000","prefixlen":64,"scope":"global"}]}]"#;
-    const ROUTES4: &str = r#"[{"dst":"192.0.2.0/24","dev":"cable","protocol":"kernel"},
+    const ROUTES4: &str = r#"[{"dst":"192.0.2.0/24","dev":"veth0","protocol":"kernel"},
         {"dst":"10.99.0.0/16","gateway":"10.88.0.1","dev":"tun0","flags":[]},
         {"dst":"10.77.0.1","gateway":"10.88.0.1","dev":"tun0","flags":[]},
         {"dst":"10.88.0.0/16","dev":"tun0","protocol":"kernel"}]"#;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use adit_testbed::failure::Result;
-use adit_testbed::world::World;
+use adit_testbed::sandbox::Sandbox;
 use tempfile::TempDir;
 
 use super::directives::Carrier;
@@ -16,11 +16,11 @@ use super::{
     Bridging, Joint, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, openvpn,
     revision, tinc, wired, wireguard,
 };
-use crate::bed::Bed;
+use crate::testbed::Testbed;
 
-/// Made once a run, inside the private world.
+/// Made once a run, inside the sandbox.
 #[derive(Debug)]
-pub struct Kit {
+pub struct Toolchain {
     folder: PathBuf,
     keys: Keys,
     revisions: BTreeMap<String, PathBuf>,
@@ -28,22 +28,22 @@ pub struct Kit {
     rsa: OnceLock<Result<RsaKey>>,
 }
 
-impl Kit {
+impl Toolchain {
     /// Makes the keys and asks the programs of these subjects for their versions.
     ///
     /// # Errors
     /// The keys could not be written; a revision is unknown, or was not built by [`super::prepare`] beforehand and
     /// cannot be built in here.
-    pub fn new(world: &World, subjects: &[Subject]) -> Result<Kit> {
-        let mut kit = Kit {
-            folder: world.folder("tunnels")?,
-            keys: Keys::make(world.folder("keys")?)?,
+    pub fn new(sandbox: &Sandbox, subjects: &[Subject]) -> Result<Toolchain> {
+        let mut toolchain = Toolchain {
+            folder: sandbox.folder("tunnels")?,
+            keys: Keys::make(sandbox.folder("keys")?)?,
             revisions: revision::prepare(subjects)?,
             known: BTreeMap::new(),
             rsa: OnceLock::new(),
         };
-        kit.known = subjects.iter().map(|s| (s.clone(), kit.ask(s))).collect();
-        Ok(kit)
+        toolchain.known = subjects.iter().map(|s| (s.clone(), toolchain.ask(s))).collect();
+        Ok(toolchain)
     }
 
     /// The subject's version.
@@ -54,48 +54,55 @@ impl Kit {
         self.known.get(subject).cloned().unwrap_or_else(|| self.ask(subject))
     }
 
-    /// Starts the subject on every host of the bed; returns when all clients can pass traffic.
+    /// Starts the subject on every host of the testbed; returns when all clients can pass traffic.
     ///
     /// # Errors
     /// It is not available, it cannot do what the spec asks, or it did not come up: then with its log.
-    pub fn start(&self, subject: &Subject, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+    pub fn start(
+        &self,
+        subject: &Subject,
+        testbed: &Testbed,
+        spec: &TunnelSpec,
+    ) -> Result<Tunnels> {
         self.available(subject)?;
         match subject {
-            Subject::Bare => bare::start(bed, spec),
-            Subject::Copy => copy::start(bed, spec),
+            Subject::Bare => bare::start(testbed, spec),
+            Subject::Copy => copy::start(testbed, spec),
             Subject::Adit(revision) => {
-                adit::start(self, revision.as_deref(), Carrier::Udp, bed, spec)
+                adit::start(self, revision.as_deref(), Carrier::Udp, testbed, spec)
             }
             Subject::AditWorkers(workers) => {
-                adit::start_with_workers(self, *workers, Carrier::Udp, bed, spec)
+                adit::start_with_workers(self, *workers, Carrier::Udp, testbed, spec)
             }
             Subject::AditTcpWorkers(workers) => {
-                adit::start_with_workers(self, *workers, Carrier::Tcp, bed, spec)
+                adit::start_with_workers(self, *workers, Carrier::Tcp, testbed, spec)
             }
-            Subject::AditTcp => adit::start(self, None, Carrier::Tcp, bed, spec),
-            Subject::AditServes => adit::start_beside_openvpn(self, bed, spec, Carrier::Udp, true),
+            Subject::AditTcp => adit::start(self, None, Carrier::Tcp, testbed, spec),
+            Subject::AditServes => {
+                adit::start_beside_openvpn(self, testbed, spec, Carrier::Udp, true)
+            }
             Subject::OpenvpnServes => {
-                adit::start_beside_openvpn(self, bed, spec, Carrier::Udp, false)
+                adit::start_beside_openvpn(self, testbed, spec, Carrier::Udp, false)
             }
             Subject::AditServesTcp => {
-                adit::start_beside_openvpn(self, bed, spec, Carrier::Tcp, true)
+                adit::start_beside_openvpn(self, testbed, spec, Carrier::Tcp, true)
             }
             Subject::OpenvpnServesTcp => {
-                adit::start_beside_openvpn(self, bed, spec, Carrier::Tcp, false)
+                adit::start_beside_openvpn(self, testbed, spec, Carrier::Tcp, false)
             }
-            Subject::Openvpn => openvpn::start(self, Carrier::Udp, bed, spec),
-            Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, bed, spec),
-            Subject::AditTap => adit::start(self, None, Carrier::UdpTap, bed, spec),
-            Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, bed, spec),
-            Subject::Bridge(bridging) => bridge::start(self, *bridging, bed, spec),
-            Subject::Wired(joint) => wired::start(self, *joint, bed, spec),
-            Subject::AditFilter => adit::start_with_rules(self, bed, spec),
+            Subject::Openvpn => openvpn::start(self, Carrier::Udp, testbed, spec),
+            Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, testbed, spec),
+            Subject::AditTap => adit::start(self, None, Carrier::UdpTap, testbed, spec),
+            Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, testbed, spec),
+            Subject::Bridge(bridging) => bridge::start(self, *bridging, testbed, spec),
+            Subject::Wired(joint) => wired::start(self, *joint, testbed, spec),
+            Subject::AditFilter => adit::start_with_rules(self, testbed, spec),
             Subject::Database(_) => Err(format!(
                 "{subject} needs a database: only scenarios of the kinds postgres and soak have one"
             )
             .into()),
-            Subject::Tinc => tinc::start(self, bed, spec),
-            Subject::WireguardGo => wireguard::start(self, bed, spec),
+            Subject::Tinc => tinc::start(self, testbed, spec),
+            Subject::WireguardGo => wireguard::start(self, testbed, spec),
         }
     }
 

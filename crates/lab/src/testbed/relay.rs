@@ -3,11 +3,11 @@
 //! ```text
 //! client's host                      this process                      server's host
 //! +------------+      +-------------------------------------+      +------------+
-//! | TUN "cable"| <--> | fd   pipe: lose, delay, double   fd  | <--> | TUN "cable"|
+//! | TUN "veth0"| <--> | fd   pipe: lose, delay, double   fd  | <--> | TUN "veth0"|
 //! +------------+      +-------------------------------------+      +------------+
 //! ```
 //!
-//! The cables' ends are TUN devices whose descriptors the relay holds: so every packet passes alone and whole (a device
+//! The ends of the veth pairs are TUN devices whose descriptors the relay holds: so every packet passes alone and whole (a device
 //! without offloads has the kernel cut super-packets and finish checksums), there is no third IP stack that would have to
 //! forward, and one descriptor has both a packet's reading and its writing. What the relay adds of its own is measured: for
 //! every packet the time between its intended arrival and its writing. The time that a packet waits to be read is not in
@@ -26,7 +26,7 @@ use adit_linux::process::set_nice;
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions, TunQueue, VNET_LEN};
 use adit_sim::{Impairment, Pipe};
 use adit_testbed::failure::{Context, Failure, Result};
-use adit_testbed::net::{CABLE, Namespace};
+use adit_testbed::net::{Namespace, VETH};
 use hdrhistogram::Histogram;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
@@ -46,7 +46,7 @@ const LONGEST: usize = 1 << 16;
 const SHARES: [f64; 13] =
     [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0];
 
-/// The relay of a [`super::Bed::line`].
+/// The relay of a [`super::Testbed::line`].
 #[derive(Debug)]
 pub struct Relay {
     state: Arc<Mutex<State>>,
@@ -261,10 +261,10 @@ impl Lane {
     }
 }
 
-/// Makes the end of a cable in a namespace, without addresses and down.
+/// Makes the end of a veth pair in a namespace, without addresses and down.
 pub(super) fn end(namespace: &Namespace) -> Result<TunQueue> {
     let options = TunOptions {
-        name: Some(CABLE.to_owned()),
+        name: Some(VETH.to_owned()),
         offloads: TunOffloads::NONE,
         ..TunOptions::default()
     };
@@ -279,7 +279,7 @@ pub(super) fn end(namespace: &Namespace) -> Result<TunQueue> {
 
 /// The relay's thread.
 fn run(ends: &[TunQueue; 2], state: &Mutex<State>, stop: &EventFd) -> io::Result<()> {
-    // It stands for a cable, and a cable does not wait for the programs at its ends.
+    // It takes the place of a cable, which does not wait for the programs at its ends.
     set_nice(-20)?;
     // The kernel gathers timers of usual threads within 50 microseconds.
     nix::sys::prctl::set_timerslack(1)?;

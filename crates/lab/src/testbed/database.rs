@@ -10,7 +10,7 @@ use adit_testbed::postgres::{Cluster, Options};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 
-use super::{Bed, LinkMode};
+use super::{LinkMode, Testbed};
 use crate::stats::median;
 
 /// How many idle nodes a busy pair has beside it at most.
@@ -28,7 +28,7 @@ const PLACE: &str = "/var/tmp";
 pub struct Database {
     // The server ends before its host and its folder go.
     cluster: Cluster,
-    bed: Bed,
+    testbed: Testbed,
     folder: TempDir,
     trial: u32,
 }
@@ -44,16 +44,17 @@ impl Database {
         ensure(kind != TMPFS_MAGIC, || {
             format!("{}: in memory: name a folder on disk with ADIT_LAB_DISK", place.display())
         })?;
-        let bed = Bed::star(2 + MOST_IDLE, LinkMode::Offload)?;
+        let testbed = Testbed::star(2 + MOST_IDLE, LinkMode::Offload)?;
         let folder = tempfile::Builder::new().prefix("adit-lab-pg-").tempdir_in(place)?;
         passable(folder.path())?;
-        let options = Options { namespace: Some(&bed.server), stock: true, ..Options::default() };
+        let options =
+            Options { namespace: Some(&testbed.server), measured: true, ..Options::default() };
         let cluster = Cluster::start(&folder.path().join("cluster"), &options)?;
         cluster.sql(
             "postgres",
             &format!("CREATE ROLE {ROLE} LOGIN CREATEROLE PASSWORD '{PASSWORD}'"),
         )?;
-        Ok(Database { cluster, bed, folder, trial: 0 })
+        Ok(Database { cluster, testbed, folder, trial: 0 })
     }
 
     /// A new database for a new trial; that of the last one goes.
@@ -83,8 +84,8 @@ impl Database {
 
     /// The hosts: the server's has the cluster, the clients are the nodes.
     #[must_use]
-    pub fn bed(&self) -> &Bed {
-        &self.bed
+    pub fn testbed(&self) -> &Testbed {
+        &self.testbed
     }
 
     /// The server.
@@ -96,7 +97,7 @@ impl Database {
     /// The trial's database as a node reaches it, under [`ROLE`], without TLS: a URL that takes more words after `&`.
     #[must_use]
     pub fn url(&self) -> String {
-        let url = self.cluster.url(self.bed.server_outer(false), ROLE, PASSWORD, &self.name());
+        let url = self.cluster.url(self.testbed.server_outer(false), ROLE, PASSWORD, &self.name());
         format!("{url}?sslmode=disable")
     }
 

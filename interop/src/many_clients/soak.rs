@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::{Crowd, is_tcp, wait_for_sessions};
-use crate::cell::Bench;
+use super::{ClientPool, is_tcp, wait_for_sessions};
+use crate::case::TestEnv;
 use crate::failure::{Context, Result, ensure};
 use crate::peer::Program;
 use crate::traffic::{ping, tcp};
@@ -40,7 +40,7 @@ const MORE: u64 = 128;
 
 /// What the server's process holds.
 #[derive(Debug, Clone, Copy)]
-struct Holdings {
+struct Resources {
     fds: usize,
     threads: usize,
     /// KiB that it made itself (anonymous memory).
@@ -51,17 +51,17 @@ struct Holdings {
 ///
 /// # Errors
 /// A client could not connect, or something did not return to where it began.
-pub fn soak(bench: &Bench, server: &Program, client: &Program, soak: Soak) -> Result<String> {
-    let folder = bench.world.folder("soak")?;
-    let crowd = Crowd::start(bench, &folder, server, client, soak.clients, "reneg-sec 30")?;
+pub fn soak(env: &TestEnv, server: &Program, client: &Program, soak: Soak) -> Result<String> {
+    let folder = env.sandbox.folder("soak")?;
+    let pool = ClientPool::start(env, &folder, server, client, soak.clients, "reneg-sec 30")?;
     std::thread::sleep(SETTLE);
-    let begin = holdings(&crowd)?;
+    let begin = resources(&pool)?;
     println!("at the beginning: {begin:?}");
-    come_and_go(&crowd, soak.clients, WARM)?;
-    let warm = holdings(&crowd)?;
+    come_and_go(&pool, soak.clients, WARM)?;
+    let warm = resources(&pool)?;
     println!("after everyone has come and gone for {} s: {warm:?}", WARM.as_secs());
-    let lives = come_and_go(&crowd, soak.clients, soak.length)?;
-    let end = holdings(&crowd)?;
+    let lives = come_and_go(&pool, soak.clients, soak.length)?;
+    let end = resources(&pool)?;
     let told = format!("{lives} lives; {begin:?}, warm {warm:?}, at the end {end:?}");
     let same = end.fds == begin.fds && end.threads == begin.threads;
     ensure(same, || told.clone())?;
@@ -75,12 +75,12 @@ pub fn soak(bench: &Bench, server: &Program, client: &Program, soak: Soak) -> Re
     ensure(end.memory <= warm.memory + MORE, || {
         format!("{told}: memory grows, by more than {MORE} KiB since the first minute")
     })?;
-    ensure(crowd.daemon.count("panicked") == 0, || crowd.daemon.failure("a panic").0)?;
+    ensure(pool.daemon.count("panicked") == 0, || pool.daemon.failure("a panic").0)?;
     Ok(told)
 }
 
 /// Runs clients for a while, waits until the server has forgotten them all, and returns how many connected.
-fn come_and_go(crowd: &Crowd<'_>, clients: usize, length: Duration) -> Result<u64> {
+fn come_and_go(pool: &ClientPool<'_>, clients: usize, length: Duration) -> Result<u64> {
     let (stop, lives) = (AtomicBool::new(false), AtomicU64::new(0));
     let end = Instant::now() + length;
     let outcome = std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn come_and_go(crowd: &Crowd<'_>, clients: usize, length: Duration) -> Result<u6
         let running: Vec<_> = (0..clients)
             .map(|host| {
                 scope.spawn(move || {
-                    let done = live_again_and_again(crowd, host, end, stop, lives);
+                    let done = live_again_and_again(pool, host, end, stop, lives);
                     // One that failed ends the others' next lives.
                     stop.fetch_or(done.is_err(), Relaxed);
                     done
@@ -99,9 +99,9 @@ fn come_and_go(crowd: &Crowd<'_>, clients: usize, length: Duration) -> Result<u6
             std::thread::sleep(
                 Duration::from_secs(20).min(end.saturating_duration_since(Instant::now())),
             );
-            if let (Ok(holdings), Ok(ledger)) = (holdings(crowd), crowd.ledger()) {
-                let (lives, sessions) = (lives.load(Relaxed), ledger.sessions.len());
-                println!("{lives} lives, {sessions} sessions, {holdings:?}");
+            if let (Ok(resources), Ok(status)) = (resources(pool), pool.status()) {
+                let (lives, sessions) = (lives.load(Relaxed), status.sessions.len());
+                println!("{lives} lives, {sessions} sessions, {resources:?}");
             }
         }
         let ended = running.into_iter().map(|thread| thread.join());
@@ -109,21 +109,21 @@ fn come_and_go(crowd: &Crowd<'_>, clients: usize, length: Duration) -> Result<u6
             .map(|done| done.unwrap_or_else(|_| Err("a thread panicked".into())))
             .collect::<Result<Vec<_>>>()
     });
-    outcome.map_err(|failure| format!("{failure}\n{}", crowd.daemon.failure("meanwhile")))?;
+    outcome.map_err(|failure| format!("{failure}\n{}", pool.daemon.failure("meanwhile")))?;
     // Those who died are found out by silence.
-    wait_for_sessions(crowd, 0, Duration::from_secs(60))?;
+    wait_for_sessions(pool, 0, Duration::from_secs(60))?;
     std::thread::sleep(SETTLE);
     Ok(lives.load(Relaxed))
 }
 
 fn live_again_and_again(
-    crowd: &Crowd<'_>,
+    pool: &ClientPool<'_>,
     host: usize,
     end: Instant,
     stop: &AtomicBool,
     lives: &AtomicU64,
 ) -> Result<()> {
-    let space = crowd.hosts.get(host).context("no such host")?;
+    let space = pool.hosts.get(host).context("no such host")?;
     // Not all at once.
     std::thread::sleep(Duration::from_millis(100 * host as u64));
     for life in host.. {
@@ -131,13 +131,13 @@ fn live_again_and_again(
             break;
         }
         // By turns over either transport, so that a host's next session is of the other kind.
-        let mut member = crowd.join(host, is_tcp(life))?;
+        let mut member = pool.join(host, is_tcp(life))?;
         lives.fetch_add(1, Relaxed);
         let death = Instant::now() + Duration::from_secs(LIVES[life % LIVES.len()]);
         while Instant::now() < death.min(end) && !stop.load(Relaxed) {
             let got = ping(space, "10.88.0.1".parse().context("the gateway")?, 900, 3)?;
             ensure(got > 0, || member.daemon.failure("no answer through the tunnel").0)?;
-            tcp(&crowd.server, space, member.inner.v4, TRANSFER)?;
+            tcp(&pool.server, space, member.inner.v4, TRANSFER)?;
             std::thread::sleep(BEAT);
         }
         let signal = if life % 3 == 0 { Signal::SIGKILL } else { Signal::SIGTERM };
@@ -147,14 +147,14 @@ fn live_again_and_again(
     Ok(())
 }
 
-fn holdings(crowd: &Crowd<'_>) -> Result<Holdings> {
-    let process = std::path::PathBuf::from(format!("/proc/{}", crowd.daemon.pid()));
+fn resources(pool: &ClientPool<'_>) -> Result<Resources> {
+    let process = std::path::PathBuf::from(format!("/proc/{}", pool.daemon.pid()));
     let status = std::fs::read_to_string(process.join("status"))?;
     let field = |name: &str| -> Result<u64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).context(name)?;
         line.trim_start_matches(':').split_whitespace().next().context(name)?.parse().context(name)
     };
-    Ok(Holdings {
+    Ok(Resources {
         fds: std::fs::read_dir(process.join("fd"))?.count(),
         threads: usize::try_from(field("Threads")?).context("threads")?,
         memory: field("RssAnon")?,

@@ -4,51 +4,51 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use adit_testbed::failure::{Context, Failure, Result};
-use adit_testbed::world::World;
+use adit_testbed::sandbox::Sandbox;
 
-use super::stage::Stage;
+use super::trial_run::TrialRun;
 use super::{
-    growth, hostile, latency, loss, memory, postgres, soak, storms, throughput, udp, volume,
+    growth, handshake_load, hostile, latency, loss, memory, postgres, soak, throughput, udp, volume,
 };
-use crate::bed::{Bed, Database, LinkMode};
 use crate::plan::{Kind, Outer, Settings, Trial};
 use crate::record::Measurement;
-use crate::subject::{Kit, Subject, TunnelSpec};
+use crate::subject::{Subject, Toolchain, TunnelSpec};
+use crate::testbed::{Database, LinkMode, Testbed};
 
 /// Config files as `(name, text)`.
 pub type Configs = Vec<(String, String)>;
 
 /// Runs trials.
-pub struct Lab {
-    kit: Kit,
+pub struct Runner {
+    toolchain: Toolchain,
     /// A server of databases, once one was asked for.
     database: Option<Database>,
     /// Making and removing a hundred hosts takes longer than measuring with them.
-    stars: BTreeMap<(u16, LinkMode), Rc<Bed>>,
-    /// Shapes of beds whose largest frame was looked at.
+    stars: BTreeMap<(u16, LinkMode), Rc<Testbed>>,
+    /// Shapes of testbeds whose largest frame was looked at.
     looked: BTreeSet<(u16, LinkMode)>,
     /// What the relay carries without impairment, once it was asked for.
     pub(super) relay_ceiling: Option<f64>,
-    /// Handshakes a second that a server bears, once they were measured.
+    /// Handshakes a second that a server sustains, once they were measured.
     pub(super) sustained: BTreeMap<Subject, f64>,
     configs: BTreeMap<String, Configs>,
     // Last: it holds what the others live in.
-    _world: World,
+    _sandbox: Sandbox,
 }
 
-impl Lab {
-    /// In this private world, with these programs.
+impl Runner {
+    /// In this sandbox, with these programs.
     #[must_use]
-    pub fn new(world: World, kit: Kit) -> Lab {
-        Lab {
-            kit,
+    pub fn new(sandbox: Sandbox, toolchain: Toolchain) -> Runner {
+        Runner {
+            toolchain,
             database: None,
             stars: BTreeMap::new(),
             looked: BTreeSet::new(),
             relay_ceiling: None,
             sustained: BTreeMap::new(),
             configs: BTreeMap::new(),
-            _world: world,
+            _sandbox: sandbox,
         }
     }
 
@@ -78,10 +78,10 @@ impl Lab {
             Kind::Latency => latency::run(self, settings, subject),
             Kind::Loss => loss::run(self, settings, subject, trial.key.round),
             Kind::Growth => growth::run(self, settings, subject),
-            Kind::Connections => storms::connections(self, settings, subject),
-            Kind::Overload => storms::overload(self, settings, subject),
+            Kind::Connections => handshake_load::connections(self, settings, subject),
+            Kind::Overload => handshake_load::overload(self, settings, subject),
             Kind::Hostile => hostile::run(self, settings, subject),
-            Kind::Control => storms::control(self, settings, subject),
+            Kind::Control => handshake_load::control(self, settings, subject),
             Kind::Postgres => postgres::run(self, settings, subject),
             Kind::Soak => soak::run(self, settings, subject),
             Kind::Volume => volume::run(self, settings, subject),
@@ -91,21 +91,21 @@ impl Lab {
         }
     }
 
-    pub(super) fn kit(&self) -> &Kit {
-        &self.kit
+    pub(super) fn toolchain(&self) -> &Toolchain {
+        &self.toolchain
     }
 
     /// The run's server of databases with a new database in it.
     ///
     /// # Errors
     /// It cannot be had here, or refuses.
-    pub(super) fn database(&mut self) -> Result<(&Kit, &Database)> {
+    pub(super) fn database(&mut self) -> Result<(&Toolchain, &Database)> {
         if self.database.is_none() {
             self.database = Some(Database::new()?);
         }
         let database = self.database.as_mut().context("there is a database")?;
         database.renew()?;
-        Ok((&self.kit, database))
+        Ok((&self.toolchain, database))
     }
 
     /// Keeps what a subject was configured with, the first time.
@@ -113,48 +113,48 @@ impl Lab {
         self.configs.entry(subject.to_string()).or_insert(configs);
     }
 
-    /// The bed of these settings: a pair of its own, or the run's star of so many clients. The first of its shape is
+    /// The testbed of these settings: a pair of its own, or the run's star of so many clients. The first of its shape is
     /// looked at: its label must be true.
     ///
     /// # Errors
     /// It could not be made, or its label is not true.
-    pub(super) fn bed(&mut self, settings: &Settings) -> Result<Rc<Bed>> {
-        let bed = self.make(settings)?;
+    pub(super) fn testbed(&mut self, settings: &Settings) -> Result<Rc<Testbed>> {
+        let testbed = self.make(settings)?;
         if self.looked.insert((settings.clients, settings.link)) {
-            let stage = self.stage(Rc::clone(&bed), settings, &Subject::Bare)?;
-            bed.check_mode(throughput::largest(&stage)?).map_err(Failure)?;
+            let run = self.start(Rc::clone(&testbed), settings, &Subject::Bare)?;
+            testbed.check_mode(throughput::largest(&run)?).map_err(Failure)?;
         }
-        Ok(bed)
+        Ok(testbed)
     }
 
-    fn make(&mut self, settings: &Settings) -> Result<Rc<Bed>> {
+    fn make(&mut self, settings: &Settings) -> Result<Rc<Testbed>> {
         let (clients, link) = (settings.clients, settings.link);
         if clients == 1 {
-            return Ok(Rc::new(Bed::pair(link)?));
+            return Ok(Rc::new(Testbed::pair(link)?));
         }
-        if let Some(bed) = self.stars.get(&(clients, link)) {
-            return Ok(Rc::clone(bed));
+        if let Some(testbed) = self.stars.get(&(clients, link)) {
+            return Ok(Rc::clone(testbed));
         }
-        let bed = Rc::new(Bed::star(clients, link)?);
-        self.stars.insert((clients, link), Rc::clone(&bed));
-        Ok(bed)
+        let testbed = Rc::new(Testbed::star(clients, link)?);
+        self.stars.insert((clients, link), Rc::clone(&testbed));
+        Ok(testbed)
     }
 
-    /// The subject's tunnels on a bed.
-    pub(super) fn stage(
+    /// The subject's tunnels on a testbed.
+    pub(super) fn start(
         &mut self,
-        bed: Rc<Bed>,
+        testbed: Rc<Testbed>,
         settings: &Settings,
         subject: &Subject,
-    ) -> Result<Stage> {
+    ) -> Result<TrialRun> {
         let outer_v6 = settings.outer == Outer::Ipv6;
         let spec =
             TunnelSpec { cipher: settings.cipher.clone(), outer_v6, ..TunnelSpec::default() };
-        let tunnels = self.kit.start(subject, &bed, &spec)?;
+        let tunnels = self.toolchain.start(subject, &testbed, &spec)?;
         let configs = self.configs.entry(subject.to_string()).or_default();
         if configs.is_empty() {
             configs.clone_from(&tunnels.configs);
         }
-        Ok(Stage { tunnels, bed })
+        Ok(TrialRun { tunnels, testbed })
     }
 }

@@ -7,7 +7,7 @@ pub type Choice = Vec<usize>;
 ///
 /// The same on every machine, and not the smallest there is: greedy, at most a few choices above it.
 #[must_use]
-pub fn pairwise(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec<Choice> {
+pub fn covering_array(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec<Choice> {
     let mut all = product(sizes);
     all.retain(|choice| allowed(choice));
     let mut missing = pairs(sizes, &all);
@@ -30,12 +30,12 @@ fn lot(choice: &Choice) -> usize {
 
 /// A value of one dimension beside a value of another.
 #[derive(Debug, PartialEq, Eq)]
-struct Beside {
+struct ValuePair {
     one: (usize, usize),
     other: (usize, usize),
 }
 
-impl Beside {
+impl ValuePair {
     fn is_in(&self, choice: &Choice) -> bool {
         choice[self.one.0] == self.one.1 && choice[self.other.0] == self.other.1
     }
@@ -52,13 +52,13 @@ fn product(sizes: &[usize]) -> Vec<Choice> {
     all
 }
 
-fn pairs(sizes: &[usize], all: &[Choice]) -> Vec<Beside> {
+fn pairs(sizes: &[usize], all: &[Choice]) -> Vec<ValuePair> {
     let mut pairs = Vec::new();
     for (a, size_a) in sizes.iter().enumerate() {
         for (b, size_b) in sizes.iter().enumerate().skip(a + 1) {
             for one in 0..*size_a {
                 for other in 0..*size_b {
-                    pairs.push(Beside { one: (a, one), other: (b, other) });
+                    pairs.push(ValuePair { one: (a, one), other: (b, other) });
                 }
             }
         }
@@ -77,7 +77,7 @@ mod tests {
         // The last value of the first dimension goes with the first of the second only.
         let allowed = |choice: &Choice| choice[0] != 2 || choice[1] == 0;
         let sizes = [3, 4, 2, 2];
-        let chosen = pairwise(&sizes, allowed);
+        let chosen = covering_array(&sizes, allowed);
         assert!(chosen.iter().all(allowed));
         assert!(chosen.len() <= 16, "{} choices", chosen.len());
         for pair in pairs(&sizes, &product(&sizes)) {

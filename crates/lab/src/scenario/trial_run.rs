@@ -4,17 +4,17 @@ use std::rc::Rc;
 
 use adit_testbed::failure::Result;
 
-use crate::bed::Bed;
 use crate::measure::{Meter, Usage};
 use crate::record::Measurement;
 use crate::subject::Tunnels;
+use crate::testbed::Testbed;
 use crate::work::{Edge, Measured, Route};
 
-/// The tunnels of one trial on its bed.
-pub(super) struct Stage {
+/// The tunnels of one trial on its testbed.
+pub(super) struct TrialRun {
     // Declared first: processes end before their hosts.
     pub(super) tunnels: Tunnels,
-    pub(super) bed: Rc<Bed>,
+    pub(super) testbed: Rc<Testbed>,
 }
 
 /// Which way bulk goes.
@@ -27,15 +27,15 @@ pub(super) enum Direction {
 }
 
 /// What a window gave, and what it cost.
-pub(super) struct Priced {
+pub(super) struct MeasuredCost {
     pub(super) measured: Measured,
     pub(super) usage: Usage,
 }
 
-impl Stage {
+impl TrialRun {
     /// So many flows of each client, all in one direction, each through its tunnel.
     pub(super) fn routes(&self, direction: Direction, streams: u16) -> Vec<Route<'_>> {
-        let clients = self.bed.clients.iter().zip(&self.tunnels.client_inner);
+        let clients = self.testbed.clients.iter().zip(&self.tunnels.client_inner);
         let flows = clients.enumerate().flat_map(|(number, client)| {
             (1..=streams).map(move |stream| (number + 1, stream, client))
         });
@@ -43,8 +43,10 @@ impl Stage {
             .map(|(number, stream, (host, inner))| {
                 let stream = if streams > 1 { format!(".{stream}") } else { String::new() };
                 let (name, from, to, to_address) = match direction {
-                    Direction::Up => ("up", host, &self.bed.server, self.tunnels.server_inner.v4),
-                    Direction::Down => ("down", &self.bed.server, host, inner.v4),
+                    Direction::Up => {
+                        ("up", host, &self.testbed.server, self.tunnels.server_inner.v4)
+                    }
+                    Direction::Down => ("down", &self.testbed.server, host, inner.v4),
                 };
                 Route { name: format!("{name} {number}{stream}"), from, to, to_address }
             })
@@ -52,14 +54,14 @@ impl Stage {
     }
 
     /// Runs traffic and prices what the daemons spent inside its window.
-    pub(super) fn priced(
+    pub(super) fn measure_cost(
         &self,
         traffic: impl FnOnce(&mut dyn FnMut(Edge) -> Result<()>) -> Result<Measured>,
-    ) -> Result<Priced> {
-        let mut meter = Meter::start(&self.tunnels.processes(), &self.bed)?;
+    ) -> Result<MeasuredCost> {
+        let mut meter = Meter::start(&self.tunnels.processes(), &self.testbed)?;
         let measured =
             traffic(&mut |edge| meter.edge(edge)).map_err(|failure| self.broken(&failure))?;
-        Ok(Priced { measured, usage: meter.stop()? })
+        Ok(MeasuredCost { measured, usage: meter.stop()? })
     }
 
     /// A failure with the daemons' last words.
@@ -68,7 +70,7 @@ impl Stage {
     }
 }
 
-impl Priced {
+impl MeasuredCost {
     /// Gigabits of payload that arrived in the window.
     pub(super) fn gigabits(&self) -> f64 {
         self.measured.mbps() * self.measured.seconds / 1e3

@@ -7,7 +7,7 @@ use adit_testbed::failure::{Context, Result};
 use adit_testbed::net::Namespace;
 use adit_testbed::peer::Program;
 use adit_testbed::process::Daemon;
-use adit_testbed::tunnel::{READY, SETUP};
+use adit_testbed::tunnel::{READY, SETUP_LIMIT};
 
 use super::config;
 
@@ -35,7 +35,7 @@ impl Server {
         fs::write(&path, &config).context(path.display())?;
         let name = format!("server ({})", program.label());
         let mut daemon = Daemon::spawn(&name, program.command(namespace, &path))?;
-        daemon.wait_for(READY, SETUP)?;
+        daemon.wait_for(READY, SETUP_LIMIT)?;
         Ok(Server { daemon, config })
     }
 

@@ -15,17 +15,17 @@ use adit_openvpn::negotiate::ControlMessage;
 use adit_testbed::failure::{Context, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::arrivals::{Arrival, Ran, count};
-use super::crowd::Hosts;
+use super::arrivals::{Arrival, LoadOutcome, count};
+use super::client_pool::Hosts;
 use super::pushed::Applied;
 use super::schedule::burst;
 
 /// Something to do with the clients, handed in from another thread.
-pub(super) type Work = Box<dyn FnOnce(&mut Room) + Send>;
+pub(super) type PoolCommand = Box<dyn FnOnce(&mut ClientLoop) + Send>;
 
 /// What a client is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ClientState {
     Coming,
     Up,
     /// Its place is already another's.
@@ -39,17 +39,17 @@ struct Client {
     place: usize,
     /// Which one of the schedule; `None` once that is settled.
     arrival: Option<usize>,
-    stage: Stage,
+    state: ClientState,
     applied: Option<Applied>,
     deadline: Option<Instant>,
 }
 
 /// Makes the configuration of one more client.
-type Next = Box<dyn FnMut() -> Result<ClientConfig>>;
+type ConfigSource = Box<dyn FnMut() -> Result<ClientConfig>>;
 
 /// The thread's side.
-pub(super) struct Room {
-    next_config: Next,
+pub(super) struct ClientLoop {
+    next_config: ConfigSource,
     /// Of the clients that come next.
     configs: VecDeque<ClientConfig>,
     hosts: Hosts,
@@ -110,15 +110,15 @@ fn cpu() -> Result<f64> {
 /// The longest wait while nothing is due.
 const IDLE: Duration = Duration::from_millis(20);
 
-impl Room {
+impl ClientLoop {
     /// No client is in it yet.
     pub(super) fn new(
         next: impl FnMut() -> Result<ClientConfig> + 'static,
         hosts: Hosts,
-    ) -> Result<Room> {
+    ) -> Result<ClientLoop> {
         // Neighbours in the order of places are of different hosts.
         let places = hosts.sources.len() * hosts.sessions;
-        Ok(Room {
+        Ok(ClientLoop {
             link: Link::datagram(Default::default(), None, hosts.server),
             next_config: Box::new(next),
             configs: VecDeque::new(),
@@ -139,7 +139,7 @@ impl Room {
     }
 
     /// Does what is handed in, and lets the clients live on in between, until nobody can hand anything in.
-    pub(super) fn live(&mut self, inbox: &Receiver<Work>) -> Result<()> {
+    pub(super) fn live(&mut self, inbox: &Receiver<PoolCommand>) -> Result<()> {
         loop {
             // Short, so that clients that are up acknowledge what comes.
             match inbox.recv_timeout(Duration::from_millis(2)) {
@@ -150,20 +150,20 @@ impl Room {
         }
     }
 
-    /// See [`super::Crowd::run`]; with `limit`, ends once more than so many took longer than this.
+    /// See [`super::ClientPool::run`]; with `limit`, ends once more than so many took longer than this.
     pub(super) fn run(
         &mut self,
         schedule: &[Duration],
-        patience: Duration,
+        timeout: Duration,
         limit: Option<(Duration, f64)>,
-    ) -> Result<Ran> {
+    ) -> Result<LoadOutcome> {
         self.prepare(schedule.len())?;
         let before = cpu()?;
         let arrival = |at: &Duration| Arrival { intended: *at, latency: None };
         let arrivals = schedule.iter().map(arrival).collect();
         self.run = Run { start: now(), arrivals, ..Run::default() };
         let start = self.run.start;
-        let end = start + schedule.last().copied().unwrap_or_default() + patience;
+        let end = start + schedule.last().copied().unwrap_or_default() + timeout;
         let mut next = 0;
         let mut look = start + IDLE;
         loop {
@@ -194,7 +194,7 @@ impl Room {
         let run = std::mem::take(&mut self.run);
         let Run { arrivals, told, shared, setbacks, .. } = run;
         let setbacks = setbacks.into_iter().collect();
-        Ok(Ran { arrivals, setbacks, told, shared, cpu: cpu()? - before, seconds })
+        Ok(LoadOutcome { arrivals, setbacks, told, shared, cpu: cpu()? - before, seconds })
     }
 
     /// Has the configurations of so many clients, so that making certificates is no part of what is measured.
@@ -228,7 +228,7 @@ impl Room {
             socket,
             place,
             arrival: Some(arrival),
-            stage: Stage::Coming,
+            state: ClientState::Coming,
             applied: None,
             deadline: None,
         };
@@ -244,7 +244,7 @@ impl Room {
             return Ok(Some(place));
         }
         while let Some(token) = self.up.pop_front() {
-            let holder = self.clients.get(&token).filter(|client| client.stage == Stage::Up);
+            let holder = self.clients.get(&token).filter(|client| client.state == ClientState::Up);
             if let Some(place) = holder.map(|client| client.place) {
                 self.dismiss(token);
                 return Ok(Some(place));
@@ -256,7 +256,7 @@ impl Room {
     /// A client that is up begins to leave.
     fn dismiss(&mut self, token: u64) {
         let Some(client) = self.clients.get_mut(&token) else { return };
-        client.stage = Stage::Leaving;
+        client.state = ClientState::Leaving;
         let mut out = Outbox::new();
         client.engine.shutdown(now(), &mut out);
         self.perform(token, out);
@@ -315,7 +315,7 @@ impl Room {
                 Output::Dial(_) => {
                     client.engine.handle(now(), Input::LinkUp(self.link), &mut out);
                 }
-                Output::Event(event) => self.hear(token, event),
+                Output::Event(event) => self.on_event(token, event),
                 _ => {}
             }
         }
@@ -327,7 +327,7 @@ impl Room {
         }
     }
 
-    fn hear(&mut self, token: u64, event: ClientEvent) {
+    fn on_event(&mut self, token: u64, event: ClientEvent) {
         let Some(client) = self.clients.get_mut(&token) else { return };
         match event {
             ClientEvent::Up(config) => {
@@ -339,22 +339,22 @@ impl Room {
                 }
                 let applied = Applied::of(format!("client {token}"), &config);
                 client.applied = Some(applied.clone());
-                if client.stage == Stage::Coming {
-                    client.stage = Stage::Up;
+                if client.state == ClientState::Coming {
+                    client.state = ClientState::Up;
                     self.coming -= 1;
                     self.up.push_back(token);
                 }
                 self.told(token, applied);
             }
             ClientEvent::Restarting(reason) => {
-                if client.stage == Stage::Up {
-                    client.stage = Stage::Coming;
+                if client.state == ClientState::Up {
+                    client.state = ClientState::Coming;
                     self.coming += 1;
                 }
                 *self.run.setbacks.entry(reason).or_default() += 1;
             }
             ClientEvent::Stopped(why) => {
-                if client.stage != Stage::Leaving {
+                if client.state != ClientState::Leaving {
                     *self.run.setbacks.entry(format!("{why:?}")).or_default() += 1;
                 }
                 self.remove(token);
@@ -369,7 +369,7 @@ impl Room {
             let other = self.holders.insert(address, token).filter(|other| *other != token);
             let other = other.and_then(|other| self.clients.get(&other));
             // One that leaves or begins again may have lost its address already.
-            if let Some(other) = other.filter(|other| other.stage == Stage::Up)
+            if let Some(other) = other.filter(|other| other.state == ClientState::Up)
                 && let Some(held) = &other.applied
                 && held.addresses().any(|held| held == address)
             {
@@ -383,17 +383,17 @@ impl Room {
     /// Takes a client out, without a word.
     fn remove(&mut self, token: u64) {
         let Some(client) = self.clients.remove(&token) else { return };
-        if client.stage == Stage::Coming {
+        if client.state == ClientState::Coming {
             self.coming -= 1;
         }
-        if client.stage != Stage::Leaving {
+        if client.state != ClientState::Leaving {
             self.free.push_back(client.place);
         }
     }
 
-    /// See [`super::Crowd::talk`].
+    /// See [`super::ClientPool::talk`].
     pub(super) fn talk(&mut self, rate: f64, stop: &AtomicBool) -> Result<u64> {
-        let token = self.tokens(Stage::Up).first().copied().context("no client is up")?;
+        let token = self.tokens(ClientState::Up).first().copied().context("no client is up")?;
         let (start, before) = (now(), self.packets);
         let mut said = 0_u32;
         while !stop.load(Ordering::Relaxed) {
@@ -413,14 +413,14 @@ impl Room {
         Ok(self.packets - before)
     }
 
-    fn tokens(&self, stage: Stage) -> Vec<u64> {
-        let of_stage = self.clients.iter().filter(|(_, client)| client.stage == stage);
+    fn tokens(&self, state: ClientState) -> Vec<u64> {
+        let of_stage = self.clients.iter().filter(|(_, client)| client.state == state);
         of_stage.map(|(token, _)| *token).collect()
     }
 
     /// Drops those that are not up.
     fn give_up(&mut self) {
-        self.tokens(Stage::Coming).into_iter().for_each(|token| self.remove(token));
+        self.tokens(ClientState::Coming).into_iter().for_each(|token| self.remove(token));
     }
 
     pub(super) fn vanish(&mut self) -> usize {
@@ -430,19 +430,19 @@ impl Room {
         all.len()
     }
 
-    /// See [`super::Crowd::come_back`].
-    pub(super) fn come_back(&mut self, patience: Duration) -> Result<Ran> {
-        let up = self.clients.values().filter(|client| client.stage == Stage::Up);
+    /// See [`super::ClientPool::come_back`].
+    pub(super) fn come_back(&mut self, timeout: Duration) -> Result<LoadOutcome> {
+        let up = self.clients.values().filter(|client| client.state == ClientState::Up);
         let configs: VecDeque<ClientConfig> = up.map(|client| client.config.clone()).collect();
         self.vanish();
         let schedule = burst(configs.len());
         self.configs = configs;
-        self.run(&schedule, patience, None)
+        self.run(&schedule, timeout, None)
     }
 
     pub(super) fn leave_all(&mut self) -> Result<usize> {
         self.give_up();
-        let up = self.tokens(Stage::Up);
+        let up = self.tokens(ClientState::Up);
         for token in &up {
             let place = self.clients.get(token).map(|client| client.place);
             self.dismiss(*token);
@@ -458,7 +458,7 @@ impl Room {
     }
 
     pub(super) fn applied(&self) -> Vec<Applied> {
-        let up = self.clients.values().filter(|client| client.stage == Stage::Up);
+        let up = self.clients.values().filter(|client| client.state == ClientState::Up);
         up.filter_map(|client| client.applied.clone()).collect()
     }
 }
