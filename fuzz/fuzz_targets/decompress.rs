@@ -1,7 +1,7 @@
 //! Compressed packets of an authentic but malicious peer.
 #![cfg_attr(fuzzing, no_main)]
 
-use adit_plane::decompress::{Packed, decompress};
+use adit_plane::decompress::{Compression, decompress};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -9,7 +9,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 /// The format, the bound, and the packet.
 pub fn run(bytes: &[u8]) {
     let Some((&[choice, high, low], text)) = bytes.split_first_chunk() else { return };
-    let packed = if choice & 1 == 0 { Packed::Lz4 } else { Packed::Lzo };
+    let packed = if choice & 1 == 0 { Compression::Lz4 } else { Compression::Lzo };
     let most = u16::from_be_bytes([high, low]);
     let mut memory = vec![7; 3];
     let len = decompress(packed, text, most, &mut memory).map_or(0, |packet| packet.len());

@@ -17,9 +17,9 @@ use arc_swap::ArcSwapOption;
 
 use crate::egress::Arena;
 use crate::ethernet::{MacTotals, Switch};
-use crate::guard::FilterConfig;
+use crate::filter_hook::FilterConfig;
 use crate::key::Key;
-use crate::peer::{Keys, MAX_WAITING, Peer};
+use crate::peer::{Keys, MAX_PENDING_MESSAGES, Peer};
 use crate::recursion::OwnTransport;
 use crate::shared::{Failure, NO_SWEEP, Shared};
 use crate::sockets::{Group, grouped};
@@ -178,9 +178,9 @@ impl Plane {
             clock,
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
-            pieces: AtomicBool::new(false),
-            rests: AtomicU64::new(0),
-            retired: AtomicU64::new(0),
+            needs_scratch: AtomicBool::new(false),
+            release_requests: AtomicU64::new(0),
+            retired_keys: AtomicU64::new(0),
             sweep_at: AtomicU64::new(NO_SWEEP),
             wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
             pollers: (0..workers)
@@ -192,7 +192,7 @@ impl Plane {
     }
 
     /// Another face of a plane without workers.
-    pub(crate) fn beside(&self) -> Self {
+    pub(crate) fn another_worker(&self) -> Self {
         let arena = Mutex::new(Arena::new(0));
         Self { shared: Arc::clone(&self.shared), workers: Vec::new(), arena }
     }
@@ -211,7 +211,7 @@ impl Plane {
         match op {
             Command::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
                 if spec.fragment.is_some() || spec.decompress.is_some() {
-                    self.shared.pieces.store(true, Ordering::Relaxed);
+                    self.shared.needs_scratch.store(true, Ordering::Relaxed);
                 }
                 let (now, keepalive) = (clock(), spec.keepalive);
                 tables.add_peer(Peer::new(id, spec, now));
@@ -227,7 +227,7 @@ impl Plane {
             Command::SetKeepalive(id, keepalive) => {
                 self.with(id, |peer| {
                     peer.update(|spec| spec.keepalive = keepalive);
-                    peer.await_anew(clock());
+                    peer.restart_timeout(clock());
                 });
                 self.wake();
             }
@@ -251,7 +251,7 @@ impl Plane {
             }
             Command::InstallKey(id, slot, key) => {
                 if let Protection::Static(_) = key.protection {
-                    tables.statics.store(true, Ordering::Relaxed);
+                    tables.has_static_keys.store(true, Ordering::Relaxed);
                 }
                 let mut replaces = false;
                 self.with(id, |peer| {
@@ -414,7 +414,7 @@ impl Plane {
         arena.clear();
         arena.release_memory();
         drop(arena);
-        self.shared.rests.fetch_add(1, Ordering::Relaxed);
+        self.shared.release_requests.fetch_add(1, Ordering::Relaxed);
         self.wake();
     }
 
@@ -437,7 +437,7 @@ impl Plane {
     /// so after the burst in which it may still use it.
     fn clear_stacks(&self) {
         adit_crypto::scrub_stack();
-        self.shared.retired.fetch_add(1, Ordering::Relaxed);
+        self.shared.retired_keys.fetch_add(1, Ordering::Relaxed);
         self.wake();
     }
 
@@ -463,7 +463,7 @@ impl Plane {
         let mut tx = peer.lock_tx();
         if tx.blocked {
             // Sealed packets wait: this one must not overtake them.
-            if tx.waiting.len() < MAX_WAITING {
+            if tx.waiting.len() < MAX_PENDING_MESSAGES {
                 tx.waiting.push_back(message);
             } else {
                 stats.drop(DropReason::SocketFull);
@@ -500,7 +500,7 @@ fn install(peer: &Peer, slot: KeySlot, key: &DataKey) {
     // A stream reorders nothing.
     let replay_window = if link.is_stream() { 1 } else { replay_window };
     // Key material of the right length by type: the library has no reason to refuse it.
-    if let Ok(key) = Key::new(key, replay_window, peer.next_stamp()) {
+    if let Ok(key) = Key::new(key, replay_window, peer.next_key_origin()) {
         let key = Arc::new(key);
         change_keys(peer, |keys| *keys.slot(slot) = Some(Arc::clone(&key)));
     }

@@ -6,10 +6,10 @@ use adit_engine::command::{Framing, InnerMtu, PeerSpec};
 use adit_wire::mss;
 use adit_wire::split::Segments;
 
-use crate::fragment::{self, Pieces};
+use crate::fragment::{self, Fragments};
 use crate::framing;
 pub use crate::key::Sealer;
-use crate::key::{MAX_OVERHEAD, Seal, Sealing};
+use crate::key::{MAX_OVERHEAD, Seal, SealerKind};
 use crate::stats::DropReason;
 use crate::stream::frames::LENGTH;
 
@@ -55,7 +55,7 @@ pub struct Shape {
     /// Longest encapsulated packet, if longer ones are sent in pieces.
     fragment: Option<u16>,
     /// Whether anything is added inside the encryption.
-    dressed: bool,
+    encapsulated: bool,
     /// Limits for SYNs.
     pub mtu: InnerMtu,
     /// Datagrams per train at most; 1 without GSO.
@@ -68,8 +68,8 @@ impl Shape {
     /// What a peer's settings ask for.
     pub fn of(spec: &PeerSpec, train: usize) -> Self {
         let PeerSpec { framing, fragment, mtu, .. } = *spec;
-        let dressed = framing != Framing::None || fragment.is_some();
-        Self { framing, fragment, dressed, mtu, train, stream: spec.link.is_stream() }
+        let encapsulated = framing != Framing::None || fragment.is_some();
+        Self { framing, fragment, encapsulated, mtu, train, stream: spec.link.is_stream() }
     }
 
     /// Bytes that the compression framing adds to a message of ours, which never needs escaping.
@@ -83,15 +83,18 @@ impl Shape {
     /// Bytes by which a packet may grow when it is sealed, in all its pieces together.
     #[inline]
     fn growth(&self, overhead: usize) -> usize {
-        if self.dressed { self.dressed_growth(overhead) } else { overhead }
+        if self.encapsulated { self.added_growth(overhead) } else { overhead }
     }
 
     // Not worked out beforehand for packets to which nothing is added.
     #[cold]
-    fn dressed_growth(&self, overhead: usize) -> usize {
+    fn added_growth(&self, overhead: usize) -> usize {
         let each = overhead.saturating_add(fragment::HEADER);
-        let all =
-            if self.fragment.is_some() { each.saturating_mul(fragment::MAX_PIECES) } else { each };
+        let all = if self.fragment.is_some() {
+            each.saturating_mul(fragment::MAX_FRAGMENTS)
+        } else {
+            each
+        };
         all.saturating_add(framing::MAX_ADDED)
     }
 }
@@ -99,7 +102,7 @@ impl Shape {
 impl Arena {
     /// An arena of `size` bytes; at least one packet of 64 KiB fits.
     pub fn new(size: usize) -> Self {
-        const PIECES: usize = fragment::MAX_PIECES * (MAX_OVERHEAD + fragment::HEADER);
+        const PIECES: usize = fragment::MAX_FRAGMENTS * (MAX_OVERHEAD + fragment::HEADER);
         let size = size.max(MAX_PACKET + PIECES + framing::MAX_ADDED + LENGTH);
         Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
     }
@@ -166,15 +169,15 @@ impl Arena {
                 return Some(Err(DropReason::TooLong));
             }
         }
-        if shape.dressed {
-            return self.seal_dressed(sealer, sequence, packet, shape);
+        if shape.encapsulated {
+            return self.seal_encapsulated(sealer, sequence, packet, shape);
         }
         self.seal_text(sealer, packet, shape)
     }
 
     /// Frames a packet, cuts it into pieces if it is too long, and seals these. There is room.
     #[inline(never)]
-    fn seal_dressed(
+    fn seal_encapsulated(
         &mut self,
         sealer: &mut impl Seal,
         sequence: &mut u8,
@@ -200,15 +203,15 @@ impl Arena {
         let len = framing::frame(shape.framing, packet, framed)?.len();
         let text = scratch.get_mut(..len.checked_add(fragment::HEADER)?)?;
         let Some(limit) = shape.fragment else {
-            return self.seal_piece(sealer, text.get(fragment::HEADER..)?, shape);
+            return self.seal_fragment(sealer, text.get(fragment::HEADER..)?, shape);
         };
         let added = sealer.overhead().saturating_add(fragment::HEADER);
         let most = usize::from(limit).saturating_sub(added);
-        let Some(mut pieces) = Pieces::new(text, most, sequence) else {
+        let Some(mut pieces) = Fragments::new(text, most, sequence) else {
             return Some(Err(DropReason::TooManyFragments));
         };
         while let Some(piece) = pieces.next() {
-            if let error @ Err(_) = self.seal_piece(sealer, piece, shape)? {
+            if let error @ Err(_) = self.seal_fragment(sealer, piece, shape)? {
                 return Some(error);
             }
         }
@@ -217,7 +220,7 @@ impl Arena {
 
     // One copy of the sealing for all that is dressed.
     #[inline(never)]
-    fn seal_piece(
+    fn seal_fragment(
         &mut self,
         sealer: &mut impl Seal,
         text: &[u8],
@@ -291,9 +294,9 @@ impl Arena {
             return None;
         }
         match &mut sealer.0 {
-            Sealing::Aead(inner) => self.seal(inner, sealer.1, packet, shape),
-            Sealing::Epoch(inner) => self.seal(inner, sealer.1, packet, shape),
-            Sealing::Block(inner) => self.seal(inner, sealer.1, packet, shape),
+            SealerKind::Aead(inner) => self.seal(inner, sealer.1, packet, shape),
+            SealerKind::Epoch(inner) => self.seal(inner, sealer.1, packet, shape),
+            SealerKind::Block(inner) => self.seal(inner, sealer.1, packet, shape),
         }
     }
 
@@ -307,9 +310,9 @@ impl Arena {
         dropped: impl FnMut(DropReason),
     ) -> Progress {
         match &mut sealer.0 {
-            Sealing::Aead(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
-            Sealing::Epoch(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
-            Sealing::Block(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
+            SealerKind::Aead(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
+            SealerKind::Epoch(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
+            SealerKind::Block(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
         }
     }
 
@@ -360,7 +363,7 @@ mod tests {
     use super::*;
     use crate::key::Key;
     use crate::packet;
-    use crate::peer::{Stamp, Tx};
+    use crate::peer::{KeyOrigin, Tx};
     use adit_crypto::{Cipher, DirectionKey};
     use adit_engine::command::{DataKey, KeyLimits, Protection};
     use adit_wire::VnetHeader;
@@ -376,7 +379,7 @@ mod tests {
             open: half,
             limits,
         };
-        Key::new(&data, 64, Stamp::default()).unwrap()
+        Key::new(&data, 64, KeyOrigin::default()).unwrap()
     }
 
     proptest! {

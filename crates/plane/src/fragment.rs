@@ -16,14 +16,14 @@ use crate::egress::MAX_PACKET;
 
 /// Bytes before each packet or piece.
 pub const HEADER: usize = 4;
-/// Pieces of one packet at most: their number has 5 bits.
-pub const MAX_PIECES: usize = 32;
+/// Fragments of one packet at most: their number has 5 bits.
+pub const MAX_FRAGMENTS: usize = 32;
 /// Packets of one peer that may wait for pieces.
 pub const MAX_WAITING: usize = 25;
 /// Bytes of one peer that may wait for pieces; the oldest packet gives way.
 pub const MAX_HELD: usize = 256 << 10;
 /// How long a packet may wait for pieces.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// All pieces of a packet were sealed within this many packet ids. Sequence numbers come again after
 /// 256 packets of at least two pieces each: what is further apart belongs to two packets.
 const MAX_SPREAD: u64 = 256;
@@ -37,7 +37,7 @@ const LAST: u32 = 2;
 enum Header {
     Whole,
     /// `size` is 0 unless this is the last piece.
-    Piece {
+    Fragment {
         sequence: u8,
         number: u8,
         last: bool,
@@ -52,7 +52,7 @@ impl Header {
         let number = low & 0x1f;
         match word & 3 {
             WHOLE if lowest == 0 && number == 0 => Some(Self::Whole),
-            kind @ (PIECE | LAST) => Some(Self::Piece {
+            kind @ (PIECE | LAST) => Some(Self::Fragment {
                 sequence: lowest,
                 number,
                 last: kind == LAST,
@@ -65,9 +65,9 @@ impl Header {
     fn encode(self) -> [u8; HEADER] {
         match self {
             Self::Whole => [0; HEADER],
-            Self::Piece { sequence, number, last, size } => {
+            Self::Fragment { sequence, number, last, size } => {
                 let kind = if last { LAST } else { PIECE };
-                // A size that does not fit is one that `piece_size` never gives.
+                // A size that does not fit is one that `fragment_size` never gives.
                 let size = if last { u32::try_from(size / 4).unwrap_or(0) & 0x3fff } else { 0 };
                 (kind | u32::from(sequence) << 2 | u32::from(number & 0x1f) << 10 | size << 15)
                     .to_be_bytes()
@@ -78,7 +78,7 @@ impl Header {
 
 /// The length of all pieces but the last of a packet of `len` bytes, if pieces carry at most `most`:
 /// a multiple of 4, and smaller than need be where the last piece would be a small rest otherwise.
-fn piece_size(len: usize, most: usize) -> usize {
+fn fragment_size(len: usize, most: usize) -> usize {
     let full = most & !3;
     let (whole, rest) = match full {
         0 => return 0,
@@ -97,7 +97,7 @@ fn piece_size(len: usize, most: usize) -> usize {
 /// The text begins with [`HEADER`] bytes that are not part of the packet. Each piece's header is
 /// written over the end of the piece before, which was sealed already.
 #[derive(Debug)]
-pub struct Pieces<'t> {
+pub struct Fragments<'t> {
     text: &'t mut [u8],
     sequence: u8,
     size: usize,
@@ -105,20 +105,20 @@ pub struct Pieces<'t> {
     next: usize,
 }
 
-impl<'t> Pieces<'t> {
+impl<'t> Fragments<'t> {
     /// Cuts the packet behind the first [`HEADER`] bytes of `text` into pieces of at most `most`
-    /// bytes. `None` if that takes more than [`MAX_PIECES`]. `sequence` is advanced if it is used.
+    /// bytes. `None` if that takes more than [`MAX_FRAGMENTS`]. `sequence` is advanced if it is used.
     pub fn new(text: &'t mut [u8], most: usize, sequence: &mut u8) -> Option<Self> {
         let len = text.len().checked_sub(HEADER)?;
         if len <= most {
             return Some(Self { text, sequence: 0, size: len, count: 1, next: 0 });
         }
-        let size = piece_size(len, most);
+        let size = fragment_size(len, most);
         if size == 0 {
             return None;
         }
         let count = len.div_ceil(size);
-        if count > MAX_PIECES {
+        if count > MAX_FRAGMENTS {
             return None;
         }
         *sequence = sequence.wrapping_add(1);
@@ -140,7 +140,7 @@ impl<'t> Pieces<'t> {
         let end = start.checked_add(self.size)?.checked_add(HEADER)?.min(self.text.len());
         let header = match self.count {
             1 => Header::Whole,
-            _ => Header::Piece {
+            _ => Header::Fragment {
                 sequence: self.sequence,
                 number: u8::try_from(self.next).ok()?,
                 last: self.next.saturating_add(1) == self.count,
@@ -167,7 +167,7 @@ pub struct Origin {
 
 /// What a received text was.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Arrived<'t> {
+pub enum FragmentResult<'t> {
     /// A packet in one piece.
     Whole(&'t mut [u8]),
     /// The piece that completed a packet; it is in the buffer that was passed.
@@ -186,14 +186,14 @@ struct Partial {
     size: usize,
     /// A bit for each piece that is here.
     here: u32,
-    /// Pieces and bytes, once the last is here.
+    /// Fragments and bytes, once the last is here.
     end: Option<(u32, usize)>,
     text: Vec<u8>,
 }
 
 /// Packets of one peer that wait for pieces.
 #[derive(Debug, Default)]
-pub struct Assembly {
+pub struct Reassembler {
     /// Oldest first; at most [`MAX_WAITING`].
     partial: Vec<Partial>,
     /// Of all texts together; at most [`MAX_HELD`].
@@ -202,28 +202,28 @@ pub struct Assembly {
     lost: usize,
 }
 
-impl Assembly {
+impl Reassembler {
     /// Takes one authentic text. A packet that is complete now is put into `out`, whose memory serves
     /// the next packet.
-    pub fn arrived<'t>(
+    pub fn push<'t>(
         &mut self,
         text: &'t mut [u8],
         origin: Origin,
         out: &mut Vec<u8>,
-    ) -> Arrived<'t> {
+    ) -> FragmentResult<'t> {
         let Some((header, body)) = text.split_first_chunk_mut::<HEADER>() else {
-            return Arrived::Bad;
+            return FragmentResult::Bad;
         };
         match Header::parse(*header) {
-            None => Arrived::Bad,
-            Some(Header::Whole) => Arrived::Whole(body),
-            Some(Header::Piece { sequence, number, last, size }) => {
+            None => FragmentResult::Bad,
+            Some(Header::Whole) => FragmentResult::Whole(body),
+            Some(Header::Fragment { sequence, number, last, size }) => {
                 let size = if last { size } else { body.len() };
-                let piece = Piece { sequence, number, last, size, body };
+                let piece = Fragment { sequence, number, last, size, body };
                 match self.piece(&piece, origin, out) {
-                    Some(true) => Arrived::Complete,
-                    Some(false) => Arrived::Waiting,
-                    None => Arrived::Bad,
+                    Some(true) => FragmentResult::Complete,
+                    Some(false) => FragmentResult::Waiting,
+                    None => FragmentResult::Bad,
                 }
             }
         }
@@ -234,7 +234,7 @@ impl Assembly {
         mem::take(&mut self.lost)
     }
 
-    fn piece(&mut self, piece: &Piece<'_>, origin: Origin, out: &mut Vec<u8>) -> Option<bool> {
+    fn piece(&mut self, piece: &Fragment<'_>, origin: Origin, out: &mut Vec<u8>) -> Option<bool> {
         let (start, end) = piece.place()?;
         self.expire(origin.now);
         let at = match self.find(piece.sequence, origin)? {
@@ -287,19 +287,19 @@ impl Assembly {
         Some(None)
     }
 
-    fn begin(&mut self, piece: &Piece<'_>, origin: Origin, out: &mut Vec<u8>) -> usize {
+    fn begin(&mut self, piece: &Fragment<'_>, origin: Origin, out: &mut Vec<u8>) -> usize {
         if self.partial.len() >= MAX_WAITING {
             self.forget(0);
         }
         let mut text = mem::take(out);
         text.clear();
-        let Piece { sequence, size, .. } = *piece;
+        let Fragment { sequence, size, .. } = *piece;
         self.partial.push(Partial { sequence, origin, size, here: 0, end: None, text });
         self.partial.len().saturating_sub(1)
     }
 
     fn expire(&mut self, now: Instant) {
-        while self.partial.first().is_some_and(|first| now.since(first.origin.now) > PATIENCE) {
+        while self.partial.first().is_some_and(|first| now.since(first.origin.now) > TIMEOUT) {
             self.forget(0);
         }
     }
@@ -316,7 +316,7 @@ impl Assembly {
     }
 }
 
-struct Piece<'t> {
+struct Fragment<'t> {
     sequence: u8,
     number: u8,
     last: bool,
@@ -324,7 +324,7 @@ struct Piece<'t> {
     body: &'t [u8],
 }
 
-impl Piece<'_> {
+impl Fragment<'_> {
     /// Where it goes in the packet. `None` if no packet can have such a piece.
     fn place(&self) -> Option<(usize, usize)> {
         let start = usize::from(self.number).checked_mul(self.size)?;
@@ -341,7 +341,7 @@ impl Piece<'_> {
 impl Partial {
     /// Whether a piece can be one of this packet: the others' size, not here yet, not behind the
     /// last.
-    fn agrees(&self, piece: &Piece<'_>) -> bool {
+    fn agrees(&self, piece: &Fragment<'_>) -> bool {
         let number = u32::from(piece.number);
         let behind = self.here.checked_shr(number).unwrap_or(0);
         self.size == piece.size
@@ -372,7 +372,7 @@ mod tests {
 
     fn cut(packet: &[u8], most: usize, sequence: &mut u8) -> Vec<Vec<u8>> {
         let mut text = [&[0; HEADER], packet].concat();
-        let mut pieces = Pieces::new(&mut text, most, sequence).expect("pieces");
+        let mut pieces = Fragments::new(&mut text, most, sequence).expect("pieces");
         let mut out = Vec::new();
         while let Some(piece) = pieces.next() {
             out.push(piece.to_vec());
@@ -381,12 +381,12 @@ mod tests {
         out
     }
 
-    fn join(assembly: &mut Assembly, text: &[u8], origin: Origin) -> Option<Vec<u8>> {
+    fn join(reassembler: &mut Reassembler, text: &[u8], origin: Origin) -> Option<Vec<u8>> {
         let (mut text, mut out) = (text.to_vec(), Vec::new());
-        match assembly.arrived(&mut text, origin, &mut out) {
-            Arrived::Whole(packet) => Some(packet.to_vec()),
-            Arrived::Complete => Some(out),
-            Arrived::Waiting | Arrived::Bad => None,
+        match reassembler.push(&mut text, origin, &mut out) {
+            FragmentResult::Whole(packet) => Some(packet.to_vec()),
+            FragmentResult::Complete => Some(out),
+            FragmentResult::Waiting | FragmentResult::Bad => None,
         }
     }
 
@@ -408,9 +408,9 @@ mod tests {
         for (len, most, size) in
             [(1500, 1300, 752), (1400, 1300, 700), (2600, 1300, 1300), (2500, 1300, 1300)]
         {
-            assert_eq!(piece_size(len, most), size, "{len} in pieces of {most}");
+            assert_eq!(fragment_size(len, most), size, "{len} in pieces of {most}");
         }
-        assert_eq!(piece_size(100, 3), 0);
+        assert_eq!(fragment_size(100, 3), 0);
     }
 
     /// A size too small for a piece was divided by.
@@ -419,7 +419,7 @@ mod tests {
         for most in (0..16).chain([usize::MAX - 1, usize::MAX]) {
             for len in [0, 1, 3, 4, 5, 99, 100, 1500, 65_535] {
                 let (mut sequence, mut text) = (0, vec![7; HEADER + len]);
-                let Some(mut pieces) = Pieces::new(&mut text, most, &mut sequence) else {
+                let Some(mut pieces) = Fragments::new(&mut text, most, &mut sequence) else {
                     assert!(len > most, "{len} in pieces of {most}");
                     continue;
                 };
@@ -431,11 +431,11 @@ mod tests {
 
     #[test]
     fn headers_that_are_never_sent_are_bad() {
-        let mut assembly = Assembly::default();
+        let mut reassembler = Reassembler::default();
         let mut out = Vec::new();
         let mut bad = |word: u32, body: &[u8]| {
             let mut text = [&word.to_be_bytes(), body].concat();
-            assembly.arrived(&mut text, origin(1), &mut out) == Arrived::Bad
+            reassembler.push(&mut text, origin(1), &mut out) == FragmentResult::Bad
         };
         assert!(bad(3, b"abcd"), "a kind that is never sent");
         assert!(bad(1 << 2, b"abcd"), "a whole packet with a number");
@@ -444,8 +444,8 @@ mod tests {
         assert!(bad(2, b"abcd"), "a last piece of which the others have no size");
         assert!(bad(2 | 1 << 15, b"abcde"), "a last piece larger than the others");
         assert!(bad(2 | 31 << 10 | 0x3fff << 15, b"abcd"), "beyond the longest packet");
-        assert_eq!(assembly.arrived(&mut [0, 0, 0], origin(1), &mut out), Arrived::Bad);
-        assert!(assembly.partial.is_empty());
+        assert_eq!(reassembler.push(&mut [0, 0, 0], origin(1), &mut out), FragmentResult::Bad);
+        assert!(reassembler.partial.is_empty());
     }
 
     #[test]
@@ -453,7 +453,7 @@ mod tests {
         let mut sequence = 0;
         let pieces = cut(&packet(0, 250), 100, &mut sequence);
         for twist in 0..3 {
-            let mut assembly = Assembly::default();
+            let mut reassembler = Reassembler::default();
             let mut out = Vec::new();
             let mut second = pieces[1].clone();
             match twist {
@@ -462,9 +462,12 @@ mod tests {
                 _ => second.push(0),
             }
             let mut first = pieces[0].clone();
-            assert_eq!(assembly.arrived(&mut first, origin(1), &mut out), Arrived::Waiting);
-            assert_eq!(assembly.arrived(&mut second, origin(2), &mut out), Arrived::Bad);
-            assert_eq!((assembly.partial.len(), assembly.held, assembly.take_lost()), (0, 0, 1));
+            assert_eq!(reassembler.push(&mut first, origin(1), &mut out), FragmentResult::Waiting);
+            assert_eq!(reassembler.push(&mut second, origin(2), &mut out), FragmentResult::Bad);
+            assert_eq!(
+                (reassembler.partial.len(), reassembler.held, reassembler.take_lost()),
+                (0, 0, 1)
+            );
         }
     }
 
@@ -474,38 +477,38 @@ mod tests {
         let (mut sequence, mut later) = (0, 0);
         let old = cut(&packet(1, 150), 100, &mut sequence);
         let new = cut(&packet(2, 150), 100, &mut later);
-        let mut assembly = Assembly::default();
-        assert_eq!(join(&mut assembly, &old[0], origin(1)), None);
-        assert_eq!(join(&mut assembly, &new[1], origin(514)), None, "of another packet");
-        assert_eq!(join(&mut assembly, &old[1], origin(2)), None, "of the one given up");
-        assert_eq!(join(&mut assembly, &new[0], origin(513)), Some(packet(2, 150)));
+        let mut reassembler = Reassembler::default();
+        assert_eq!(join(&mut reassembler, &old[0], origin(1)), None);
+        assert_eq!(join(&mut reassembler, &new[1], origin(514)), None, "of another packet");
+        assert_eq!(join(&mut reassembler, &old[1], origin(2)), None, "of the one given up");
+        assert_eq!(join(&mut reassembler, &new[0], origin(513)), Some(packet(2, 150)));
         // Another key starts with the same ids.
-        assert_eq!(join(&mut assembly, &old[0], origin(1)), None);
+        assert_eq!(join(&mut reassembler, &old[0], origin(1)), None);
         let next = Origin { key: 1, ..origin(2) };
-        assert_eq!(join(&mut assembly, &new[1], next), None);
-        assert_eq!(assembly.take_lost(), 2);
+        assert_eq!(join(&mut reassembler, &new[1], next), None);
+        assert_eq!(reassembler.take_lost(), 2);
     }
 
     #[test]
     fn what_waits_is_bounded_in_number_time_and_bytes() {
-        let mut assembly = Assembly::default();
+        let mut reassembler = Reassembler::default();
         let mut sequence = 0;
         for number in 0..100u64 {
             let pieces = cut(&packet(0, 150), 100, &mut sequence);
-            join(&mut assembly, &pieces[0], origin(number));
+            join(&mut reassembler, &pieces[0], origin(number));
         }
-        assert_eq!((assembly.partial.len(), assembly.take_lost()), (MAX_WAITING, 75));
-        let late = Origin { now: Instant::from_nanos(2) + PATIENCE, ..origin(200) };
-        join(&mut assembly, &cut(&packet(0, 150), 100, &mut sequence)[0], late);
-        assert_eq!((assembly.partial.len(), assembly.take_lost()), (1, 25));
+        assert_eq!((reassembler.partial.len(), reassembler.take_lost()), (MAX_WAITING, 75));
+        let late = Origin { now: Instant::from_nanos(2) + TIMEOUT, ..origin(200) };
+        join(&mut reassembler, &cut(&packet(0, 150), 100, &mut sequence)[0], late);
+        assert_eq!((reassembler.partial.len(), reassembler.take_lost()), (1, 25));
         let mut most = 0;
         for number in 0..100u64 {
             let pieces = cut(&packet(0, 60_000), 2000, &mut sequence);
             for piece in pieces.iter().skip(1) {
-                join(&mut assembly, piece, Origin { packet_id: 300 + number, ..late });
+                join(&mut reassembler, piece, Origin { packet_id: 300 + number, ..late });
             }
-            most = most.max(assembly.held);
-            assert_eq!(assembly.held, assembly.partial.iter().map(|p| p.text.len()).sum());
+            most = most.max(reassembler.held);
+            assert_eq!(reassembler.held, reassembler.partial.iter().map(|p| p.text.len()).sum());
         }
         assert!(most <= MAX_HELD && most > MAX_HELD - 64_000, "{most}");
     }
@@ -513,25 +516,25 @@ mod tests {
     #[test]
     fn what_takes_too_many_pieces_is_refused() {
         let mut text = vec![0; HEADER + 33 * 40];
-        assert!(Pieces::new(&mut text, 40, &mut 0).is_none());
-        assert!(Pieces::new(&mut text[..HEADER + 32 * 40], 40, &mut 0).is_some());
-        assert!(Pieces::new(&mut text, 3, &mut 0).is_none());
-        assert!(Pieces::new(&mut [0; 3], 40, &mut 0).is_none());
+        assert!(Fragments::new(&mut text, 40, &mut 0).is_none());
+        assert!(Fragments::new(&mut text[..HEADER + 32 * 40], 40, &mut 0).is_some());
+        assert!(Fragments::new(&mut text, 3, &mut 0).is_none());
+        assert!(Fragments::new(&mut [0; 3], 40, &mut 0).is_none());
     }
 
     proptest! {
         #[test]
         fn what_is_cut_comes_together(len in 0usize..9000, most in 300usize..9500, start: u8) {
-            let (mut sequence, mut assembly) = (start, Assembly::default());
+            let (mut sequence, mut reassembler) = (start, Reassembler::default());
             let pieces = cut(&packet(3, len), most, &mut sequence);
             let (last, rest) = pieces.split_last().unwrap();
             for (i, piece) in rest.iter().enumerate() {
                 prop_assert!(piece.len() <= most + HEADER);
                 prop_assert_eq!(piece.len() % 4, 0);
-                prop_assert_eq!(join(&mut assembly, piece, origin(i as u64)), None);
+                prop_assert_eq!(join(&mut reassembler, piece, origin(i as u64)), None);
             }
-            prop_assert_eq!(join(&mut assembly, last, origin(99)), Some(packet(3, len)));
-            prop_assert_eq!((assembly.held, assembly.take_lost()), (0, 0));
+            prop_assert_eq!(join(&mut reassembler, last, origin(99)), Some(packet(3, len)));
+            prop_assert_eq!((reassembler.held, reassembler.take_lost()), (0, 0));
         }
 
         /// Loss, reordering and repetition, over more packets than there are numbers: whatever comes
@@ -561,15 +564,15 @@ mod tests {
                 }
                 if wire.len() < 10 { break; }
             }
-            let mut assembly = Assembly::default();
+            let mut reassembler = Reassembler::default();
             for (id, piece) in wire {
-                if let Some(out) = join(&mut assembly, &piece, origin(id)) {
+                if let Some(out) = join(&mut reassembler, &piece, origin(id)) {
                     prop_assert!(
                         lens.iter().enumerate().any(|(n, len)| packet(n, *len) == out),
                         "a packet of {} bytes that was never sent", out.len()
                     );
                 }
-                prop_assert!(assembly.partial.len() <= MAX_WAITING && assembly.held <= MAX_HELD);
+                prop_assert!(reassembler.partial.len() <= MAX_WAITING && reassembler.held <= MAX_HELD);
             }
         }
 
@@ -578,12 +581,12 @@ mod tests {
             texts in proptest::collection::vec(
                 (0u32..4, 0u32..4, 0u32..32, 0u32..0x4000, 0usize..50, 0u64..600), 0..200)
         ) {
-            let (mut assembly, mut out) = (Assembly::default(), Vec::new());
+            let (mut reassembler, mut out) = (Reassembler::default(), Vec::new());
             for (kind, sequence, number, size, len, id) in texts {
                 let word = kind | sequence << 2 | number << 10 | size << 15;
                 let mut text = [&word.to_be_bytes()[..], &vec![7; len]].concat();
-                let _ = assembly.arrived(&mut text, origin(id), &mut out);
-                prop_assert!(assembly.held <= MAX_HELD);
+                let _ = reassembler.push(&mut text, origin(id), &mut out);
+                prop_assert!(reassembler.held <= MAX_HELD);
             }
         }
     }

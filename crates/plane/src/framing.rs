@@ -34,7 +34,7 @@ pub const MAX_ADDED: usize = 2;
 
 /// How a packet is compressed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum Packed {
+pub enum Compression {
     /// An LZ4 block.
     Lz4,
     /// LZO1X.
@@ -47,7 +47,7 @@ pub enum Stripped<'t> {
     /// The packet.
     Plain(&'t mut [u8]),
     /// The packet, compressed.
-    Packed(Packed, &'t mut [u8]),
+    Compressed(Compression, &'t mut [u8]),
 }
 
 /// Removes the framing of a received packet.
@@ -60,7 +60,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, FramingE
         Framing::None => Ok(Stripped::Plain(text)),
         Framing::LzoStub => match text.split_first_mut() {
             Some((&mut LZO_STUB, packet)) => Ok(Stripped::Plain(packet)),
-            Some((&mut LZO, packet)) => Ok(Stripped::Packed(Packed::Lzo, packet)),
+            Some((&mut LZO, packet)) => Ok(Stripped::Compressed(Compression::Lzo, packet)),
             Some((&mut LZ4, _)) => Err(FramingError::Compressed),
             _ => Err(FramingError::Framing),
         },
@@ -75,7 +75,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, FramingE
             };
             match std::mem::replace(first, *head) {
                 SWAP_STUB => Ok(Stripped::Plain(packet)),
-                LZ4 => Ok(Stripped::Packed(Packed::Lz4, packet)),
+                LZ4 => Ok(Stripped::Compressed(Compression::Lz4, packet)),
                 LZO => Err(FramingError::Compressed),
                 _ => Err(FramingError::Framing),
             }
@@ -83,8 +83,8 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, FramingE
         Framing::StubV2 => match text {
             // 0A is what an older peer escapes with.
             [V2_ESCAPE, V2_PLAIN | 0x0a, packet @ ..] => Ok(Stripped::Plain(packet)),
-            [V2_ESCAPE, V2_LZ4, packet @ ..] => Ok(Stripped::Packed(Packed::Lz4, packet)),
-            [V2_ESCAPE, V2_LZO, packet @ ..] => Ok(Stripped::Packed(Packed::Lzo, packet)),
+            [V2_ESCAPE, V2_LZ4, packet @ ..] => Ok(Stripped::Compressed(Compression::Lz4, packet)),
+            [V2_ESCAPE, V2_LZO, packet @ ..] => Ok(Stripped::Compressed(Compression::Lzo, packet)),
             [V2_ESCAPE, ..] => Err(FramingError::Compressed),
             _ => Ok(Stripped::Plain(text)),
         },
@@ -126,17 +126,17 @@ mod tests {
     fn plain(framing: Framing, mut text: Vec<u8>) -> Result<Vec<u8>, FramingError> {
         match strip(framing, &mut text)? {
             Stripped::Plain(packet) => Ok(packet.to_vec()),
-            Stripped::Packed(..) => panic!("packed"),
+            Stripped::Compressed(..) => panic!("packed"),
         }
     }
 
     #[test]
     fn compressed_packets_are_told_apart() {
         let packed = |framing, mut text: Vec<u8>| match strip(framing, &mut text) {
-            Ok(Stripped::Packed(packed, packet)) => Some((packed, packet.to_vec())),
+            Ok(Stripped::Compressed(packed, packet)) => Some((packed, packet.to_vec())),
             _ => None,
         };
-        use Packed::{Lz4, Lzo};
+        use Compression::{Lz4, Lzo};
         assert_eq!(packed(Framing::LzoStub, vec![0x66, 1, 2]), Some((Lzo, vec![1, 2])));
         assert_eq!(packed(Framing::SwapStub, vec![0x69, 2, 1]), Some((Lz4, vec![1, 2])));
         assert_eq!(packed(Framing::StubV2, vec![0x50, 1, 2]), Some((Lz4, vec![2])));

@@ -16,9 +16,9 @@ use adit_wire::mss;
 
 use crate::control::Relay;
 use crate::decompress::decompress;
-use crate::fragment::{Arrived, Assembly, Origin};
-use crate::framing::{self, OCC, OCC_MTU_REQUEST, PING, Packed, Stripped};
-use crate::guard::Relayed;
+use crate::filter_hook::Relayed;
+use crate::fragment::{FragmentResult, Origin, Reassembler};
+use crate::framing::{self, Compression, OCC, OCC_MTU_REQUEST, PING, Stripped};
 use crate::key::{Key, Open as _};
 use crate::packet::{DATA_V1, DATA_V2, DataHeader};
 use crate::peer::Peer;
@@ -27,7 +27,7 @@ use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::stats::DropReason;
 use crate::stream::frames::{self, Next, Packets};
-use crate::stream::{MAX_STRANGER_FRAMES, StreamEnd};
+use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
 use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
 
@@ -47,18 +47,18 @@ pub struct Ingress<'a, 's> {
     /// Packets for other peers, with [`Relay::Direct`].
     pub(crate) relays: Vec<Relayed<'a>>,
     /// Made when something needs it.
-    pub(crate) rare: Option<Box<Rare<'a>>>,
+    pub(crate) lazy: Option<Box<LazyState<'a>>>,
     /// The source address checked last, and whether it belongs to the peer whose run it was.
     source: Option<(PeerId, IpAddr)>,
     /// Control packets of strangers that came on this stream, so far.
     pub(crate) strangers: u32,
     /// Why the stream whose packets these are must end.
-    fault: Option<StreamEnd>,
+    stream_error: Option<StreamEnd>,
 }
 
 /// What most bursts of packets for a TUN device do not need.
 #[derive(Default)]
-pub(crate) struct Rare<'a> {
+pub(crate) struct LazyState<'a> {
     /// Frames for all peers but the one that sent them.
     pub floods: Vec<(PeerId, &'a [u8])>,
     /// The station that sent last, and behind which peer.
@@ -66,16 +66,16 @@ pub(crate) struct Rare<'a> {
     /// The station looked up last, and the peer that it is behind.
     receiver: Option<(Mac, Option<PeerId>)>,
     /// Peers that asked which sizes arrive here (OCC), once each.
-    pub asked: Vec<PeerId>,
+    pub size_requests: Vec<PeerId>,
     /// Memory for packets that come together from pieces or are decompressed: they must last as long as the
     /// burst.
-    assembled: slice::IterMut<'a, Vec<u8>>,
+    scratch: slice::IterMut<'a, Vec<u8>>,
     /// The first of these that is free.
     spare: Option<&'a mut Vec<u8>>,
 }
 
 /// How a run of packets is cut.
-trait Cut: Copy {
+trait RunLayout: Copy {
     /// Whether the transport changes, repeats and reorders nothing, so that a packet that fails
     /// authentication or comes twice is an attack, or means that the ends are out of step.
     const LOSSLESS: bool;
@@ -89,7 +89,7 @@ trait Cut: Copy {
 #[derive(Copy, Clone)]
 struct Datagrams(usize);
 
-impl Cut for Datagrams {
+impl RunLayout for Datagrams {
     const LOSSLESS: bool = false;
 
     fn count(self, run: &[u8]) -> usize {
@@ -110,7 +110,7 @@ impl Cut for Datagrams {
 #[derive(Copy, Clone)]
 struct Framed(usize);
 
-impl Cut for Framed {
+impl RunLayout for Framed {
     const LOSSLESS: bool = true;
 
     fn count(self, _: &[u8]) -> usize {
@@ -133,7 +133,7 @@ struct Run<'r> {
     spec: Arc<PeerSpec>,
     link: &'r Link,
     /// Whether the packets come from where the peer is known to be.
-    at_home: bool,
+    same_path: bool,
 }
 
 /// What came of one authentic packet.
@@ -162,18 +162,18 @@ impl<'a, 's> Ingress<'a, 's> {
             now,
             merger,
             relays,
-            rare: None,
+            lazy: None,
             source: None,
             strangers: 0,
-            fault: None,
+            stream_error: None,
         }
     }
 
     /// Gives memory for packets that come together from pieces or are decompressed; without it they are
     /// dropped.
     #[cold]
-    pub fn assemble_in(&mut self, memory: &'a mut [Vec<u8>]) {
-        self.rare.get_or_insert_default().assembled = memory.iter_mut();
+    pub fn set_scratch(&mut self, memory: &'a mut [Vec<u8>]) {
+        self.lazy.get_or_insert_default().scratch = memory.iter_mut();
     }
 
     /// Takes one received buffer: datagrams of `segment` bytes back to back, the last may be
@@ -184,17 +184,18 @@ impl<'a, 's> Ingress<'a, 's> {
         }
         let segment = segment.clamp(1, data.len());
         self.shared.stats.own().received.record(data.len().div_ceil(segment));
-        let bare = self.shared.tables.statics.load(Relaxed) && self.is_static(link);
+        let static_key = self.shared.tables.has_static_keys.load(Relaxed) && self.is_static(link);
         let mut rest = data;
         while !rest.is_empty() {
-            let lead = if bare { Some(DataHeader::STATIC_KEY) } else { DataHeader::parse(rest) };
+            let lead =
+                if static_key { Some(DataHeader::STATIC_KEY) } else { DataHeader::parse(rest) };
             let Some(lead) = lead else {
                 let (_, tail) = rest.split_at_mut(segment.min(rest.len()));
                 self.shared.stats.drop(DropReason::Short);
                 rest = tail;
                 continue;
             };
-            let prefix = if bare { 0 } else { lead.prefix() };
+            let prefix = if static_key { 0 } else { lead.prefix() };
             let (run, tail) = split_run(rest, segment, prefix);
             rest = tail;
             self.run(link, lead, Datagrams(segment), run);
@@ -212,23 +213,23 @@ impl<'a, 's> Ingress<'a, 's> {
         max: usize,
         data: &'a mut [u8],
     ) -> Result<usize, StreamEnd> {
-        let bare = self.shared.tables.statics.load(Relaxed) && self.is_static(link);
+        let static_key = self.shared.tables.has_static_keys.load(Relaxed) && self.is_static(link);
         let (mut taken, mut packets) = (0usize, 0usize);
         let mut rest = data;
         let end = loop {
-            let frames::Run { len, count, next } = frames::run(rest, max, bare);
+            let frames::Run { len, count, next } = frames::run(rest, max, static_key);
             let (run, tail) = rest.split_at_mut(len);
             rest = tail;
             (taken, packets) = (taken.saturating_add(len), packets.saturating_add(count));
             if count > 0 {
                 let lead = run.get(frames::LENGTH..).and_then(DataHeader::parse);
-                match if bare { Some(DataHeader::STATIC_KEY) } else { lead } {
+                match if static_key { Some(DataHeader::STATIC_KEY) } else { lead } {
                     Some(lead) => self.run(link, lead, Framed(count), run),
                     None => self.shared.stats.drop_many(DropReason::Short, count),
                 }
             }
             match next {
-                _ if self.fault.is_some() => break self.fault,
+                _ if self.stream_error.is_some() => break self.stream_error,
                 Next::Other => {}
                 Next::Partial => break None,
                 Next::Bad => {
@@ -242,9 +243,9 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 
     /// Packets with the same opcode, key and peer.
-    fn run(&mut self, link: &Link, lead: DataHeader, cut: impl Cut, run: &'a mut [u8]) {
+    fn run(&mut self, link: &Link, lead: DataHeader, layout: impl RunLayout, run: &'a mut [u8]) {
         let stats = &self.shared.stats;
-        let count = cut.count(run);
+        let count = layout.count(run);
         match lead.opcode {
             DATA_V1 | DATA_V2 => {
                 let Some(peer) = self.find_peer(link, lead.peer_id) else {
@@ -255,14 +256,14 @@ impl<'a, 's> Ingress<'a, 's> {
                     return stats.drop_many(DropReason::UnknownKey, count);
                 };
                 let spec = peer.settings.load_full();
-                let at_home = Peer::same_path(&spec, link);
-                if !at_home && !may_float(&spec, link, key) {
+                let same_path = Peer::same_path(&spec, link);
+                if !same_path && !may_float(&spec, link, key) {
                     return stats.drop_many(DropReason::WrongAddress, count);
                 }
-                self.open_run(Run { peer: &peer, spec, link, at_home }, key, cut, run);
+                self.open_run(Run { peer: &peer, spec, link, same_path }, key, layout, run);
             }
             3 | 4 | 5 | 7 | 8 | 10 | 11 => {
-                cut.packets(run).for_each(|packet| self.control(link, packet));
+                layout.packets(run).for_each(|packet| self.control(link, packet));
             }
             _ => stats.drop_many(DropReason::BadOpcode, count),
         }
@@ -279,7 +280,7 @@ impl<'a, 's> Ingress<'a, 's> {
 
     fn control(&mut self, link: &Link, packet: &[u8]) {
         let Shared { stats, tables, upcalls, .. } = self.shared;
-        if self.fault.is_some() {
+        if self.stream_error.is_some() {
             // What follows on a stream that ends must not fill the queues.
             return;
         }
@@ -291,11 +292,11 @@ impl<'a, 's> Ingress<'a, 's> {
             upcalls.frame(stats, *link, packet, session)
         } else {
             self.strangers = self.strangers.saturating_add(u32::from(link.is_stream()));
-            self.strangers <= MAX_STRANGER_FRAMES && upcalls.stranger(stats, *link, packet)
+            self.strangers <= MAX_UNAUTHENTICATED_FRAMES && upcalls.stranger(stats, *link, packet)
         };
         if !taken && link.is_stream() {
             // On a stream it is not sent again: the peer is to reconnect at once.
-            self.fault = Some(StreamEnd::Flood);
+            self.stream_error = Some(StreamEnd::Flood);
         }
     }
 
@@ -318,24 +319,30 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
-    fn open_run<C: Cut>(&mut self, mut run: Run<'_>, key: &Key, cut: C, data: &'a mut [u8]) {
+    fn open_run<C: RunLayout>(
+        &mut self,
+        mut run: Run<'_>,
+        key: &Key,
+        layout: C,
+        data: &'a mut [u8],
+    ) {
         let stats = &self.shared.stats;
         let (mut packets, mut bytes) = (0u64, 0u64);
-        let bare = run.spec.framing == Framing::None && run.spec.fragment.is_none();
+        let unframed = run.spec.framing == Framing::None && run.spec.fragment.is_none();
         let pieces = run.spec.fragment.is_some();
         // Locks that are held for the run, not per packet, and taken in this order.
         let mut opener = key.opener();
-        let mut assembly = pieces.then(|| run.peer.lock_assembly());
-        let longest = cut.longest(data);
+        let mut reassembler = pieces.then(|| run.peer.lock_reassembler());
+        let longest = layout.longest(data);
         self.merger.set_origin(run.peer.id.0);
-        for datagram in cut.packets(data) {
+        for datagram in layout.packets(data) {
             let len = datagram.len();
-            let (place, id, text) = match opener.open(datagram) {
+            let (replay, id, text) = match opener.open(datagram) {
                 Ok(opened) => opened,
                 Err(reason) => {
                     stats.drop(reason);
                     if C::LOSSLESS {
-                        self.fault = Some(StreamEnd::BadPacket);
+                        self.stream_error = Some(StreamEnd::BadPacket);
                         break;
                     }
                     continue;
@@ -343,73 +350,75 @@ impl<'a, 's> Ingress<'a, 's> {
             };
             packets = packets.saturating_add(1);
             bytes = bytes.saturating_add(len as u64);
-            let text = if bare || text.is_empty() {
+            let text = if unframed || text.is_empty() {
                 text
             } else {
                 let origin = Origin { key: key.generation, packet_id: id, now: self.now };
-                match self.undress(&run, assembly.as_deref_mut(), origin, text) {
+                match self.decapsulate(&run, reassembler.as_deref_mut(), origin, text) {
                     Some(text) => text,
                     None => continue,
                 }
             };
-            let content = self.content(&run, text);
+            let content = self.classify(&run, text);
             let empty = matches!(content, Content::Other { empty: true });
-            let newest = place == ReplayCheck::Newest && run.peer.is_newest(key);
-            if !run.at_home && newest && !empty {
+            let newest = replay == ReplayCheck::Newest && run.peer.is_newest(key);
+            if !run.same_path && newest && !empty {
                 // Said before the move, so that a worker with a packet under an older key hears it.
                 run.peer.used(key);
-                run.at_home = self.float(&run, key);
+                run.same_path = self.float(&run, key);
             }
             if let Content::Packet(packet) = content {
                 self.deliver(&run, packet);
             }
         }
         drop(opener);
-        if let Some(lost) = assembly.map(|mut assembly| assembly.take_lost()).filter(|n| *n > 0) {
+        if let Some(lost) =
+            reassembler.map(|mut reassembler| reassembler.take_lost()).filter(|n| *n > 0)
+        {
             stats.drop_many(DropReason::FragmentLost, lost);
         }
         if packets > 0 && longest > usize::from(run.peer.longest_received.load(Relaxed)) {
             let longest = u16::try_from(longest).unwrap_or(u16::MAX);
             run.peer.longest_received.fetch_max(longest, Relaxed);
         }
-        self.after(run.peer, key, packets, bytes);
+        self.finish_run(run.peer, key, packets, bytes);
     }
 
     /// Counts, liveness and notices of a run.
     #[inline(always)]
-    fn after(&self, peer: &Peer, key: &Key, packets: u64, bytes: u64) {
+    fn finish_run(&self, peer: &Peer, key: &Key, packets: u64, bytes: u64) {
         let Shared { stats, upcalls, .. } = self.shared;
         if packets > 0 {
             peer.heard(self.now, packets, bytes);
             peer.used(key);
             key.count_opened(packets, bytes);
-            if peer.was_missed() {
+            if peer.take_activity_wanted() {
                 upcalls.notice(stats, Notice::PeerActive(peer.id));
             }
             if key.first_use() {
                 upcalls.notice(stats, Notice::KeyFirstUse(peer.id, key.id));
             }
         }
-        self.shared.tell_near_limit(peer, key);
+        self.shared.notify_near_limit(peer, key);
     }
 
     /// Removes what was added inside the encryption. `None` if no packet comes of it, or not yet.
-    fn undress(
+    fn decapsulate(
         &mut self,
         run: &Run<'_>,
-        assembly: Option<&mut Assembly>,
+        reassembler: Option<&mut Reassembler>,
         origin: Origin,
         text: &'a mut [u8],
     ) -> Option<&'a mut [u8]> {
-        let framed = match assembly {
+        let framed = match reassembler {
             None => text,
-            Some(assembly) => self.assemble(run, assembly, origin, text)?,
+            Some(reassembler) => self.assemble(run, reassembler, origin, text)?,
         };
         match framing::strip(run.spec.framing, framed) {
             Ok(Stripped::Plain(packet)) => Some(packet),
-            Ok(Stripped::Packed(packed, text)) => self.decompress(run, packed, text),
+            Ok(Stripped::Compressed(packed, text)) => self.decompress(run, packed, text),
             Err(wrong) => {
-                self.misframed(run.peer, wrong);
+                self.framing_error(run.peer, wrong);
                 None
             }
         }
@@ -417,13 +426,18 @@ impl<'a, 's> Ingress<'a, 's> {
 
     #[cold]
     #[inline(never)]
-    fn decompress(&mut self, run: &Run<'_>, packed: Packed, text: &[u8]) -> Option<&'a mut [u8]> {
+    fn decompress(
+        &mut self,
+        run: &Run<'_>,
+        packed: Compression,
+        text: &[u8],
+    ) -> Option<&'a mut [u8]> {
         let Some(most) = run.spec.decompress else {
-            self.misframed(run.peer, FramingError::Compressed);
+            self.framing_error(run.peer, FramingError::Compressed);
             return None;
         };
-        let rare = self.rare.get_or_insert_default();
-        let Some(memory) = rare.spare.take().or_else(|| rare.assembled.next()) else {
+        let lazy = self.lazy.get_or_insert_default();
+        let Some(memory) = lazy.spare.take().or_else(|| lazy.scratch.next()) else {
             self.shared.stats.drop(DropReason::FragmentsFull);
             return None;
         };
@@ -437,62 +451,62 @@ impl<'a, 's> Ingress<'a, 's> {
     fn assemble(
         &mut self,
         run: &Run<'_>,
-        assembly: &mut Assembly,
+        reassembler: &mut Reassembler,
         origin: Origin,
         text: &'a mut [u8],
     ) -> Option<&'a mut [u8]> {
-        let rare = self.rare.get_or_insert_default();
-        let Some(spare) = rare.spare.take().or_else(|| rare.assembled.next()) else {
+        let lazy = self.lazy.get_or_insert_default();
+        let Some(spare) = lazy.spare.take().or_else(|| lazy.scratch.next()) else {
             self.shared.stats.drop(DropReason::FragmentsFull);
             return None;
         };
-        match assembly.arrived(text, origin, spare) {
-            Arrived::Complete => return Some(spare),
-            Arrived::Whole(packet) => {
-                rare.spare = Some(spare);
+        match reassembler.push(text, origin, spare) {
+            FragmentResult::Complete => return Some(spare),
+            FragmentResult::Whole(packet) => {
+                lazy.spare = Some(spare);
                 return Some(packet);
             }
-            Arrived::Waiting => {}
-            Arrived::Bad => {
-                rare.spare = Some(spare);
-                self.misframed(run.peer, FramingError::Fragment);
+            FragmentResult::Waiting => {}
+            FragmentResult::Bad => {
+                lazy.spare = Some(spare);
+                self.framing_error(run.peer, FramingError::Fragment);
                 return None;
             }
         }
-        rare.spare = Some(spare);
+        lazy.spare = Some(spare);
         None
     }
 
     /// Counts a packet that is not framed as agreed, and tells control of the first.
-    fn misframed(&self, peer: &Peer, wrong: FramingError) {
+    fn framing_error(&self, peer: &Peer, wrong: FramingError) {
         let Shared { stats, upcalls, .. } = self.shared;
         stats.drop(match wrong {
             FramingError::Compressed => DropReason::Compressed,
             FramingError::Framing => DropReason::BadFraming,
             FramingError::Fragment => DropReason::BadFragment,
         });
-        if !peer.misframed.swap(true, Relaxed) {
+        if !peer.framing_error_reported.swap(true, Relaxed) {
             upcalls.notice(stats, Notice::FramingError(peer.id, wrong));
         }
     }
 
     /// Sorts out what is no packet.
     #[inline(always)]
-    fn content<'p>(&mut self, run: &Run<'_>, packet: &'p mut [u8]) -> Content<'p> {
+    fn classify<'p>(&mut self, run: &Run<'_>, packet: &'p mut [u8]) -> Content<'p> {
         let Shared { stats, upcalls, .. } = self.shared;
         if packet.is_empty() {
             return Content::Other { empty: true };
         }
         if packet.first() == PING.first() && *packet == PING {
-            run.peer.aside(packet.len());
+            run.peer.count_in_band(packet.len());
             return Content::Other { empty: false };
         }
         if packet.first() == OCC.first() && packet.starts_with(&OCC) {
-            run.peer.aside(packet.len());
+            run.peer.count_in_band(packet.len());
             if packet.get(OCC.len()) == Some(&OCC_MTU_REQUEST) {
-                let asked = &mut self.rare.get_or_insert_default().asked;
-                if !asked.contains(&run.peer.id) {
-                    asked.push(run.peer.id);
+                let size_requests = &mut self.lazy.get_or_insert_default().size_requests;
+                if !size_requests.contains(&run.peer.id) {
+                    size_requests.push(run.peer.id);
                 }
             } else {
                 let message = packet.get(..packet.len().min(MAX_IN_BAND)).unwrap_or(&[]).to_vec();

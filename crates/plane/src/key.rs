@@ -13,7 +13,7 @@ use adit_crypto::aead::AeadError;
 use adit_engine::command::{DataKey, KeyLimits, Protection};
 
 use crate::apart::Apart;
-use crate::peer::{Stamp, Tx};
+use crate::peer::{KeyOrigin, Tx};
 use crate::replay::ReplayCheck;
 use crate::stats::DropReason;
 
@@ -44,7 +44,7 @@ pub(crate) struct Key {
     owner: u64,
     format: Format,
     limits: KeyLimits,
-    /// Next packet id to send. Written only through a [`Ledger`], under the peer's TX lock.
+    /// Next packet id to send. Written only through a [`BurstUsage`], under the peer's TX lock.
     next_id: AtomicU64,
     failed: AtomicU64,
     used: AtomicBool,
@@ -79,10 +79,10 @@ enum Format {
 /// it is dropped, whatever happens in between. Beside it the number of the peer's last packet that was
 /// sent in pieces.
 #[derive(Debug)]
-pub struct Sealer<'k>(pub(crate) Sealing<'k>, pub(crate) &'k mut u8);
+pub struct Sealer<'k>(pub(crate) SealerKind<'k>, pub(crate) &'k mut u8);
 
 #[derive(Debug)]
-pub(crate) enum Sealing<'k> {
+pub(crate) enum SealerKind<'k> {
     Aead(aead::AeadSealer<'k>),
     Epoch(epoch::EpochSealer<'k>),
     Block(block::BlockSealer<'k>),
@@ -98,7 +98,7 @@ pub(crate) trait Seal {
 }
 
 /// Opens packets under one key; holds the lock of its replay window, so only for one run.
-pub(crate) enum Opening<'k> {
+pub(crate) enum Opener<'k> {
     Aead(aead::AeadOpener<'k>),
     Epoch(epoch::EpochOpener<'k>),
     Block(block::BlockOpener<'k>),
@@ -108,16 +108,16 @@ impl Sealer<'_> {
     /// Most bytes that sealing adds.
     pub fn overhead(&self) -> usize {
         match &self.0 {
-            Sealing::Aead(sealer) => sealer.overhead(),
-            Sealing::Epoch(sealer) => sealer.overhead(),
-            Sealing::Block(sealer) => sealer.overhead(),
+            SealerKind::Aead(sealer) => sealer.overhead(),
+            SealerKind::Epoch(sealer) => sealer.overhead(),
+            SealerKind::Block(sealer) => sealer.overhead(),
         }
     }
 }
 
-impl Open for Opening<'_> {
+impl Open for Opener<'_> {
     #[inline(always)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason> {
         match self {
             Self::Aead(opener) => opener.open(datagram),
             Self::Epoch(opener) => opener.open(datagram),
@@ -127,17 +127,17 @@ impl Open for Opening<'_> {
 }
 
 /// What a datagram held: its place in the replay window, its packet id and the text.
-pub(crate) type Opened<'p> = Result<(ReplayCheck, u64, &'p mut [u8]), DropReason>;
+pub(crate) type Opened<'p> = (ReplayCheck, u64, &'p mut [u8]);
 
 /// What an opener of any format does.
 pub(crate) trait Open {
     /// Opens one datagram in place, unless it was seen before: what it held.
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p>;
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason>;
 }
 
 /// What a sealer uses up.
 #[derive(Debug)]
-pub(crate) struct Ledger<'k> {
+pub(crate) struct BurstUsage<'k> {
     key: &'k Key,
     next_id: u64,
     used: u64,
@@ -147,12 +147,12 @@ pub(crate) struct Ledger<'k> {
 
 /// Blocks and packets that a text of this length uses up.
 #[inline]
-fn usage(len: usize) -> u64 {
+fn gcm_blocks(len: usize) -> u64 {
     (len as u64).div_ceil(16).saturating_add(1)
 }
 
 impl Key {
-    pub fn new(key: &DataKey, replay_window: u32, stamp: Stamp) -> Result<Self, AeadError> {
+    pub fn new(key: &DataKey, replay_window: u32, origin: KeyOrigin) -> Result<Self, AeadError> {
         let format = match key.protection {
             Protection::Aead(cipher) => {
                 Format::Aead(aead::Aead::new(cipher, &key.seal, &key.open, replay_window)?)
@@ -175,8 +175,8 @@ impl Key {
         };
         Ok(Self {
             id: key.key_id & 7,
-            generation: stamp.generation,
-            owner: stamp.owner,
+            generation: origin.generation,
+            owner: origin.owner,
             format,
             limits: key.limits,
             next_id: AtomicU64::new(1),
@@ -195,9 +195,9 @@ impl Key {
         // Under another peer's lock two workers could give one id to two packets.
         assert_eq!(self.owner, lock.owner(), "a key is used under the lock of another peer");
         let sealing = match &self.format {
-            Format::Aead(aead) => Sealing::Aead(aead.sealer(self, wire_id)),
-            Format::Epoch(epoch) => Sealing::Epoch(epoch.sealer(self, wire_id)),
-            Format::Block(block) => Sealing::Block(block.sealer(self, wire_id)),
+            Format::Aead(aead) => SealerKind::Aead(aead.sealer(self, wire_id)),
+            Format::Epoch(epoch) => SealerKind::Epoch(epoch.sealer(self, wire_id)),
+            Format::Block(block) => SealerKind::Block(block.sealer(self, wire_id)),
         };
         Sealer(sealing, &mut lock.sequence)
     }
@@ -209,17 +209,17 @@ impl Key {
         if let Format::Block(block) = &self.format
             && lock.stream.replace(stream) != Some(stream)
         {
-            block.begin_anew(self);
+            block.restart_count(self);
         }
     }
 
     /// The right to open packets, until the next run.
     #[inline(always)]
-    pub fn opener(&self) -> Opening<'_> {
+    pub fn opener(&self) -> Opener<'_> {
         match &self.format {
-            Format::Aead(aead) => Opening::Aead(aead.opener(self)),
-            Format::Epoch(epoch) => Opening::Epoch(epoch.opener()),
-            Format::Block(block) => Opening::Block(block.opener()),
+            Format::Aead(aead) => Opener::Aead(aead.opener(self)),
+            Format::Epoch(epoch) => Opener::Epoch(epoch.opener()),
+            Format::Block(block) => Opener::Block(block.opener()),
         }
     }
 
@@ -229,8 +229,8 @@ impl Key {
     }
 
     #[inline]
-    fn ledger(&self) -> Ledger<'_> {
-        Ledger { key: self, next_id: self.next_id.load(Relaxed), used: 0, packets: 0, bytes: 0 }
+    fn burst_usage(&self) -> BurstUsage<'_> {
+        BurstUsage { key: self, next_id: self.next_id.load(Relaxed), used: 0, packets: 0, bytes: 0 }
     }
 
     /// Counts authentic packets of a burst. `bytes` are those on the wire.
@@ -285,7 +285,7 @@ impl Usage {
     }
 }
 
-impl Ledger<'_> {
+impl BurstUsage<'_> {
     /// The next packet id. It is spent even if sealing fails: a nonce is never tried twice.
     #[inline]
     fn next_id(&mut self) -> Result<u32, DropReason> {
@@ -301,7 +301,7 @@ impl Ledger<'_> {
     }
 }
 
-impl Drop for Ledger<'_> {
+impl Drop for BurstUsage<'_> {
     #[inline]
     fn drop(&mut self) {
         debug_assert!(self.next_id <= ID_LAST + 1);
@@ -320,13 +320,13 @@ mod tests {
         let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         let protection = Protection::Aead(cipher);
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
-        Key::new(&key, 64, Stamp::default()).unwrap()
+        Key::new(&key, 64, KeyOrigin::default()).unwrap()
     }
 
     fn seal(key: &Key, len: usize) -> Result<Vec<u8>, DropReason> {
         let mut out = vec![0; len + packet::OVERHEAD];
         let mut tx = Tx::default();
-        let Sealing::Aead(mut sealer) = key.sealer(&mut tx, Some(1)).0 else { panic!() };
+        let SealerKind::Aead(mut sealer) = key.sealer(&mut tx, Some(1)).0 else { panic!() };
         sealer.seal(&vec![0; len], &mut out).map(|_| out)
     }
 
@@ -362,7 +362,7 @@ mod tests {
         let protection = Protection::Aead(Cipher::Aes256Gcm);
         let limits = KeyLimits::default();
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
-        let key = Key::new(&key, 64, own.next_stamp()).unwrap();
+        let key = Key::new(&key, 64, own.next_key_origin()).unwrap();
         drop(key.sealer(&mut own.lock_tx(), None));
         drop(key.sealer(&mut other.lock_tx(), None));
     }
@@ -398,7 +398,7 @@ mod tests {
         let mut sealed = seal(&key, 9).unwrap();
         let mut again = seal(&key, 9).unwrap();
         let open = |datagram: &mut [u8]| {
-            let Opening::Aead(mut opener) = key.opener() else { panic!() };
+            let Opener::Aead(mut opener) = key.opener() else { panic!() };
             opener.open(datagram).map(|(place, ..)| place)
         };
         assert_eq!(open(&mut sealed), Ok(ReplayCheck::Newest));

@@ -36,10 +36,10 @@ pub mod egress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod ethernet;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod filter_hook;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod fragment;
 pub mod framing;
-#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
-mod guard;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod ingress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -64,7 +64,7 @@ mod worker;
 
 pub use control::{Plane, PlaneConfig, Relay};
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
-pub use guard::{FilterConfig, HOST};
+pub use filter_hook::{FilterConfig, HOST};
 pub use recursion::OwnTransport;
 pub use replay::{ReplayCheck, ReplayWindow};
 pub use routes::Routes;

@@ -15,7 +15,7 @@ use adit_wire::split::Segments;
 use crate::control::{Plane, Relay};
 use crate::egress::{Arena, Progress, Shape};
 use crate::ethernet::{Outward, outward};
-use crate::guard::{self, FilterConfig, Guard, Judged, Relayed, Way};
+use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
 use crate::ingress::Ingress;
 use crate::peer::Peer;
 use crate::shared::Shared;
@@ -24,7 +24,7 @@ use crate::stream::{Rx, StreamEnd};
 use crate::upcall::Upcalls;
 
 /// Packets that may come together from pieces in one call of [`LoopbackPlane::open`].
-const MAX_ASSEMBLED: usize = 64;
+const MAX_SCRATCH_BUFFERS: usize = 64;
 
 /// One end of a tunnel in memory.
 pub struct LoopbackPlane {
@@ -33,7 +33,7 @@ pub struct LoopbackPlane {
     arena: Arena,
     merger: Merger<'static>,
     rx: Rx,
-    guard: Option<Box<Guard>>,
+    filter_hook: Option<Box<FilterHook>>,
 }
 
 /// What becomes of a received packet.
@@ -76,18 +76,18 @@ impl LoopbackPlane {
             Plane::idle(relay, client, tun, ethernet, Offloads::ALL, 1, clock)?;
         let arena = Arena::new(512 << 10);
         let (merger, rx) = (Merger::default(), Rx::default());
-        Ok((Self { plane, shared, arena, merger, rx, guard: None }, upcalls))
+        Ok((Self { plane, shared, arena, merger, rx, filter_hook: None }, upcalls))
     }
 
     /// The same end once more, as a further worker has it: for another thread.
-    pub fn beside(&self) -> Self {
+    pub fn another_worker(&self) -> Self {
         Self {
-            plane: self.plane.beside(),
+            plane: self.plane.another_worker(),
             shared: Arc::clone(&self.shared),
             arena: Arena::new(512 << 10),
             merger: Merger::default(),
             rx: Rx::default(),
-            guard: self.shared.guard(),
+            filter_hook: self.shared.filter_hook(),
         }
     }
 
@@ -95,12 +95,15 @@ impl LoopbackPlane {
     pub fn filter(&mut self, filtered: FilterConfig) {
         // Another one before it stays, as it does in a plane.
         let _ = self.shared.filtered.set(filtered);
-        self.guard = self.shared.guard();
+        self.filter_hook = self.shared.filter_hook();
     }
 
     /// What senders of refused packets were told since the last look.
     pub fn answers(&mut self) -> Vec<Vec<u8>> {
-        self.guard.as_mut().map(|guard| mem::take(&mut guard.extra.answers)).unwrap_or_default()
+        self.filter_hook
+            .as_mut()
+            .map(|filter_hook| mem::take(&mut filter_hook.injected.replies))
+            .unwrap_or_default()
     }
 
     /// For verbs, counters and totals. Verbs that send find no socket.
@@ -138,8 +141,8 @@ impl LoopbackPlane {
             .owner(ip.destination)
             .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
         let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
-        if self.guard.is_some()
-            && let Some(done) = self.seal_judged(&peer, vnet, packet, send)
+        if self.filter_hook.is_some()
+            && let Some(done) = self.seal_evaluated(&peer, vnet, packet, send)
         {
             return done;
         }
@@ -149,17 +152,17 @@ impl LoopbackPlane {
 
     /// `None`: the packet passes as it is.
     #[cold]
-    fn seal_judged(
+    fn seal_evaluated(
         &mut self,
         peer: &Peer,
         vnet: &VnetHeader,
         packet: &[u8],
         send: &mut impl FnMut(&[u8], usize),
     ) -> Option<Result<(), DropReason>> {
-        let mut pieces = match self.judge(Some(peer.id), vnet, packet) {
-            Judged::Pass => return None,
-            Judged::Gone => return Some(Ok(())),
-            Judged::Pieces(pieces) => pieces,
+        let mut pieces = match self.evaluate(Some(peer.id), vnet, packet) {
+            HookVerdict::Pass => return None,
+            HookVerdict::Consumed => return Some(Ok(())),
+            HookVerdict::Fragments(pieces) => pieces,
         };
         let plain = VnetHeader::default();
         Some(pieces.iter_mut().try_for_each(|piece| {
@@ -169,10 +172,10 @@ impl LoopbackPlane {
     }
 
     /// What the rules say of a packet of the device.
-    fn judge(&mut self, to: Option<PeerId>, vnet: &VnetHeader, packet: &[u8]) -> Judged {
-        let Some(guard) = &mut self.guard else { return Judged::Pass };
-        let mut watch = guard.burst((self.shared.clock)());
-        watch.judge(Way::Outward(to), vnet, packet, false, &self.shared.stats)
+    fn evaluate(&mut self, to: Option<PeerId>, vnet: &VnetHeader, packet: &[u8]) -> HookVerdict {
+        let Some(filter_hook) = &mut self.filter_hook else { return HookVerdict::Pass };
+        let mut filter_burst = filter_hook.burst((self.shared.clock)());
+        filter_burst.evaluate(Direction::FromDevice(to), vnet, packet, false, &self.shared.stats)
     }
 
     #[cold]
@@ -186,7 +189,10 @@ impl LoopbackPlane {
         let Some(switch) = &shared.ethernet else { return Ok(()) };
         let peers = shared.tables.peers.load();
         let Outward { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
-        if !matches!(self.judge(peer.as_ref().map(|peer| peer.id), vnet, frame), Judged::Pass) {
+        if !matches!(
+            self.evaluate(peer.as_ref().map(|peer| peer.id), vnet, frame),
+            HookVerdict::Pass
+        ) {
             return Ok(());
         }
         let to: Vec<_> = peer.map_or_else(|| peers.iter().cloned().collect(), |one| vec![one]);
@@ -237,7 +243,7 @@ impl LoopbackPlane {
         data: &mut [u8],
         deliver: impl FnMut(Delivered<'_, '_>),
     ) {
-        if self.shared.pieces.load(Relaxed) {
+        if self.shared.needs_scratch.load(Relaxed) {
             return self.open_pieces(link, segment, data, deliver);
         }
         self.ingest(deliver, |ingress| ingress.datagram(link, segment, data));
@@ -252,9 +258,9 @@ impl LoopbackPlane {
         data: &mut [u8],
         deliver: impl FnMut(Delivered<'_, '_>),
     ) {
-        let mut assembled = vec![Vec::new(); MAX_ASSEMBLED];
+        let mut scratch = vec![Vec::new(); MAX_SCRATCH_BUFFERS];
         self.ingest(deliver, |ingress| {
-            ingress.assemble_in(&mut assembled);
+            ingress.set_scratch(&mut scratch);
             ingress.datagram(link, segment, data);
         });
     }
@@ -296,18 +302,18 @@ impl LoopbackPlane {
         let mut ingress =
             Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
         let fed = feed(&mut ingress);
-        let Ingress { merger, mut relays, mut rare, .. } = ingress;
-        match &mut self.guard {
+        let Ingress { merger, mut relays, mut lazy, .. } = ingress;
+        match &mut self.filter_hook {
             None => merger.writes().for_each(|write| deliver(Delivered::Tun(&write))),
-            Some(guard) => {
-                let floods = rare.as_mut().map(|rare| &mut rare.floods);
-                let passes = judged(guard, shared, &merger, &mut relays, floods);
+            Some(filter_hook) => {
+                let floods = lazy.as_mut().map(|lazy| &mut lazy.floods);
+                let passes = evaluate_received(filter_hook, shared, &merger, &mut relays, floods);
                 let passing = merger.writes().zip(passes).filter(|(_, passes)| *passes);
                 passing.for_each(|(write, _)| deliver(Delivered::Tun(&write)));
             }
         }
         relays.into_iter().for_each(|one| deliver(Delivered::Peer(one.to, one.packet)));
-        for (sender, frame) in rare.as_deref().map_or(&[][..], |rare| &rare.floods) {
+        for (sender, frame) in lazy.as_deref().map_or(&[][..], |lazy| &lazy.floods) {
             let others = peers.iter().filter(|peer| peer.id != *sender);
             others.for_each(|peer| deliver(Delivered::Peer(peer.id, frame)));
         }
@@ -318,22 +324,23 @@ impl LoopbackPlane {
 
 /// Which writes pass; leaves of the others those that do.
 #[cold]
-fn judged<'a>(
-    guard: &mut Guard,
+fn evaluate_received<'a>(
+    filter_hook: &mut FilterHook,
     shared: &Shared,
     merger: &Merger<'a>,
     relays: &mut Vec<Relayed<'a>>,
     floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
 ) -> Vec<bool> {
-    let mut watch = guard.burst((shared.clock)());
+    let mut filter_burst = filter_hook.burst((shared.clock)());
     // Packets in pieces pass when they are whole: the last piece stands for all here.
-    let passes =
-        merger.writes().map(|write| !matches!(watch.inward(&write, &shared.stats), Judged::Gone));
+    let passes = merger.writes().map(|write| {
+        !matches!(filter_burst.evaluate_write(&write, &shared.stats), HookVerdict::Consumed)
+    });
     let passes = passes.collect();
     let explicit = shared.relay != Relay::Direct;
-    guard::between(&mut watch, relays, explicit, &shared.stats);
+    filter_hook::evaluate_relayed(&mut filter_burst, relays, explicit, &shared.stats);
     if let Some(floods) = floods {
-        guard::to_all(&mut watch, floods, explicit, &shared.stats);
+        filter_hook::evaluate_floods(&mut filter_burst, floods, explicit, &shared.stats);
     }
     passes
 }

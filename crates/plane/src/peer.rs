@@ -10,11 +10,11 @@ use arc_swap::ArcSwap;
 
 use crate::apart::Apart;
 use crate::ethernet::Bucket;
-use crate::fragment::Assembly;
+use crate::fragment::Reassembler;
 use crate::key::Key;
 
 /// Messages of control that may wait while the peer's socket is full.
-pub(crate) const MAX_WAITING: usize = 16;
+pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -32,23 +32,23 @@ pub(crate) struct Peer {
     /// Longest datagram sent.
     pub longest_sent: AtomicU16,
     /// It was told that the peer's packets are not framed as agreed.
-    pub misframed: AtomicBool,
+    pub framing_error_reported: AtomicBool,
     /// Control wants to know when it is heard next.
-    missed: AtomicBool,
+    activity_wanted: AtomicBool,
     /// Pings and messages among the packets, both directions, and what they had inside.
     in_band_packets: AtomicU64,
     in_band_bytes: AtomicU64,
     // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
     // it comes from others' workers.
-    sent: Apart<Sent>,
-    heard: Apart<Heard>,
+    tx: Apart<TxState>,
+    rx: Apart<RxState>,
 }
 
 /// What changes with each burst to the peer.
 #[derive(Debug)]
-struct Sent {
+struct TxState {
     /// Serialises packet ids and sends; see [`Tx`].
-    tx: Mutex<Tx>,
+    lock: Mutex<Tx>,
     last: AtomicU64,
     packets: AtomicU64,
     bytes: AtomicU64,
@@ -56,7 +56,7 @@ struct Sent {
 
 /// What changes with each run from the peer.
 #[derive(Debug)]
-struct Heard {
+struct RxState {
     last: AtomicU64,
     /// Silence was reported and nothing came since.
     silent: AtomicBool,
@@ -67,12 +67,12 @@ struct Heard {
     /// How often it moved to another address.
     moves: Bucket,
     /// Packets that wait for pieces. Locked once per received run, after the replay window.
-    assembly: Mutex<Assembly>,
+    reassembler: Mutex<Reassembler>,
 }
 
 /// Which key of which peer it is.
 #[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct Stamp {
+pub(crate) struct KeyOrigin {
     /// [`Tx::owner`].
     pub owner: u64,
     /// Later keys of a peer have higher numbers.
@@ -97,7 +97,7 @@ pub(crate) struct Tx {
     pub blocked: bool,
     /// Workers wait until it is over, to be woken.
     pub parked: bool,
-    /// Messages of control to be sealed after what waits. At most [`MAX_WAITING`].
+    /// Messages of control to be sealed after what waits. At most [`MAX_PENDING_MESSAGES`].
     pub waiting: VecDeque<Vec<u8>>,
     /// Trains with datagrams of at least this length are sent singly, because the path takes them
     /// only in fragments; 0 knows of none.
@@ -157,24 +157,24 @@ impl Peer {
             newest_used: AtomicU64::new(0),
             longest_received: AtomicU16::new(0),
             longest_sent: AtomicU16::new(0),
-            misframed: AtomicBool::new(false),
-            missed: AtomicBool::new(false),
+            framing_error_reported: AtomicBool::new(false),
+            activity_wanted: AtomicBool::new(false),
             in_band_packets: AtomicU64::new(0),
             in_band_bytes: AtomicU64::new(0),
-            sent: Apart(Sent {
-                tx: Mutex::new(Tx { owner, ..Tx::default() }),
+            tx: Apart(TxState {
+                lock: Mutex::new(Tx { owner, ..Tx::default() }),
                 last: AtomicU64::new(now.as_nanos()),
                 packets: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
             }),
-            heard: Apart(Heard {
+            rx: Apart(RxState {
                 last: AtomicU64::new(now.as_nanos()),
                 silent: AtomicBool::new(false),
                 packets: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
                 floods: Bucket::default(),
                 moves: Bucket::default(),
-                assembly: Mutex::default(),
+                reassembler: Mutex::default(),
             }),
         }
     }
@@ -182,22 +182,22 @@ impl Peer {
     /// Takes the TX lock. Never hold two: two workers that relay between the same two peers would
     /// wait for each other.
     pub fn lock_tx(&self) -> MutexGuard<'_, Tx> {
-        self.sent.tx.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tx.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lock of what waits for pieces.
-    pub fn lock_assembly(&self) -> MutexGuard<'_, Assembly> {
-        self.heard.assembly.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock_reassembler(&self) -> MutexGuard<'_, Reassembler> {
+        self.rx.reassembler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies of frames that it sent to everybody.
     pub fn floods(&self) -> &Bucket {
-        &self.heard.floods
+        &self.rx.floods
     }
 
     /// How often it moved to another address.
     pub fn moves(&self) -> &Bucket {
-        &self.heard.moves
+        &self.rx.moves
     }
 
     /// Replaces one setting.
@@ -222,8 +222,8 @@ impl Peer {
     }
 
     /// The stamp of the key that is installed next.
-    pub fn next_stamp(&self) -> Stamp {
-        Stamp { owner: self.owner, generation: self.generations.fetch_add(1, Relaxed) }
+    pub fn next_key_origin(&self) -> KeyOrigin {
+        KeyOrigin { owner: self.owner, generation: self.generations.fetch_add(1, Relaxed) }
     }
 
     /// The peer has used a key.
@@ -240,46 +240,46 @@ impl Peer {
     }
 
     pub fn heard(&self, now: Instant, packets: u64, bytes: u64) {
-        self.heard.last.store(now.as_nanos(), Relaxed);
-        self.heard.silent.store(false, Relaxed);
-        self.heard.packets.fetch_add(packets, Relaxed);
-        self.heard.bytes.fetch_add(bytes, Relaxed);
+        self.rx.last.store(now.as_nanos(), Relaxed);
+        self.rx.silent.store(false, Relaxed);
+        self.rx.packets.fetch_add(packets, Relaxed);
+        self.rx.bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Nothing came for the timeout. True if that is news.
-    pub fn fell_silent(&self) -> bool {
-        self.missed.store(true, Relaxed);
-        !self.heard.silent.swap(true, Relaxed)
+    pub fn mark_silent(&self) -> bool {
+        self.activity_wanted.store(true, Relaxed);
+        !self.rx.silent.swap(true, Relaxed)
     }
 
     /// Restarts the timeout.
-    pub fn await_anew(&self, now: Instant) {
-        self.heard.last.store(now.as_nanos(), Relaxed);
-        self.heard.silent.store(false, Relaxed);
-        self.missed.store(true, Relaxed);
+    pub fn restart_timeout(&self, now: Instant) {
+        self.rx.last.store(now.as_nanos(), Relaxed);
+        self.rx.silent.store(false, Relaxed);
+        self.activity_wanted.store(true, Relaxed);
     }
 
     /// Whether it had been missed until now; says so once.
-    pub fn was_missed(&self) -> bool {
-        self.missed.load(Relaxed) && self.missed.swap(false, Relaxed)
+    pub fn take_activity_wanted(&self) -> bool {
+        self.activity_wanted.load(Relaxed) && self.activity_wanted.swap(false, Relaxed)
     }
 
     pub fn sent(&self, now: Instant, packets: u64, bytes: u64) {
-        self.sent.last.store(now.as_nanos(), Relaxed);
-        self.sent.packets.fetch_add(packets, Relaxed);
-        self.sent.bytes.fetch_add(bytes, Relaxed);
+        self.tx.last.store(now.as_nanos(), Relaxed);
+        self.tx.packets.fetch_add(packets, Relaxed);
+        self.tx.bytes.fetch_add(bytes, Relaxed);
     }
 
     pub fn last_sent(&self) -> Instant {
-        Instant::from_nanos(self.sent.last.load(Relaxed))
+        Instant::from_nanos(self.tx.last.load(Relaxed))
     }
 
     pub fn last_heard(&self) -> Instant {
-        Instant::from_nanos(self.heard.last.load(Relaxed))
+        Instant::from_nanos(self.rx.last.load(Relaxed))
     }
 
     /// A ping or a message was received, or is sent.
-    pub fn aside(&self, len: usize) {
+    pub fn count_in_band(&self, len: usize) {
         self.in_band_packets.fetch_add(1, Relaxed);
         self.in_band_bytes.fetch_add(len as u64, Relaxed);
     }
@@ -296,10 +296,10 @@ impl Peer {
 
     pub fn counters(&self) -> Counters {
         Counters {
-            rx_packets: self.heard.packets.load(Relaxed),
-            rx_bytes: self.heard.bytes.load(Relaxed),
-            tx_packets: self.sent.packets.load(Relaxed),
-            tx_bytes: self.sent.bytes.load(Relaxed),
+            rx_packets: self.rx.packets.load(Relaxed),
+            rx_bytes: self.rx.bytes.load(Relaxed),
+            tx_packets: self.tx.packets.load(Relaxed),
+            tx_bytes: self.tx.bytes.load(Relaxed),
         }
     }
 }

@@ -26,7 +26,7 @@ impl Shared {
         let spec = peer.settings.load();
         let sockets = self.tables.sockets.load();
         let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
-        // Pieces have sizes of their own.
+        // Fragments have sizes of their own.
         let Some(socket) = socket.filter(|_| spec.fragment.is_none()) else {
             return ProbeResult::default();
         };
@@ -52,7 +52,7 @@ impl Shared {
             && socket.send_whole(to, from, datagram).is_ok()
         {
             peer.sent((self.clock)(), 1, datagram.len() as u64);
-            peer.aside(message.len());
+            peer.count_in_band(message.len());
             let size = datagram.len() + headers(to);
             probed.size = u16::try_from(size).unwrap_or(u16::MAX);
         }
@@ -64,7 +64,7 @@ impl Shared {
     }
 
     /// Tells a peer that asked how long the longest datagrams from and to it were.
-    pub fn tell_sizes(
+    pub fn report_sizes(
         &self,
         peer: &Peer,
         tx: &mut Tx,

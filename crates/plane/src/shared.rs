@@ -12,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use crate::control::Relay;
 use crate::egress::{Arena, Shape};
 use crate::ethernet::Switch;
-use crate::guard::{FilterConfig, Guard};
+use crate::filter_hook::{FilterConfig, FilterHook};
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::recursion::OwnTransport;
@@ -61,11 +61,11 @@ pub(crate) struct Shared {
     /// Why packets no longer move; set once.
     pub failure: OnceLock<Failure>,
     /// Whether there ever was a peer whose packets may come in pieces, or compressed.
-    pub pieces: AtomicBool,
+    pub needs_scratch: AtomicBool,
     /// How often the workers were asked to give back the memory of their buffers.
-    pub rests: AtomicU64,
+    pub release_requests: AtomicU64,
     /// How often keys were taken out of use: the workers clear their stacks, where copies may lie.
-    pub retired: AtomicU64,
+    pub retired_keys: AtomicU64,
     /// When the first worker looks after the peers next, nanoseconds; [`NO_SWEEP`]: not before it is woken.
     pub sweep_at: AtomicU64,
     /// Makes the workers look at sockets, timers and `stop` again.
@@ -86,9 +86,9 @@ impl Shared {
     }
 
     /// What one worker judges with.
-    pub fn guard(&self) -> Option<Box<Guard>> {
+    pub fn filter_hook(&self) -> Option<Box<FilterHook>> {
         let ethernet = self.ethernet.is_some();
-        self.filtered.get().map(|filtered| Box::new(Guard::new(filtered, ethernet)))
+        self.filtered.get().map(|filtered| Box::new(FilterHook::new(filtered, ethernet)))
     }
 }
 
@@ -154,13 +154,13 @@ impl Shared {
             })?;
             peer.sent((self.clock)(), 1, bytes.len() as u64);
         }
-        peer.aside(message.len());
-        self.tell_near_limit(peer, key);
+        peer.count_in_band(message.len());
+        self.notify_near_limit(peer, key);
         Ok(())
     }
 
     /// Says once that a key has come close to a limit.
-    pub fn tell_near_limit(&self, peer: &Peer, key: &Key) {
+    pub fn notify_near_limit(&self, peer: &Peer, key: &Key) {
         if key.near_limit() {
             self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id));
         }

@@ -96,7 +96,7 @@ pub(crate) struct Tables {
     pub peers: ArcSwap<PeerTable>,
     pub routes: ArcSwap<Routes>,
     /// How often peers or routes were published.
-    edition: AtomicU64,
+    version: AtomicU64,
     pub sockets: ArcSwap<Sockets>,
     pub streams: Streams,
     /// Read once per train of DATA_V1 packets, per control packet and per float.
@@ -105,7 +105,7 @@ pub(crate) struct Tables {
     admitted: Apart<RwLock<HashSet<Link>>>,
     /// A static key was installed once: the first byte of a datagram may mean nothing. Read per
     /// received buffer.
-    pub statics: AtomicBool,
+    pub has_static_keys: AtomicBool,
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -174,19 +174,19 @@ impl Tables {
     }
 
     fn published(&self) {
-        self.edition.fetch_add(1, Ordering::Release);
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     /// Another number than before: there are other peers or routes.
     #[inline]
-    pub fn edition(&self) -> u64 {
-        self.edition.load(Ordering::Acquire)
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
-    /// Peers and routes as they are now, and their [`Self::edition`], or that of a moment before.
+    /// Peers and routes as they are now, and their [`Self::version`], or that of a moment before.
     pub fn current(&self) -> (u64, Guard<Arc<PeerTable>>, Guard<Arc<Routes>>) {
-        let edition = self.edition();
-        (edition, self.peers.load(), self.routes.load())
+        let version = self.version();
+        (version, self.peers.load(), self.routes.load())
     }
 
     /// Notes the address of a peer. A newer session from the same address takes it over.
@@ -319,15 +319,15 @@ mod tests {
     #[test]
     fn each_change_of_peers_and_routes_is_another_edition() {
         let tables = Tables::default();
-        let mut editions = vec![tables.edition()];
+        let mut versions = vec![tables.version()];
         tables.add_peer(peer(1, link(1)));
-        editions.push(tables.edition());
+        versions.push(tables.version());
         tables.set_routes(PeerId(1), &["10.8.0.2/32".parse().unwrap()]);
-        editions.push(tables.edition());
+        versions.push(tables.version());
         tables.remove_peer(PeerId(1)).unwrap();
-        editions.push(tables.edition());
-        assert!(editions.is_sorted_by(|a, b| a < b), "{editions:?}");
-        assert_eq!(tables.current().0, tables.edition());
+        versions.push(tables.version());
+        assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+        assert_eq!(tables.current().0, tables.version());
     }
 
     // A worker may still hold a peer that control has removed.

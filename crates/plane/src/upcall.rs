@@ -40,7 +40,7 @@ const STRANGERS_PER_DRAIN: usize = 64;
 
 /// What one source may have of a queue of packets: of one link, of one /32 or /64, of one /48, and of IPv6 in all.
 #[derive(Copy, Clone, Debug)]
-struct Shares {
+struct QueueLimits {
     whole: usize,
     link: usize,
     network: usize,
@@ -49,7 +49,7 @@ struct Shares {
 }
 
 /// Control packets of links with a session: many clients may share an address.
-const OF_SESSIONS: Shares = Shares {
+const SESSION_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_FRAMES,
     link: MAX_FRAMES_OF_LINK,
     network: MAX_FRAMES,
@@ -57,7 +57,7 @@ const OF_SESSIONS: Shares = Shares {
     ipv6: MAX_FRAMES,
 };
 /// Control packets of links that only have a handshake: one host may begin many, each from another port.
-const OF_HANDSHAKES: Shares = Shares {
+const HANDSHAKE_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_HANDSHAKE_FRAMES,
     link: MAX_FRAMES_OF_LINK,
     network: MAX_HANDSHAKE_FRAMES / 4,
@@ -65,7 +65,7 @@ const OF_HANDSHAKES: Shares = Shares {
     ipv6: MAX_HANDSHAKE_FRAMES / 4 * 3,
 };
 /// Packets of strangers by datagram.
-const OF_STRANGERS: Shares = Shares {
+const UNAUTHENTICATED_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_STRANGERS,
     link: MAX_STRANGERS / 8,
     network: MAX_STRANGERS / 8,
@@ -73,7 +73,7 @@ const OF_STRANGERS: Shares = Shares {
     ipv6: MAX_STRANGERS / 4 * 3,
 };
 /// Packets of strangers on streams, in the same queue.
-const OF_STREAM_STRANGERS: Shares = Shares {
+const UNAUTHENTICATED_STREAM_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_STREAM_STRANGERS,
     link: MAX_STRANGERS_OF_STREAM,
     network: MAX_STREAM_STRANGERS / 8,
@@ -140,13 +140,13 @@ enum Source {
 
 impl Source {
     /// The sources of a packet with their shares.
-    fn all(link: Link, shares: &Shares) -> [Option<(Self, usize)>; 4] {
+    fn all(link: Link, limits: &QueueLimits) -> [Option<(Self, usize)>; 4] {
         let network = Network::of(link.remote().ip());
-        let site = network.is_ipv6().then(|| (Self::Network(network.site()), shares.site));
-        let ipv6 = network.is_ipv6().then_some((Self::Ipv6, shares.ipv6));
+        let site = network.is_ipv6().then(|| (Self::Network(network.site()), limits.site));
+        let ipv6 = network.is_ipv6().then_some((Self::Ipv6, limits.ipv6));
         [
-            Some((Self::Link(link), shares.link)),
-            Some((Self::Network(network), shares.network)),
+            Some((Self::Link(link), limits.link)),
+            Some((Self::Network(network), limits.network)),
             site,
             ipv6,
         ]
@@ -155,10 +155,10 @@ impl Source {
 
 impl Frames {
     /// Queues a packet; `false` if a share is used up.
-    fn push(&mut self, link: Link, packet: &[u8], shares: &Shares) -> bool {
-        let sources = Source::all(link, shares);
+    fn push(&mut self, link: Link, packet: &[u8], limits: &QueueLimits) -> bool {
+        let sources = Source::all(link, limits);
         let mut counted = sources.iter().flatten();
-        if self.items.len() >= shares.whole
+        if self.items.len() >= limits.whole
             || counted.any(|(source, share)| self.waiting.of(source) >= *share)
         {
             return false;
@@ -173,7 +173,7 @@ impl Frames {
         let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
         for (link, item) in &taken {
             if let Item::Packet(_) = item {
-                let sources = Source::all(*link, &OF_SESSIONS);
+                let sources = Source::all(*link, &SESSION_LIMITS);
                 sources.iter().flatten().for_each(|(source, _)| self.waiting.subtract(source));
             }
         }
@@ -309,15 +309,16 @@ impl UpcallSender {
     /// A control packet of a known peer; `session`: it has more than a handshake. `false` if there
     /// was no room.
     pub fn frame(&self, stats: &Stats, link: Link, packet: &[u8], session: bool) -> bool {
-        let shares = if session { &OF_SESSIONS } else { &OF_HANDSHAKES };
-        let taken = lock(&self.0.frames).push(link, packet, shares);
+        let limits = if session { &SESSION_LIMITS } else { &HANDSHAKE_LIMITS };
+        let taken = lock(&self.0.frames).push(link, packet, limits);
         self.taken(taken, stats, DropReason::FramesFull)
     }
 
     /// `false` if there was no room.
     pub fn stranger(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
-        let shares = if link.is_stream() { &OF_STREAM_STRANGERS } else { &OF_STRANGERS };
-        let taken = lock(&self.0.strangers).push(link, packet, shares);
+        let limits =
+            if link.is_stream() { &UNAUTHENTICATED_STREAM_LIMITS } else { &UNAUTHENTICATED_LIMITS };
+        let taken = lock(&self.0.strangers).push(link, packet, limits);
         self.taken(taken, stats, DropReason::StrangersFull)
     }
 

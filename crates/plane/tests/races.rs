@@ -76,7 +76,7 @@ fn race(
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let end = Instant::now() + ENOUGH;
     let (here, there, state) = (Lane::default(), Lane::default(), Rounds::default());
-    let (mut worker, mut beside) = (server.beside(), server.beside());
+    let (mut worker, mut beside) = (server.another_worker(), server.another_worker());
     thread::scope(|scope| {
         scope.spawn(|| {
             for turn in 1.. {
@@ -149,7 +149,7 @@ fn moves(server: &mut End) -> Vec<Link> {
 fn a_packet_held_back_never_wins_against_one_under_a_newer_key() {
     let (server, [mut client]) = world(Relay::Kernel, [CLIENT]);
     let server = std::cell::RefCell::new(server);
-    let memory = server.borrow().memory.beside();
+    let memory = server.borrow().memory.another_worker();
     let at = |round: usize, n: u16| link(CLIENT, 2000 + (round % 20_000) as u16 * 2 + n);
     let rounds = race(
         &memory,
@@ -180,7 +180,7 @@ fn a_packet_held_back_never_wins_against_one_under_a_newer_key() {
 #[test]
 fn a_datagram_that_comes_to_two_workers_passes_once() {
     let (server, [mut client]) = world(Relay::Kernel, [CLIENT]);
-    let memory = server.memory.beside();
+    let memory = server.memory.another_worker();
     let (mut first, server) = (0, std::cell::RefCell::new(server));
     let rounds = race(
         &memory,
@@ -206,7 +206,7 @@ fn a_datagram_that_comes_to_two_workers_passes_once() {
 #[test]
 fn an_address_that_two_take_at_once_is_ones() {
     let (server, mut clients) = world(Relay::Kernel, [2, 3]);
-    let memory = server.memory.beside();
+    let memory = server.memory.another_worker();
     let rounds = race(
         &memory,
         |round| {
@@ -256,7 +256,7 @@ fn seal_on_all_workers(protection: Protection, nonce: usize) {
     let sealed: Vec<Vec<Vec<u8>>> = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|_| {
-                let mut worker = server.memory.beside();
+                let mut worker = server.memory.another_worker();
                 scope.spawn(move || {
                     let mut sealed = Vec::new();
                     for _ in 0..each {

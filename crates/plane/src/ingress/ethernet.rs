@@ -6,13 +6,13 @@ use adit_wire::mss;
 use super::{Ingress, Run};
 use crate::control::Relay;
 use crate::ethernet::Switch;
-use crate::guard::Relayed;
+use crate::filter_hook::Relayed;
 use crate::stats::DropReason;
 
 /// Where a frame goes besides the device.
-enum Also {
-    Nobody,
-    Everybody,
+enum Flood {
+    No,
+    Yes,
 }
 
 impl<'a> Ingress<'a, '_> {
@@ -33,10 +33,10 @@ impl<'a> Ingress<'a, '_> {
             if let Err(reason) = self.learn(run, switch, header.source) {
                 return stats.drop(reason);
             }
-            match self.between_peers(run, switch, header.destination, frame) {
-                Some(Also::Nobody) => {}
-                Some(Also::Everybody) => {
-                    self.rare.get_or_insert_default().floods.push((run.peer.id, frame));
+            match self.relay_frame(run, switch, header.destination, frame) {
+                Some(Flood::No) => {}
+                Some(Flood::Yes) => {
+                    self.lazy.get_or_insert_default().floods.push((run.peer.id, frame));
                 }
                 None => return,
             }
@@ -50,44 +50,44 @@ impl<'a> Ingress<'a, '_> {
     /// Notes where the sender is. One look into the table per flow and burst.
     fn learn(&mut self, run: &Run<'_>, switch: &Switch, source: Mac) -> Result<(), DropReason> {
         let id = run.peer.id;
-        if self.rare.as_ref().is_some_and(|rare| rare.sender == Some((id, source))) {
+        if self.lazy.as_ref().is_some_and(|lazy| lazy.sender == Some((id, source))) {
             return Ok(());
         }
         let tables = &self.shared.tables;
         switch.macs.claim(source, id, self.now, || {
             tables.peers.load().get(id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
         })?;
-        self.rare.get_or_insert_default().sender = Some((id, source));
+        self.lazy.get_or_insert_default().sender = Some((id, source));
         Ok(())
     }
 
     /// What other peers get of a frame; `None` if the device gets nothing then.
-    fn between_peers(
+    fn relay_frame(
         &mut self,
         run: &Run<'_>,
         switch: &Switch,
         destination: Mac,
         frame: &'a [u8],
-    ) -> Option<Also> {
+    ) -> Option<Flood> {
         let relay = self.shared.relay;
         if relay == Relay::Kernel {
-            return Some(Also::Nobody);
+            return Some(Flood::No);
         }
         if destination.is_group() {
             let direct = self.shared.may_relay();
-            return Some(if direct { Also::Everybody } else { Also::Nobody });
+            return Some(if direct { Flood::Yes } else { Flood::No });
         }
-        let owner = match self.rare.as_ref().and_then(|rare| rare.receiver) {
+        let owner = match self.lazy.as_ref().and_then(|lazy| lazy.receiver) {
             Some((mac, owner)) if mac == destination => owner,
             _ => {
                 let owner = switch.macs.owner(destination);
-                self.rare.get_or_insert_default().receiver = Some((destination, owner));
+                self.lazy.get_or_insert_default().receiver = Some((destination, owner));
                 owner
             }
         };
         match owner {
             // The device's own address, one behind it, or unknown: as in OpenVPN the other peers do not see it.
-            None => return Some(Also::Nobody),
+            None => return Some(Flood::No),
             // As a switch does: it would come back to where it is from.
             Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
             Some(to) if self.shared.may_relay() => {

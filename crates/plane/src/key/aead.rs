@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_crypto::aead::{AeadError, OpenKey, SealKey};
 use adit_crypto::{Cipher, DirectionKey};
 
-use super::{FAILED_LIMIT, GCM_LIMIT, Key, Ledger, Open, Opened, Seal, usage};
+use super::{BurstUsage, FAILED_LIMIT, GCM_LIMIT, Key, Open, Opened, Seal, gcm_blocks};
 use crate::apart::Apart;
 use crate::packet::{self, Prefix};
 use crate::replay::ReplayWindow;
@@ -23,7 +23,7 @@ pub(super) struct Aead {
 /// Seals one burst.
 #[derive(Debug)]
 pub(crate) struct AeadSealer<'k> {
-    ledger: Ledger<'k>,
+    burst_usage: BurstUsage<'k>,
     seal: &'k SealKey,
     prefix: Prefix,
     budget: u64,
@@ -59,7 +59,7 @@ impl Aead {
     pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> AeadSealer<'k> {
         let sealed = key.sealed.blocks.load(Relaxed);
         AeadSealer {
-            ledger: key.ledger(),
+            burst_usage: key.burst_usage(),
             seal: &self.seal,
             prefix: Prefix::new(key.id, wire_id),
             budget: if self.gcm { GCM_LIMIT.saturating_sub(sealed) } else { u64::MAX },
@@ -86,25 +86,25 @@ impl Seal for AeadSealer<'_> {
 
     #[inline(always)]
     fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
-        let used = self.ledger.used.saturating_add(usage(plain.len()));
+        let used = self.burst_usage.used.saturating_add(gcm_blocks(plain.len()));
         if used > self.budget {
             return Err(DropReason::KeyExhausted);
         }
-        let id = self.ledger.next_id()?;
-        self.ledger.used = used;
+        let id = self.burst_usage.next_id()?;
+        self.burst_usage.used = used;
         let len = self.prefix.seal(self.seal, id, plain, out).ok_or(DropReason::TunMalformed)?;
-        self.ledger.sealed(len);
+        self.burst_usage.sealed(len);
         Ok(len)
     }
 }
 
 impl Open for AeadOpener<'_> {
     #[inline(always)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason> {
         let packet::Sealed { packet_id, aad, tag, text } =
             packet::parse(datagram).ok_or(DropReason::Short)?;
         let id = u64::from(packet_id);
-        let place = self.window.check(id).ok_or(DropReason::Replayed)?;
+        let replay = self.window.check(id).ok_or(DropReason::Replayed)?;
         if self.key.failed.load(Relaxed) >= FAILED_LIMIT {
             return Err(DropReason::KeyExhausted);
         }
@@ -113,6 +113,6 @@ impl Open for AeadOpener<'_> {
             return Err(DropReason::BadTag);
         }
         self.window.accept(id);
-        Ok((place, id, text))
+        Ok((replay, id, text))
     }
 }

@@ -17,7 +17,7 @@ use adit_crypto::aead::AeadError;
 use adit_crypto::block::{OpenBlock, SealBlock};
 use adit_engine::command::BlockSuite;
 
-use super::{ID_NEAR, Key, Ledger, Open, Opened, Seal};
+use super::{BurstUsage, ID_NEAR, Key, Open, Opened, Seal};
 use crate::packet::{self, Prefix};
 use crate::replay::{ReplayCheck, ReplayWindow};
 use crate::stats::DropReason;
@@ -45,7 +45,7 @@ struct TimedWindow {
 /// Seals one burst.
 #[derive(Debug)]
 pub(crate) struct BlockSealer<'k> {
-    ledger: Ledger<'k>,
+    burst_usage: BurstUsage<'k>,
     seal: &'k SealBlock,
     /// `None` for static keys.
     prefix: Option<Prefix>,
@@ -87,7 +87,7 @@ impl Block {
     }
 
     /// Counts from 1 under a later time. Only under the peer's TX lock.
-    pub fn begin_anew(&self, key: &Key) {
+    pub fn restart_count(&self, key: &Key) {
         let Some(current) = &self.time else { return };
         if key.next_id.load(Relaxed) > 1 {
             let time = current.load(Relaxed);
@@ -97,19 +97,19 @@ impl Block {
     }
 
     pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> BlockSealer<'k> {
-        let mut ledger = key.ledger();
+        let mut burst_usage = key.burst_usage();
         let mut time = 0;
         if let Some(current) = &self.time {
             time = current.load(Relaxed);
-            if ledger.next_id >= ID_NEAR {
+            if burst_usage.next_id >= ID_NEAR {
                 // Long before the ids end: a burst is far shorter than what is left.
                 time = unix_time().max(time.saturating_add(1));
                 current.store(time, Relaxed);
-                ledger.next_id = 1;
+                burst_usage.next_id = 1;
             }
         }
         let prefix = (!self.is_static()).then(|| Prefix::new(key.id, wire_id));
-        BlockSealer { ledger, seal: &self.seal, prefix, time }
+        BlockSealer { burst_usage, seal: &self.seal, prefix, time }
     }
 
     pub fn opener(&self) -> BlockOpener<'_> {
@@ -128,7 +128,7 @@ impl Seal for BlockSealer<'_> {
     }
 
     fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
-        let id = self.ledger.next_id()?;
+        let id = self.burst_usage.next_id()?;
         let number = u64::from(self.time) << 32 | u64::from(id);
         let mut head = [0; ID_LEN + TIME_LEN];
         let (id_bytes, time_bytes) = head.split_at_mut(ID_LEN);
@@ -144,7 +144,7 @@ impl Seal for BlockSealer<'_> {
             prefix.len().checked_add(len)
         });
         let len = sealed.ok_or(DropReason::TunMalformed)?;
-        self.ledger.sealed(len);
+        self.burst_usage.sealed(len);
         Ok(len)
     }
 }
@@ -168,7 +168,7 @@ impl TimedWindow {
 
 impl Open for BlockOpener<'_> {
     #[inline(never)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason> {
         let start = if self.timed { 0 } else { packet::header_len(datagram) };
         let envelope = datagram.get_mut(start..).ok_or(DropReason::Short)?;
         let text = self.open.open(envelope).map_err(|AeadError| DropReason::BadTag)?;
@@ -180,17 +180,17 @@ impl Open for BlockOpener<'_> {
         } else {
             (0, text)
         };
-        let place = self.window.check(time, id).ok_or(DropReason::Replayed)?;
+        let replay = self.window.check(time, id).ok_or(DropReason::Replayed)?;
         self.window.accept(time, id);
-        Ok((place, u64::from(time) << 32 | u64::from(id), text))
+        Ok((replay, u64::from(time) << 32 | u64::from(id), text))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{ID_LAST, Opening, Sealing};
-    use crate::peer::{Stamp, Tx};
+    use crate::key::{ID_LAST, Opener, SealerKind};
+    use crate::peer::{KeyOrigin, Tx};
     use adit_crypto::{BlockCipher, Digest};
     use adit_engine::command::{DataKey, KeyLimits, Protection};
 
@@ -201,7 +201,7 @@ mod tests {
         let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
         let limits = KeyLimits::default();
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
-        Key::new(&key, 64, Stamp::default()).unwrap()
+        Key::new(&key, 64, KeyOrigin::default()).unwrap()
     }
 
     fn at_time(key: &Key, time: u32) {
@@ -217,7 +217,7 @@ mod tests {
     fn seal(key: &Key) -> Result<Vec<u8>, DropReason> {
         let mut tx = Tx::default();
         let mut out = vec![0; 200];
-        let Sealing::Block(mut sealer) = key.sealer(&mut tx, Some(7)).0 else { panic!() };
+        let SealerKind::Block(mut sealer) = key.sealer(&mut tx, Some(7)).0 else { panic!() };
         let len = sealer.seal(b"packet", &mut out)?;
         assert!(len <= 6 + sealer.overhead());
         out.truncate(len);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn open(key: &Key, packet: &[u8]) -> Result<ReplayCheck, DropReason> {
-        let Opening::Block(mut opener) = key.opener() else { panic!() };
+        let Opener::Block(mut opener) = key.opener() else { panic!() };
         opener.open(&mut packet.to_vec()).map(|(place, _, text)| {
             assert_eq!(text, b"packet");
             place
@@ -285,7 +285,11 @@ mod tests {
         let key = |protection| {
             let limits = KeyLimits::default();
             let (seal, open) = (half.clone(), half.clone());
-            Key::new(&DataKey { key_id: 0, protection, seal, open, limits }, 64, Stamp::default())
+            Key::new(
+                &DataKey { key_id: 0, protection, seal, open, limits },
+                64,
+                KeyOrigin::default(),
+            )
         };
         assert!(key(Protection::Block(suite)).is_err());
         // `secret` with `auth none` is the operator's own word, at both ends.

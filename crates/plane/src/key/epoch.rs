@@ -20,7 +20,7 @@ use adit_crypto::{Cipher, DirectionKey};
 
 use super::aead::is_gcm;
 use super::{
-    FAILED_LIMIT, FAILED_NEAR, GCM_LIMIT, GCM_NEAR, Key, Ledger, Open, Opened, Seal, usage,
+    BurstUsage, FAILED_LIMIT, FAILED_NEAR, GCM_LIMIT, GCM_NEAR, Key, Open, Opened, Seal, gcm_blocks,
 };
 use crate::packet::{self, Prefix};
 use crate::replay::{ReplayCheck, ReplayWindow};
@@ -41,9 +41,9 @@ const NEAR_END: u32 = 0xf000;
 pub(super) struct Epoch {
     cipher: Cipher,
     /// Locked under the peer's TX lock, for one burst.
-    send: Mutex<Sending>,
+    send: Mutex<SendState>,
     /// Locked for one run.
-    receive: Mutex<Receiving>,
+    receive: Mutex<ReceiveState>,
     /// The epoch that our packets should have at least: what the peer has reached.
     due: AtomicU32,
     /// The later of the epochs of both directions.
@@ -51,7 +51,7 @@ pub(super) struct Epoch {
 }
 
 #[derive(Debug)]
-struct Sending {
+struct SendState {
     secret: EpochSecret,
     epoch: u16,
     key: EpochKey,
@@ -62,11 +62,11 @@ struct Sending {
 }
 
 #[derive(Debug)]
-struct Receiving {
-    retiring: Option<Received>,
-    current: Received,
+struct ReceiveState {
+    retiring: Option<ReceiveKey>,
+    current: ReceiveKey,
     /// The epochs right after the current one, in order. At most [`FUTURE`].
-    future: VecDeque<Received>,
+    future: VecDeque<ReceiveKey>,
     /// The secret of the last of them.
     last: EpochSecret,
     replay_window: u32,
@@ -74,7 +74,7 @@ struct Receiving {
 
 /// What opens the packets of one epoch.
 #[derive(Debug)]
-struct Received {
+struct ReceiveKey {
     epoch: u16,
     key: EpochKey,
     window: ReplayWindow,
@@ -84,8 +84,8 @@ struct Received {
 /// Seals one burst.
 #[derive(Debug)]
 pub(crate) struct EpochSealer<'k> {
-    ledger: Ledger<'k>,
-    send: MutexGuard<'k, Sending>,
+    burst_usage: BurstUsage<'k>,
+    send: MutexGuard<'k, SendState>,
     prefix: Prefix,
     gcm: bool,
 }
@@ -93,7 +93,7 @@ pub(crate) struct EpochSealer<'k> {
 /// Opens one run.
 pub(crate) struct EpochOpener<'k> {
     epoch: &'k Epoch,
-    receive: MutexGuard<'k, Receiving>,
+    receive: MutexGuard<'k, ReceiveState>,
 }
 
 impl Epoch {
@@ -104,11 +104,11 @@ impl Epoch {
         replay_window: u32,
     ) -> Result<Self, AeadError> {
         let secret = EpochSecret::first(seal)?;
-        let send = Sending { key: secret.key(cipher)?, secret, epoch: 1, next: 1, sealed: 0 };
+        let send = SendState { key: secret.key(cipher)?, secret, epoch: 1, next: 1, sealed: 0 };
         let last = EpochSecret::first(open)?;
-        let current = Received::new(1, last.key(cipher)?, replay_window);
+        let current = ReceiveKey::new(1, last.key(cipher)?, replay_window);
         let future = VecDeque::with_capacity(FUTURE);
-        let mut receive = Receiving { retiring: None, current, future, last, replay_window };
+        let mut receive = ReceiveState { retiring: None, current, future, last, replay_window };
         receive.refill(cipher)?;
         Ok(Self {
             cipher,
@@ -133,7 +133,12 @@ impl Epoch {
             }
             self.reached.fetch_max(send.epoch.into(), Relaxed);
         }
-        EpochSealer { ledger: key.ledger(), send, prefix: Prefix::new(key.id, wire_id), gcm }
+        EpochSealer {
+            burst_usage: key.burst_usage(),
+            send,
+            prefix: Prefix::new(key.id, wire_id),
+            gcm,
+        }
     }
 
     pub fn opener(&self) -> EpochOpener<'_> {
@@ -154,7 +159,7 @@ impl Epoch {
     }
 }
 
-impl Sending {
+impl SendState {
     fn advance(&mut self, cipher: Cipher) -> Result<(), AeadError> {
         let epoch = self.epoch.checked_add(1).ok_or(AeadError)?;
         let secret = self.secret.next()?;
@@ -164,15 +169,15 @@ impl Sending {
     }
 }
 
-impl Received {
+impl ReceiveKey {
     fn new(epoch: u16, key: EpochKey, replay_window: u32) -> Self {
         Self { epoch, key, window: ReplayWindow::new(replay_window), failed: 0 }
     }
 }
 
-impl Receiving {
+impl ReceiveState {
     /// Which place the key of an epoch has.
-    fn find(&mut self, epoch: u16) -> Option<(Age, &mut Received)> {
+    fn find(&mut self, epoch: u16) -> Option<(Age, &mut ReceiveKey)> {
         if epoch == self.current.epoch {
             return Some((Age::Current, &mut self.current));
         }
@@ -201,7 +206,7 @@ impl Receiving {
             let secret = self.last.next()?;
             let key = secret.key(cipher)?;
             self.last = secret;
-            self.future.push_back(Received::new(epoch, key, self.replay_window));
+            self.future.push_back(ReceiveKey::new(epoch, key, self.replay_window));
         }
         Ok(())
     }
@@ -222,7 +227,7 @@ impl Seal for EpochSealer<'_> {
 
     fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
         let send = &mut *self.send;
-        let sealed = send.sealed.saturating_add(usage(plain.len()));
+        let sealed = send.sealed.saturating_add(gcm_blocks(plain.len()));
         let counter = send.next;
         if counter > COUNTER_LAST || (self.gcm && sealed > GCM_LIMIT) {
             return Err(DropReason::KeyExhausted);
@@ -233,20 +238,20 @@ impl Seal for EpochSealer<'_> {
         let id = u64::from(send.epoch) << COUNTER_BITS | counter;
         let len =
             self.prefix.seal_epoch(&send.key, id, plain, out).ok_or(DropReason::TunMalformed)?;
-        self.ledger.sealed(len);
+        self.burst_usage.sealed(len);
         Ok(len)
     }
 }
 
 impl Open for EpochOpener<'_> {
     #[inline(never)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason> {
         let packet::EpochSealed { packet_id, aad, tag, text } =
             packet::parse_epoch(datagram).ok_or(DropReason::Short)?;
         let epoch = (packet_id >> COUNTER_BITS) as u16;
         let counter = packet_id & COUNTER_LAST;
         let (age, key) = self.receive.find(epoch).ok_or(DropReason::UnknownKey)?;
-        let place = key.window.check(counter).ok_or(DropReason::Replayed)?;
+        let replay = key.window.check(counter).ok_or(DropReason::Replayed)?;
         if key.failed >= FAILED_LIMIT {
             return Err(DropReason::KeyExhausted);
         }
@@ -260,7 +265,7 @@ impl Open for EpochOpener<'_> {
         }
         key.window.accept(counter);
         match age {
-            Age::Current => Ok((place, packet_id, text)),
+            Age::Current => Ok((replay, packet_id, text)),
             Age::Retiring => Ok((ReplayCheck::Late, packet_id, text)),
             Age::Future(ahead) => {
                 self.receive.promote(ahead, self.epoch.cipher);
@@ -275,8 +280,8 @@ impl Open for EpochOpener<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{Opening, Sealing};
-    use crate::peer::{Stamp, Tx};
+    use crate::key::{Opener, SealerKind};
+    use crate::peer::{KeyOrigin, Tx};
     use adit_engine::command::{DataKey, KeyLimits, Protection};
 
     fn end(cipher: Cipher, first: bool) -> Key {
@@ -285,7 +290,7 @@ mod tests {
         let (seal, open) = if first { (one, other) } else { (other, one) };
         let protection = Protection::Epoch(cipher);
         let limits = KeyLimits::default();
-        Key::new(&DataKey { key_id: 3, protection, seal, open, limits }, 64, Stamp::default())
+        Key::new(&DataKey { key_id: 3, protection, seal, open, limits }, 64, KeyOrigin::default())
             .unwrap()
     }
 
@@ -301,7 +306,7 @@ mod tests {
     fn seal(key: &Key) -> Result<Vec<u8>, DropReason> {
         let mut tx = Tx::default();
         let mut out = vec![0; 100];
-        let Sealing::Epoch(mut sealer) = key.sealer(&mut tx, Some(7)).0 else { panic!() };
+        let SealerKind::Epoch(mut sealer) = key.sealer(&mut tx, Some(7)).0 else { panic!() };
         assert_eq!(sealer.overhead(), 28);
         let len = sealer.seal(b"packet", &mut out)?;
         out.truncate(len);
@@ -309,7 +314,7 @@ mod tests {
     }
 
     fn open(key: &Key, packet: &[u8]) -> Result<ReplayCheck, DropReason> {
-        let Opening::Epoch(mut opener) = key.opener() else { panic!() };
+        let Opener::Epoch(mut opener) = key.opener() else { panic!() };
         let mut packet = packet.to_vec();
         let (place, _, text) = opener.open(&mut packet)?;
         assert_eq!(text, b"packet");
@@ -385,7 +390,7 @@ mod tests {
         assert_eq!(id(&next), (3, 1));
         assert_eq!(open(&other, &next), Ok(ReplayCheck::Newest));
         assert_eq!(id(&seal(&other).unwrap()), (3, 1), "our packets follow");
-        // The current one retired, and its window went with it.
+        // The current one was retired, and its window went with it.
         assert_eq!(open(&other, &late), Ok(ReplayCheck::Late));
         assert_eq!(open(&other, &late), Err(DropReason::Replayed));
         assert_eq!(open(&other, &early), Err(DropReason::Replayed));
@@ -415,7 +420,7 @@ mod tests {
         epoch_of(&one).send.lock().unwrap().epoch = 65_530;
         {
             let mut receive = epoch_of(&other).receive.lock().unwrap();
-            let Receiving { current, future, .. } = &mut *receive;
+            let ReceiveState { current, future, .. } = &mut *receive;
             let all = std::iter::once(current).chain(future);
             all.zip(65_530..).for_each(|(key, epoch)| key.epoch = epoch);
         }

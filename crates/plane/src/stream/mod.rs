@@ -84,7 +84,7 @@ const SMALL: usize = 576;
 pub(crate) const RESERVE: usize = 128;
 
 /// Control packets that a stranger may send: a TLS handshake needs fewer by far.
-pub(crate) const MAX_STRANGER_FRAMES: u32 = 64;
+pub(crate) const MAX_UNAUTHENTICATED_FRAMES: u32 = 64;
 
 /// Marks a token of the poller as a stream's; the rest is its id.
 pub(crate) const TOKEN: u64 = 1 << 62;
@@ -190,7 +190,7 @@ pub(crate) enum Drained {
     /// All. `held`: workers wait for it.
     All { held: bool },
     /// The socket is full again, or broken, which its owner will hear.
-    Part,
+    Partly,
 }
 
 impl Stream {
@@ -313,7 +313,7 @@ impl Stream {
         }
         self.backlog.store(tx.pending.packets(), Relaxed);
         if !tx.pending.is_empty() {
-            return Drained::Part;
+            return Drained::Partly;
         }
         self.watch_for_room(false);
         Drained::All { held: std::mem::take(&mut tx.held) }

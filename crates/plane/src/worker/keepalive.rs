@@ -62,7 +62,7 @@ impl Worker {
                 if now < due {
                     wake_at(due);
                 } else {
-                    if peer.fell_silent() {
+                    if peer.mark_silent() {
                         shared.upcalls.notice(&shared.stats, Notice::PeerSilent(peer.id));
                     }
                     // It may be heard again meanwhile, and fall silent again.

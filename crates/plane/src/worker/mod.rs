@@ -1,7 +1,7 @@
 //! A worker thread: waits for one packet, takes what else is there without waiting, and flushes
 //! when nothing more comes or a cap is reached. There is no timer for batching.
 
-mod judge;
+mod filter;
 mod keepalive;
 mod receive;
 mod stream;
@@ -24,7 +24,7 @@ use adit_wire::merge::Merger;
 
 use crate::apart::Apart;
 use crate::egress::MAX_PACKET;
-use crate::guard::{Guard, Relayed};
+use crate::filter_hook::{FilterHook, Relayed};
 use crate::shared::{Failure, Shared};
 use crate::sockets::{Sockets, find_socket};
 use crate::stats::Stats;
@@ -45,15 +45,15 @@ const TOKEN_FULL: u64 = u64::MAX;
 /// A worker's own way to what all share: it is cloned with each burst, and clones of one that all have would be
 /// counted by all in one place.
 #[derive(Clone)]
-struct Common(Arc<Apart<Arc<Shared>>>);
+struct SharedRef(Arc<Apart<Arc<Shared>>>);
 
-impl Common {
+impl SharedRef {
     fn new(shared: Arc<Shared>) -> Self {
         Self(Arc::new(Apart(shared)))
     }
 }
 
-impl Deref for Common {
+impl Deref for SharedRef {
     type Target = Shared;
 
     #[inline(always)]
@@ -64,7 +64,7 @@ impl Deref for Common {
 
 /// One worker.
 pub(crate) struct Worker {
-    shared: Common,
+    shared: SharedRef,
     index: usize,
     tun: Option<Tun>,
     /// The TUN device waits: a client's socket is full.
@@ -82,22 +82,22 @@ pub(crate) struct Worker {
     /// What was received from a stream; empty until there is one.
     stream_buffer: Vec<u8>,
     /// For packets that come together from pieces; empty until a peer sends such.
-    assembled: Vec<Vec<u8>>,
+    scratch: Vec<Vec<u8>>,
     /// One super-packet as it was read.
     packet: Box<[u8]>,
     transmitter: Transmitter,
     /// Judges packets, if there are rules.
-    guard: Option<Box<Guard>>,
+    filter_hook: Option<Box<FilterHook>>,
     next_sweep: Option<Instant>,
-    /// Of [`Shared::rests`], those obeyed.
-    rests: u64,
-    /// Of [`Shared::retired`], those obeyed.
-    retired: u64,
+    /// Of [`Shared::release_requests`], those obeyed.
+    release_requests: u64,
+    /// Of [`Shared::retired_keys`], those obeyed.
+    retired_keys: u64,
 }
 
 impl Worker {
     pub fn new(shared: Arc<Shared>, index: usize, tun: Option<Tun>) -> io::Result<Self> {
-        let shared = Common::new(shared);
+        let shared = SharedRef::new(shared);
         let poller = shared.pollers.get(index).cloned().ok_or(io::ErrorKind::InvalidInput)?;
         if let Some(wake) = shared.wake.get(index) {
             poller.add(wake, TOKEN_WAKE, Interest::READ)?;
@@ -107,7 +107,7 @@ impl Worker {
         }
         let mut worker = Self {
             transmitter: Transmitter::new(shared.clone(), index),
-            guard: shared.guard(),
+            filter_hook: shared.filter_hook(),
             shared,
             index,
             tun,
@@ -120,11 +120,11 @@ impl Worker {
             merger: Merger::default(),
             relays: Vec::new(),
             stream_buffer: Vec::new(),
-            assembled: Vec::new(),
+            scratch: Vec::new(),
             packet: vec![0; MAX_PACKET].into(),
             next_sweep: None,
-            rests: 0,
-            retired: 0,
+            release_requests: 0,
+            retired_keys: 0,
         };
         worker.watch_sockets();
         Ok(worker)
@@ -132,7 +132,7 @@ impl Worker {
 
     /// Runs until the plane stops.
     pub fn run(mut self) {
-        let _alarm = Alarm(Arc::clone(&self.shared.0.0));
+        let _panic_guard = PanicGuard(Arc::clone(&self.shared.0.0));
         Stats::count_as(self.index);
         let mut events = Events::new();
         while !self.shared.stop.load(Ordering::Acquire) {
@@ -146,8 +146,8 @@ impl Worker {
             }
             self.sweep_if_due();
             // From here, above all that works with keys.
-            let retired = self.shared.retired.load(Ordering::Relaxed);
-            if retired != mem::replace(&mut self.retired, retired) {
+            let retired_keys = self.shared.retired_keys.load(Ordering::Relaxed);
+            if retired_keys != mem::replace(&mut self.retired_keys, retired_keys) {
                 adit_crypto::scrub_packet_stack();
             }
         }
@@ -190,10 +190,10 @@ impl Worker {
         if self.transmitter.is_parked() {
             self.tun_turn();
         } else {
-            self.settle();
+            self.update_interest();
         }
-        let rests = self.shared.rests.load(Ordering::Relaxed);
-        if rests != mem::replace(&mut self.rests, rests) {
+        let release_requests = self.shared.release_requests.load(Ordering::Relaxed);
+        if release_requests != mem::replace(&mut self.release_requests, release_requests) {
             self.release_memory();
         }
         let soon = (self.shared.clock)() + SWEEP_GRAIN;
@@ -206,7 +206,7 @@ impl Worker {
         // Not freed: the allocator would make the next one of a thread's own memory, of which it never gives back the
         // end.
         release(&mut self.stream_buffer);
-        self.assembled = Vec::new();
+        self.scratch = Vec::new();
         self.merger = Merger::default();
         self.relays = Vec::new();
         if !self.transmitter.is_parked() {
@@ -248,35 +248,35 @@ impl Worker {
     /// Sends what waits for a socket that has room again, and what was kept back meanwhile.
     fn resume(&mut self) {
         self.transmitter.resume();
-        self.go_on();
+        self.resume_reading();
     }
 
     /// Something has room again: what was kept back goes first.
-    fn go_on(&mut self) {
+    fn resume_reading(&mut self) {
         if self.transmitter.is_parked() {
             self.tun_turn();
         } else {
-            self.settle();
+            self.update_interest();
         }
     }
 
     /// Seals and sends what the TUN device has, up to a cap.
     fn tun_turn(&mut self) {
         let Some(tun) = &self.tun else { return };
-        let guard = self.guard.as_deref_mut();
-        let alive = self.transmitter.tun_turn(&tun.queue, &mut self.packet, guard);
+        let filter_hook = self.filter_hook.as_deref_mut();
+        let alive = self.transmitter.tun_turn(&tun.queue, &mut self.packet, filter_hook);
         if !alive {
             // The device was removed under us: reading it again would spin.
             let _ = self.poller.remove(&*tun.queue);
             self.tun = None;
             self.shared.fail(Failure::TunGone);
         }
-        self.settle();
+        self.update_interest();
     }
 
     /// While a client's socket is full the TUN device is not read, so that its queue can act, and
     /// the worker with sealed packets waits for room.
-    fn settle(&mut self) {
+    fn update_interest(&mut self) {
         let blocked = self.transmitter.blocked_on();
         let held = blocked.is_some()
             || self.transmitter.is_parked()
@@ -333,9 +333,9 @@ impl Tun {
 }
 
 /// Tells control if the thread that holds it panics.
-struct Alarm(Arc<Shared>);
+struct PanicGuard(Arc<Shared>);
 
-impl Drop for Alarm {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail(Failure::WorkerDied);
@@ -356,12 +356,12 @@ mod tests {
         let clock = || Instant::from_nanos(1);
         let (plane, shared, _upcalls) =
             Plane::idle(Relay::Kernel, false, false, false, Offloads::ALL, 2, clock).unwrap();
-        let alarm = Alarm(Arc::clone(&shared));
-        std::thread::spawn(move || drop(alarm)).join().unwrap();
+        let panic_guard = PanicGuard(Arc::clone(&shared));
+        std::thread::spawn(move || drop(panic_guard)).join().unwrap();
         assert_eq!(plane.failure(), None);
-        let alarm = Alarm(shared);
+        let panic_guard = PanicGuard(shared);
         let worker = std::thread::spawn(move || {
-            let _alarm = alarm;
+            let _panic_guard = panic_guard;
             std::panic::resume_unwind(Box::new("a bug of ours"));
         });
         assert!(worker.join().is_err());

@@ -11,8 +11,8 @@ use adit_linux::udp::UdpSocket;
 use adit_wire::VnetHeader;
 use adit_wire::merge::{MAX_PARTS, Write};
 
-use super::{Worker, judge};
-use crate::guard::Relayed;
+use super::{Worker, filter};
+use crate::filter_hook::Relayed;
 use crate::ingress::Ingress;
 use crate::shared::Shared;
 use crate::stats::{DropReason, Stats};
@@ -20,7 +20,7 @@ use crate::stats::{DropReason, Stats};
 /// ICMP errors taken in one turn; what is left brings the next.
 const MAX_SOCKET_ERRORS: usize = 64;
 /// Packets that may come together from pieces in one burst.
-const MAX_ASSEMBLED: usize = 1024;
+const MAX_SCRATCH_BUFFERS: usize = 1024;
 /// Bytes of memory that each of them keeps for the next: more than most packets have.
 const MAX_KEPT: usize = 2048;
 
@@ -54,10 +54,10 @@ impl Worker {
 
     fn burst(&mut self, socket: SocketId) {
         let mut batch = mem::take(&mut self.batch);
-        let mut assembled = self.lend_memory();
+        let mut scratch = self.take_scratch();
         self.ingest(|ingress| {
-            if !assembled.is_empty() {
-                ingress.assemble_in(&mut assembled);
+            if !scratch.is_empty() {
+                ingress.set_scratch(&mut scratch);
             }
             for received in batch.datagrams_mut() {
                 let link = Link::datagram(socket, received.local, received.remote);
@@ -65,30 +65,30 @@ impl Worker {
             }
         });
         self.batch = batch;
-        self.return_memory(assembled);
+        self.return_scratch(scratch);
     }
 
     /// Memory for packets of one burst that come together from pieces or are decompressed; empty where no
     /// peer has such packets.
-    pub(super) fn lend_memory(&mut self) -> Vec<Vec<u8>> {
-        let mut assembled = mem::take(&mut self.assembled);
-        if self.shared.pieces.load(Relaxed) {
-            assembled.resize_with(MAX_ASSEMBLED, Vec::new);
+    pub(super) fn take_scratch(&mut self) -> Vec<Vec<u8>> {
+        let mut scratch = mem::take(&mut self.scratch);
+        if self.shared.needs_scratch.load(Relaxed) {
+            scratch.resize_with(MAX_SCRATCH_BUFFERS, Vec::new);
         }
-        assembled
+        scratch
     }
 
-    pub(super) fn return_memory(&mut self, mut assembled: Vec<Vec<u8>>) {
-        for buffer in assembled.iter_mut().take_while(|buffer| !buffer.is_empty()) {
+    pub(super) fn return_scratch(&mut self, mut scratch: Vec<Vec<u8>>) {
+        for buffer in scratch.iter_mut().take_while(|buffer| !buffer.is_empty()) {
             buffer.clear();
             buffer.shrink_to(MAX_KEPT);
         }
-        self.assembled = assembled;
+        self.scratch = scratch;
     }
 
     /// Lets `feed` pass on received packets, and delivers what becomes of them.
     pub(super) fn ingest<'b, T>(&mut self, feed: impl FnOnce(&mut Ingress<'b, '_>) -> T) -> T {
-        let Self { shared, tun, merger, relays, transmitter, guard, .. } = self;
+        let Self { shared, tun, merger, relays, transmitter, filter_hook, .. } = self;
         let shared: &Shared = shared;
         // Loaded now: a key installed before these packets arrived is found.
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
@@ -103,13 +103,13 @@ impl Worker {
             recycle(mem::take(relays)),
         );
         let fed = feed(&mut ingress);
-        let Ingress { merger: merged, relays: mut passed, mut rare, .. } = ingress;
-        match (guard, tun) {
-            (Some(guard), tun) => {
-                let floods = rare.as_mut().map(|rare| &mut rare.floods);
+        let Ingress { merger: merged, relays: mut passed, mut lazy, .. } = ingress;
+        match (filter_hook, tun) {
+            (Some(filter_hook), tun) => {
+                let floods = lazy.as_mut().map(|lazy| &mut lazy.floods);
                 let tun = tun.as_ref().map(|tun| &*tun.queue);
-                judge::received(guard, shared, tun, &merged, &mut passed, floods);
-                transmitter.send_extra(&mut guard.extra);
+                filter::evaluate_received(filter_hook, shared, tun, &merged, &mut passed, floods);
+                transmitter.send_injected(&mut filter_hook.injected);
             }
             (None, Some(tun)) => {
                 merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
@@ -119,17 +119,17 @@ impl Worker {
         if !passed.is_empty() {
             transmitter.relay(&passed);
         }
-        if let Some(rare) = &rare
-            && !rare.floods.is_empty()
+        if let Some(lazy) = &lazy
+            && !lazy.floods.is_empty()
         {
-            transmitter.relay_to_all(&rare.floods);
+            transmitter.relay_to_all(&lazy.floods);
         }
         *merger = merged.recycle(tso, uso);
         *relays = recycle(passed);
-        if let Some(rare) = &rare
-            && !rare.asked.is_empty()
+        if let Some(lazy) = &lazy
+            && !lazy.size_requests.is_empty()
         {
-            transmitter.tell_sizes(&rare.asked);
+            transmitter.report_sizes(&lazy.size_requests);
         }
         fed
     }

@@ -11,7 +11,7 @@ use super::Worker;
 use super::transmit::Transmitter;
 use crate::egress::Arena;
 use crate::key::Key;
-use crate::peer::{MAX_WAITING, Peer, Tx};
+use crate::peer::{MAX_PENDING_MESSAGES, Peer, Tx};
 use crate::shared::{Shared, seal_message};
 use crate::stats::DropReason;
 pub(super) use crate::stream::TOKEN;
@@ -28,14 +28,14 @@ const BURST: usize = 128 << 10;
 const SUPER_PACKET: usize = 72 << 10;
 
 /// Where the packets of one burst go.
-pub(super) enum Lane {
+pub(super) enum TxPath {
     Datagrams,
     Stream(Arc<Stream>),
     /// The stream has ended.
     Gone,
 }
 
-impl Lane {
+impl TxPath {
     #[inline]
     pub fn of(shared: &Shared, spec: &PeerSpec) -> Self {
         if !spec.link.is_stream() {
@@ -120,7 +120,7 @@ impl Shared {
         let stream = self.tables.streams.of(&spec.link).ok_or(DropReason::NoSocket)?;
         // Messages of control may exceed what packets are allowed.
         let limit = stream.options.queue_limit as usize;
-        if stream.backlog() >= limit.saturating_add(RESERVE + MAX_WAITING) {
+        if stream.backlog() >= limit.saturating_add(RESERVE + MAX_PENDING_MESSAGES) {
             return Err(DropReason::StreamFull);
         }
         let keys = peer.keys.load();
@@ -128,8 +128,8 @@ impl Shared {
         key.begin_stream(tx, stream.id);
         seal_message(key, &spec, tx, message, arena)?;
         self.send_sealed(peer, &stream, arena, false);
-        peer.aside(message.len());
-        self.tell_near_limit(peer, key);
+        peer.count_in_band(message.len());
+        self.notify_near_limit(peer, key);
         Ok(())
     }
 }
@@ -141,7 +141,7 @@ impl Worker {
         if event.writable
             && let Drained::All { held } = stream.drain()
         {
-            self.go_on();
+            self.resume_reading();
             if held && self.shared.wake.len() > 1 {
                 self.shared.wake_all();
             }
@@ -178,17 +178,17 @@ impl Worker {
         // Strangers have nothing but control packets to send.
         let max = if rx.known { stream.options.max_frame.into() } else { MAX_CONTROL };
         let data = buffer.get_mut(..received).unwrap_or(&mut []);
-        let mut assembled = self.lend_memory();
+        let mut scratch = self.take_scratch();
         let taken = self.ingest(|ingress| {
-            if !assembled.is_empty() {
-                ingress.assemble_in(&mut assembled);
+            if !scratch.is_empty() {
+                ingress.set_scratch(&mut scratch);
             }
             ingress.strangers = rx.strangers;
             let taken = ingress.stream(&stream.link, max, data);
             rx.strangers = ingress.strangers;
             taken
         });
-        self.return_memory(assembled);
+        self.return_scratch(scratch);
         let taken = taken?;
         rx.keep(buffer.get(taken..received).unwrap_or(&[]));
         Ok(())
@@ -203,7 +203,7 @@ impl Worker {
             tables.dismiss(&stream.link);
             upcalls.stream_ended(stream.link, why, known);
         }
-        self.settle();
+        self.update_interest();
         if self.shared.wake.len() > 1 {
             // Others may wait for it to take something.
             self.shared.wake_all();

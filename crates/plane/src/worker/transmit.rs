@@ -14,12 +14,12 @@ use adit_linux::tun::TunQueue;
 use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
 use adit_wire::split::Segments;
 
-use super::Common;
-use super::judge;
-use super::stream::Lane;
+use super::SharedRef;
+use super::filter;
+use super::stream::TxPath;
 use super::too_big::TooBig;
 use crate::egress::{Arena, Progress, Shape, Span};
-use crate::guard::{self, Relayed};
+use crate::filter_hook::{FilterHook, Relayed};
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::sockets::find_socket;
@@ -45,7 +45,7 @@ const EINVAL_TRAINS: u32 = 16;
 
 /// Seals into an arena and sends from it.
 pub(super) struct Transmitter {
-    pub(super) shared: Common,
+    pub(super) shared: SharedRef,
     /// Of the worker.
     index: usize,
     pub(super) arena: Arena,
@@ -73,14 +73,14 @@ struct Blocked {
 
 /// Where a burst goes.
 #[derive(Copy, Clone)]
-struct To<'t> {
+struct Destination<'t> {
     peer: &'t Arc<Peer>,
     spec: &'t PeerSpec,
-    lane: &'t Lane,
+    tx_path: &'t TxPath,
 }
 
 impl Transmitter {
-    pub fn new(shared: Common, index: usize) -> Self {
+    pub fn new(shared: SharedRef, index: usize) -> Self {
         Self {
             shared,
             index,
@@ -119,25 +119,25 @@ impl Transmitter {
         &mut self,
         tun: &TunQueue,
         packet: &mut [u8],
-        guard: Option<&mut guard::Guard>,
+        filter_hook: Option<&mut FilterHook>,
     ) -> bool {
         if self.blocked.is_some() || self.waits_for_stream() {
             return true;
         }
         let shared = self.shared.clone();
-        let (edition, peers, routes) = shared.tables.current();
+        let (version, peers, routes) = shared.tables.current();
         let mut frames = mem::take(&mut self.frames);
         let mut pieces = mem::take(&mut self.pieces);
         let mut reader = Reader {
             tun,
             packet,
-            edition,
+            version,
             peers,
             routes,
             own: shared.own.load(),
             shared: &shared,
             frames: &mut frames,
-            guard,
+            filter_hook,
             pieces: &mut pieces,
             reads_left: READS_PER_TURN,
             bytes_left: BYTES_PER_TURN,
@@ -171,19 +171,19 @@ impl Transmitter {
         }
         let keys = peer.keys.load();
         let spec = peer.settings.load();
-        let lane = Lane::of(&self.shared, &spec);
-        lane.begin(keys.primary.as_deref(), &mut tx);
-        let to = To { peer: &peer, spec: &spec, lane: &lane };
+        let tx_path = TxPath::of(&self.shared, &spec);
+        tx_path.begin(keys.primary.as_deref(), &mut tx);
+        let to = Destination { peer: &peer, spec: &spec, tx_path: &tx_path };
         let mut current = first;
         let next = loop {
             match &keys.primary {
-                Some(key) => match lane.refusal(self.shared.client, current.len) {
+                Some(key) => match tx_path.refusal(self.shared.client, current.len) {
                     None => self.seal(reader, &current, key, to, &mut tx),
                     Some(reason) => self.shared.stats.drop(reason),
                 },
                 None => self.shared.stats.drop(DropReason::NoKey),
             }
-            if self.arena.room() < SUPER_PACKET || lane.is_due(&self.arena) {
+            if self.arena.room() < SUPER_PACKET || tx_path.is_due(&self.arena) {
                 self.flush(to, &mut tx);
             }
             if self.blocked.is_some() || self.full.is_some() {
@@ -197,7 +197,7 @@ impl Transmitter {
         self.flush(to, &mut tx);
         drop(tx);
         if let Some(key) = &keys.primary {
-            self.shared.tell_near_limit(&peer, key);
+            self.shared.notify_near_limit(&peer, key);
         }
         if self.blocked.is_some() {
             // The arena belongs to the blocked peer: a packet for another must wait.
@@ -213,7 +213,7 @@ impl Transmitter {
         reader: &mut Reader<'_>,
         routed: &Routed,
         key: &Key,
-        to: To<'_>,
+        to: Destination<'_>,
         tx: &mut Tx,
     ) {
         let shared = self.shared.clone();
@@ -224,7 +224,7 @@ impl Transmitter {
         };
         let largest = to.spec.mtu.largest;
         if largest != 0 && routed.l2 == 0 && segments.longest() > usize::from(largest) {
-            self.too_big.tell((shared.clock)(), reader.tun, segments.packet(), largest);
+            self.too_big.notify((shared.clock)(), reader.tun, segments.packet(), largest);
         }
         let shape = self.shape(to.spec);
         let before = self.arena.datagrams();
@@ -276,15 +276,15 @@ impl Transmitter {
     }
 
     /// Tells peers that asked which sizes arrive and leave.
-    pub fn tell_sizes(&mut self, asked: &[PeerId]) {
+    pub fn report_sizes(&mut self, size_requests: &[PeerId]) {
         let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
-        for peer in asked.iter().filter_map(|id| peers.get(*id)) {
+        for peer in size_requests.iter().filter_map(|id| peers.get(*id)) {
             let mut tx = peer.lock_tx();
             if tx.blocked || self.blocked.is_some() {
                 continue;
             }
-            if let Err(reason) = shared.tell_sizes(peer, &mut tx, &mut self.arena) {
+            if let Err(reason) = shared.report_sizes(peer, &mut tx, &mut self.arena) {
                 shared.stats.drop(reason);
             }
             self.arena.clear();
@@ -310,12 +310,12 @@ impl Transmitter {
 
     /// Sends what was sealed. What a full socket leaves is kept on a client and dropped on a server,
     /// where one slow path must not stall the others.
-    fn flush(&mut self, to: To<'_>, tx: &mut Tx) {
-        let To { peer, spec, lane } = to;
+    fn flush(&mut self, to: Destination<'_>, tx: &mut Tx) {
+        let Destination { peer, spec, tx_path } = to;
         if self.arena.is_empty() || self.blocked.is_some() {
             return;
         }
-        if let Lane::Stream(stream) = lane {
+        if let TxPath::Stream(stream) = tx_path {
             return self.flush_stream(peer, stream);
         }
         let shared = self.shared.clone();
@@ -389,7 +389,7 @@ impl Transmitter {
         let stats = &shared.stats;
         let empty =
             Train { to: spec.link.remote(), from: spec.link.local(), segment: 0, payload: &[] };
-        let mut outbox = Outbox { socket, scratch, empty };
+        let mut train_sender = TrainSender { socket, scratch, empty };
         let (mut packets, mut bytes, mut longest) = (0, 0, 0);
         while let Some(rest) = arena.spans().get(next..).filter(|rest| !rest.is_empty()) {
             let gso = stats.gates.udp_gso.load(Relaxed);
@@ -397,7 +397,7 @@ impl Transmitter {
                 span.count > 1 && (!gso || (tx.oversize != 0 && span.segment >= tx.oversize))
             };
             let together = rest.iter().take(TRAINS).take_while(|span| !singly(span)).count();
-            let (sent, failure) = outbox.trains(arena, rest.get(..together).unwrap_or(&[]));
+            let (sent, failure) = train_sender.trains(arena, rest.get(..together).unwrap_or(&[]));
             for span in rest.iter().take(sent) {
                 stats.own().sent.record(span.count);
                 packets += span.count as u64;
@@ -412,27 +412,27 @@ impl Transmitter {
                 continue;
             };
             // One train remains that could not be, or is known not to go, as a whole.
-            let failure = match failure.map(|error| Failure::of(&error, failed.count)) {
-                None => Failure::Oversize,
-                Some(Failure::Full) => break,
+            let failure = match failure.map(|error| SendFailure::of(&error, failed.count)) {
+                None => SendFailure::Oversize,
+                Some(SendFailure::Full) => break,
                 Some(failure) => failure,
             };
             next += 1;
-            if failure == Failure::Fatal {
+            if failure == SendFailure::Fatal {
                 stats.drop_many(DropReason::SendFailed, failed.count);
                 continue;
             }
-            let (sent, full) = outbox.singles(arena.bytes(failed), failed.segment);
+            let (sent, full) = train_sender.singles(arena.bytes(failed), failed.segment);
             packets += sent as u64;
             bytes += (sent * failed.segment) as u64;
             (0..sent).for_each(|_| stats.own().sent.record(1));
             let reason = if full { DropReason::SocketFull } else { DropReason::SendFailed };
             stats.drop_many(reason, failed.count.saturating_sub(sent));
             match failure {
-                Failure::Oversize => tx.oversize = failed.segment,
+                SendFailure::Oversize => tx.oversize = failed.segment,
                 // The datagrams went where the train did not: it was GSO that was refused.
-                Failure::Device if sent > 0 => stats.gates.udp_gso.store(false, Relaxed),
-                Failure::Invalid if sent > 0 => {
+                SendFailure::Device if sent > 0 => stats.gates.udp_gso.store(false, Relaxed),
+                SendFailure::Invalid if sent > 0 => {
                     *einval += 1;
                     if *einval >= EINVAL_TRAINS {
                         stats.gates.udp_gso.store(false, Relaxed);
@@ -454,7 +454,7 @@ impl Transmitter {
 
 /// What a refused train means.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Failure {
+enum SendFailure {
     /// The socket or the interface is full.
     Full,
     /// Its datagrams exceed the path MTU: send them, and those like them, singly.
@@ -474,7 +474,7 @@ const EINVAL: i32 = 22;
 const EBADFD: i32 = 77;
 const EMSGSIZE: i32 = 90;
 
-impl Failure {
+impl SendFailure {
     fn of(error: &io::Error, datagrams: usize) -> Self {
         if error.kind() == io::ErrorKind::WouldBlock {
             return Self::Full;
@@ -490,13 +490,13 @@ impl Failure {
 }
 
 /// Where trains go.
-struct Outbox<'o> {
+struct TrainSender<'o> {
     socket: &'o UdpSocket,
     scratch: &'o mut SendScratch,
     empty: Train<'static>,
 }
 
-impl Outbox<'_> {
+impl TrainSender<'_> {
     /// Sends at most [`TRAINS`] trains; returns how many left, and why not the next.
     fn trains(&mut self, arena: &Arena, spans: &[Span]) -> (usize, Option<io::Error>) {
         let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
@@ -504,7 +504,7 @@ impl Outbox<'_> {
             let segment = u16::try_from(span.segment).unwrap_or(0);
             *train = Train { segment, payload: arena.bytes(span), ..self.empty };
         }
-        self.go(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
+        self.send_all(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
     }
 
     /// Sends the datagrams of one train one by one; returns how many left, and whether the socket
@@ -516,11 +516,11 @@ impl Outbox<'_> {
             *train = Train { payload, ..self.empty };
             count += 1;
         }
-        let (sent, failure) = self.go(trains.get(..count).unwrap_or(&[]));
+        let (sent, failure) = self.send_all(trains.get(..count).unwrap_or(&[]));
         (sent, failure.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock))
     }
 
-    fn go(&mut self, trains: &[Train<'_>]) -> (usize, Option<io::Error>) {
+    fn send_all(&mut self, trains: &[Train<'_>]) -> (usize, Option<io::Error>) {
         if trains.is_empty() {
             return (0, None);
         }
@@ -537,20 +537,21 @@ mod tests {
 
     #[test]
     fn only_a_device_that_cannot_do_gso_ends_it() {
-        let of = |errno, datagrams| Failure::of(&io::Error::from_raw_os_error(errno), datagrams);
-        assert_eq!(of(EMSGSIZE, 40), Failure::Oversize);
-        assert_eq!(of(EIO, 40), Failure::Device);
-        assert_eq!(of(EINVAL, 40), Failure::Invalid);
+        let of =
+            |errno, datagrams| SendFailure::of(&io::Error::from_raw_os_error(errno), datagrams);
+        assert_eq!(of(EMSGSIZE, 40), SendFailure::Oversize);
+        assert_eq!(of(EIO, 40), SendFailure::Device);
+        assert_eq!(of(EINVAL, 40), SendFailure::Invalid);
         for errno in [EMSGSIZE, EIO, EINVAL] {
-            assert_eq!(of(errno, 1), Failure::Fatal, "a single datagram has no other way");
+            assert_eq!(of(errno, 1), SendFailure::Fatal, "a single datagram has no other way");
         }
         let (eagain, enetunreach, enobufs) = (11, 101, 105);
-        assert_eq!(of(eagain, 1), Failure::Full);
+        assert_eq!(of(eagain, 1), SendFailure::Full);
         assert_eq!(
             of(enobufs, 1),
-            Failure::Fatal,
+            SendFailure::Fatal,
             "dropped: waiting for the socket would not help"
         );
-        assert_eq!(of(enetunreach, 40), Failure::Fatal);
+        assert_eq!(of(enetunreach, 40), SendFailure::Fatal);
     }
 }

@@ -7,7 +7,7 @@ use adit_wire::VnetHeader;
 use adit_wire::ethernet::Mac;
 use adit_wire::split::Segments;
 
-use super::{Lane, Reader, SUPER_PACKET, To, Transmitter};
+use super::{Destination, Reader, SUPER_PACKET, Transmitter, TxPath};
 use crate::ethernet::{
     Floods, Outward, PEER_COPIES_PER_SECOND, Switch, TOTAL_COPIES_PER_SECOND, outward,
 };
@@ -101,14 +101,14 @@ impl Transmitter {
             return shared.stats.drop_many(DropReason::NoKey, count);
         };
         let shape = self.shape(&spec);
-        let lane = Lane::of(&shared, &spec);
-        lane.begin(Some(key), &mut tx);
-        let to = To { peer, spec: &spec, lane: &lane };
+        let tx_path = TxPath::of(&shared, &spec);
+        tx_path.begin(Some(key), &mut tx);
+        let to = Destination { peer, spec: &spec, tx_path: &tx_path };
         for frame in frames {
-            if self.arena.room() < SUPER_PACKET || lane.is_due(&self.arena) {
+            if self.arena.room() < SUPER_PACKET || tx_path.is_due(&self.arena) {
                 self.flush(to, &mut tx);
             }
-            if let Some(reason) = lane.refusal(shared.client, frame.len()) {
+            if let Some(reason) = tx_path.refusal(shared.client, frame.len()) {
                 shared.stats.drop(reason);
                 continue;
             }
@@ -119,6 +119,6 @@ impl Transmitter {
         }
         self.flush(to, &mut tx);
         drop(tx);
-        self.shared.tell_near_limit(peer, key);
+        self.shared.notify_near_limit(peer, key);
     }
 }

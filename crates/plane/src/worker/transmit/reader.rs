@@ -11,9 +11,9 @@ use adit_wire::ip::Ip;
 use arc_swap::Guard;
 
 use super::frames::Frames;
-use super::{EBADFD, EFAULT, EIO, judge};
+use super::{EBADFD, EFAULT, EIO, filter};
 use crate::ethernet::outward;
-use crate::guard;
+use crate::filter_hook::FilterHook;
 use crate::peer::Peer;
 use crate::recursion::OwnTransport;
 use crate::routes::Routes;
@@ -26,14 +26,14 @@ pub(super) struct Reader<'r> {
     pub(super) tun: &'r TunQueue,
     pub(super) packet: &'r mut [u8],
     /// Of [`crate::tables::Tables`], as are the two that follow.
-    pub(super) edition: u64,
+    pub(super) version: u64,
     pub(super) peers: Guard<Arc<PeerTable>>,
     pub(super) routes: Guard<Arc<Routes>>,
     /// What must not enter the tunnel that it carries.
     pub(super) own: Guard<Option<Arc<OwnTransport>>>,
     pub(super) shared: &'r Shared,
     pub(super) frames: &'r mut Frames,
-    pub(super) guard: Option<&'r mut guard::Guard>,
+    pub(super) filter_hook: Option<&'r mut FilterHook>,
     /// Packets that came in pieces and may pass, which go before what is read.
     pub(super) pieces: &'r mut VecDeque<Vec<u8>>,
     pub(super) reads_left: usize,
@@ -84,13 +84,19 @@ impl Reader<'_> {
                 },
             };
             self.bytes_left = self.bytes_left.saturating_sub(len);
-            self.look_again();
+            self.refresh_tables();
             let vnet = VnetHeader::decode(&vnet);
             // A packet without a peer is dropped for that reason, and starts no connection.
-            let to = if self.guard.is_some() { self.receiver(len).ok() } else { None };
-            if let (Some(to), Some(guard)) = (to, &mut self.guard) {
+            let to = if self.filter_hook.is_some() { self.receiver(len).ok() } else { None };
+            if let (Some(to), Some(filter_hook)) = (to, &mut self.filter_hook) {
                 let packet = self.packet.get(..len).unwrap_or(&[]);
-                match judge::outward(guard, self.shared, self.tun, to, (&vnet, packet)) {
+                match filter::evaluate_outgoing(
+                    filter_hook,
+                    self.shared,
+                    self.tun,
+                    to,
+                    (&vnet, packet),
+                ) {
                     Ok(()) => {}
                     Err(pieces) if pieces.is_empty() => continue,
                     Err(pieces) => {
@@ -155,10 +161,10 @@ impl Reader<'_> {
     /// What is read now may be for a peer that came, or got its address, since the turn began: on a busy
     /// machine that can be long ago.
     #[inline]
-    fn look_again(&mut self) {
+    fn refresh_tables(&mut self) {
         let tables = &self.shared.tables;
-        if tables.edition() != self.edition {
-            (self.edition, self.peers, self.routes) = tables.current();
+        if tables.version() != self.version {
+            (self.version, self.peers, self.routes) = tables.current();
             self.frames.last = None;
         }
     }

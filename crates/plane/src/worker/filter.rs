@@ -12,14 +12,14 @@ use adit_wire::merge::Merger;
 use super::receive::{deliver, write_slices};
 use super::transmit::Transmitter;
 use crate::control::Relay;
-use crate::guard::{self, Extra, Guard, Judged, Relayed, Way};
+use crate::filter_hook::{self, Direction, FilterHook, HookVerdict, Injected, Relayed};
 use crate::shared::Shared;
 use crate::stats::DropReason;
 
 /// Judges what was received and writes to the device what may go there; leaves in `relays` and `floods`
 /// what may go to other peers.
-pub(super) fn received<'a>(
-    guard: &mut Guard,
+pub(super) fn evaluate_received<'a>(
+    filter_hook: &mut FilterHook,
     shared: &Shared,
     tun: Option<&TunQueue>,
     merged: &Merger<'a>,
@@ -29,26 +29,26 @@ pub(super) fn received<'a>(
     let stats = &shared.stats;
     // All are judged before the first is written, which may take its time: judging holds locks.
     let mut exceptions: Vec<(usize, Vec<Vec<u8>>)> = Vec::new();
-    let mut watch = guard.burst((shared.clock)());
+    let mut filter_burst = filter_hook.burst((shared.clock)());
     if tun.is_some() {
         for (at, write) in merged.writes().enumerate() {
-            match watch.inward(&write, stats) {
-                Judged::Pass => {}
-                Judged::Gone => exceptions.push((at, Vec::new())),
-                Judged::Pieces(pieces) => exceptions.push((at, pieces)),
+            match filter_burst.evaluate_write(&write, stats) {
+                HookVerdict::Pass => {}
+                HookVerdict::Consumed => exceptions.push((at, Vec::new())),
+                HookVerdict::Fragments(pieces) => exceptions.push((at, pieces)),
             }
         }
     }
     let explicit = shared.relay != Relay::Direct;
     if !relays.is_empty() {
-        guard::between(&mut watch, relays, explicit, stats);
+        filter_hook::evaluate_relayed(&mut filter_burst, relays, explicit, stats);
     }
     if let Some(floods) = floods
         && !floods.is_empty()
     {
-        guard::to_all(&mut watch, floods, explicit, stats);
+        filter_hook::evaluate_floods(&mut filter_burst, floods, explicit, stats);
     }
-    drop(watch);
+    drop(filter_burst);
     let Some(tun) = tun else { return };
     let mut exceptions = exceptions.into_iter().peekable();
     for (at, write) in merged.writes().enumerate() {
@@ -69,35 +69,36 @@ pub(super) fn write_plain(tun: &TunQueue, shared: &Shared, packet: &[u8]) {
 }
 
 /// Judges what the device handed out for a peer, or for all. `Ok`: it may be sent.
-pub(super) fn outward(
-    guard: &mut Guard,
+pub(super) fn evaluate_outgoing(
+    filter_hook: &mut FilterHook,
     shared: &Shared,
     tun: &TunQueue,
     to: Option<PeerId>,
     (vnet, packet): (&VnetHeader, &[u8]),
 ) -> Result<(), Vec<Vec<u8>>> {
-    let mut watch = guard.burst((shared.clock)());
-    let judged = watch.judge(Way::Outward(to), vnet, packet, false, &shared.stats);
-    drop(watch);
+    let mut filter_burst = filter_hook.burst((shared.clock)());
+    let verdict =
+        filter_burst.evaluate(Direction::FromDevice(to), vnet, packet, false, &shared.stats);
+    drop(filter_burst);
     // To the machine itself, or to whom it forwards for.
-    guard.extra.answers.drain(..).for_each(|answer| write_plain(tun, shared, &answer));
-    match judged {
-        Judged::Pass => Ok(()),
-        Judged::Gone => Err(Vec::new()),
-        Judged::Pieces(pieces) => Err(pieces),
+    filter_hook.injected.replies.drain(..).for_each(|answer| write_plain(tun, shared, &answer));
+    match verdict {
+        HookVerdict::Pass => Ok(()),
+        HookVerdict::Consumed => Err(Vec::new()),
+        HookVerdict::Fragments(pieces) => Err(pieces),
     }
 }
 
 impl Transmitter {
     /// Sends what judging brought besides: answers to those who were refused, and packets in pieces.
-    pub(super) fn send_extra(&mut self, extra: &mut Extra) {
-        for answer in extra.answers.drain(..) {
+    pub(super) fn send_injected(&mut self, injected: &mut Injected) {
+        for answer in injected.replies.drain(..) {
             match self.owner(&answer) {
                 Some(peer) => self.send_to(peer, &answer),
                 None => self.shared.stats.drop(DropReason::NoRoute),
             }
         }
-        for (peer, piece) in extra.pieces.drain(..) {
+        for (peer, piece) in injected.fragments.drain(..) {
             self.send_to(peer, &piece);
         }
     }

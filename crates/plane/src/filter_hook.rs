@@ -24,7 +24,7 @@ use crate::stats::{DropReason, Stats};
 pub const HOST: &str = "host";
 
 /// Answers to refused packets, and packets that came in pieces, that are sent in one burst at most.
-const MAX_EXTRA: usize = 256;
+const MAX_INJECTED: usize = 256;
 
 /// Rules for a plane, and what they call its device.
 #[derive(Clone, Debug)]
@@ -37,13 +37,13 @@ pub struct FilterConfig {
 
 /// Which way a packet goes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From a peer to the device.
-    Inward(PeerId),
+    ToDevice(PeerId),
     /// From the device to a peer; to all, or to a station that is behind no known peer, without one.
-    Outward(Option<PeerId>),
+    FromDevice(Option<PeerId>),
     /// From a peer to another; to all others without one.
-    Between(PeerId, Option<PeerId>),
+    PeerToPeer(PeerId, Option<PeerId>),
 }
 
 /// A packet on its way from a peer to another.
@@ -55,7 +55,7 @@ pub(crate) struct Relayed<'a> {
 }
 
 /// One worker's.
-pub(crate) struct Guard {
+pub(crate) struct FilterHook {
     worker: Worker,
     device: IfName,
     host: IfName,
@@ -63,28 +63,28 @@ pub(crate) struct Guard {
     /// Headers of merged packets, and zeros in place of payloads that no rule reads.
     whole: Scratch,
     /// What is to be sent besides, in this burst.
-    pub extra: Extra,
+    pub injected: Injected,
 }
 
 /// Packets that are not in the buffers that the burst came in.
 #[derive(Debug, Default)]
-pub(crate) struct Extra {
+pub(crate) struct Injected {
     /// Back to the owner of the destination.
-    pub answers: Vec<Vec<u8>>,
-    /// Pieces for peers.
-    pub pieces: Vec<(PeerId, Vec<u8>)>,
+    pub replies: Vec<Vec<u8>>,
+    /// Fragments for peers.
+    pub fragments: Vec<(PeerId, Vec<u8>)>,
 }
 
 /// What becomes of one packet.
-pub(crate) enum Judged {
+pub(crate) enum HookVerdict {
     Pass,
     /// Nothing more is to be done: it was dropped, answered or held.
-    Gone,
+    Consumed,
     /// These go in its place.
-    Pieces(Vec<Vec<u8>>),
+    Fragments(Vec<Vec<u8>>),
 }
 
-impl Guard {
+impl FilterHook {
     pub fn new(filtered: &FilterConfig, ethernet: bool) -> Self {
         Self {
             worker: filtered.firewall.worker(),
@@ -92,80 +92,80 @@ impl Guard {
             host: IfName::new(HOST),
             layer: if ethernet { Layer::Ethernet } else { Layer::Ip },
             whole: Scratch::default(),
-            extra: Extra::default(),
+            injected: Injected::default(),
         }
     }
 
     /// Begins a run of packets. It must not wait for anything until it is dropped.
-    pub fn burst(&mut self, now: Instant) -> Watch<'_> {
-        let Self { worker, device, host, layer, whole, extra } = self;
-        let whole_packets = worker.firewall().logs().has_readers();
-        Watch {
+    pub fn burst(&mut self, now: Instant) -> FilterBurst<'_> {
+        let Self { worker, device, host, layer, whole, injected } = self;
+        let need_payload = worker.firewall().logs().has_readers();
+        FilterBurst {
             burst: worker.burst(Nanos(now.as_nanos())),
             names: (*device, *host),
             layer: *layer,
             whole,
-            extra,
-            whole_packets,
+            injected,
+            need_payload,
         }
     }
 }
 
 /// A run of packets being judged.
-pub(crate) struct Watch<'g> {
+pub(crate) struct FilterBurst<'g> {
     burst: Burst<'g>,
     names: (IfName, IfName),
     layer: Layer,
     whole: &'g mut Scratch,
-    pub extra: &'g mut Extra,
+    pub injected: &'g mut Injected,
     /// A capture may be running: headers alone are not enough.
-    whole_packets: bool,
+    need_payload: bool,
 }
 
-impl Watch<'_> {
+impl FilterBurst<'_> {
     /// Judges a packet or super-packet. `explicit`: only a rule lets it pass, not a policy.
     #[inline]
-    pub fn judge(
+    pub fn evaluate(
         &mut self,
-        way: Way,
+        direction: Direction,
         vnet: &VnetHeader,
         packet: &[u8],
         explicit: bool,
         stats: &Stats,
-    ) -> Judged {
-        let place = self.place(way, vnet);
+    ) -> HookVerdict {
+        let place = self.context(direction, vnet);
         let ruling = match explicit {
             false => self.burst.judge(packet, &place),
             true => self.burst.judge_explicit(packet, &place),
         };
-        conclude(ruling, self.extra, stats, 1)
+        conclude(ruling, self.injected, stats, 1)
     }
 
     /// Judges what is about to be written to the device.
     #[inline]
-    pub fn inward(&mut self, write: &Write<'_, '_>, stats: &Stats) -> Judged {
+    pub fn evaluate_write(&mut self, write: &Write<'_, '_>, stats: &Stats) -> HookVerdict {
         let vnet = VnetHeader::decode(write.vnet());
-        let place = self.place(Way::Inward(PeerId(write.origin())), &vnet);
+        let place = self.context(Direction::ToDevice(PeerId(write.origin())), &vnet);
         let ruling = match write.packets().next() {
             Some(packet) if write.count() == 1 => self.burst.judge(packet, &place),
             Some(_) => {
-                let packet = self.whole.gather(write, self.whole_packets);
+                let packet = self.whole.gather(write, self.need_payload);
                 self.burst.judge(packet, &place)
             }
             None => Ruling::Pass,
         };
-        conclude(ruling, self.extra, stats, write.count())
+        conclude(ruling, self.injected, stats, write.count())
     }
 
-    fn place(&self, way: Way, vnet: &VnetHeader) -> Place {
+    fn context(&self, direction: Direction, vnet: &VnetHeader) -> Place {
         let (device, host) = self.names;
-        let (iif, oif, direction, from, to) = match way {
-            Way::Inward(from) => (device, host, 0, Some(from), None),
-            Way::Outward(to) => (host, device, 1, None, to),
-            Way::Between(from, to) => (device, device, 2, Some(from), to),
+        let (iif, oif, zone_bits, from, to) = match direction {
+            Direction::ToDevice(from) => (device, host, 0, Some(from), None),
+            Direction::FromDevice(to) => (host, device, 1, None, to),
+            Direction::PeerToPeer(from, to) => (device, device, 2, Some(from), to),
         };
         // Peer ids have 24 bits.
-        let zone = direction << 30 | from.map_or(0, |peer| peer.0);
+        let zone = zone_bits << 30 | from.map_or(0, |peer| peer.0);
         let peers = Peers { from: from.map(|peer| peer.0), to: to.map(|peer| peer.0) };
         Place { layer: self.layer, vlan: None, vnet: *vnet, iif, oif, peers, zone }
     }
@@ -205,51 +205,70 @@ impl Scratch {
 }
 
 #[inline]
-fn conclude(ruling: Ruling<'_>, extra: &mut Extra, stats: &Stats, count: usize) -> Judged {
+fn conclude(
+    ruling: Ruling<'_>,
+    injected: &mut Injected,
+    stats: &Stats,
+    count: usize,
+) -> HookVerdict {
     match ruling {
-        Ruling::Pass => Judged::Pass,
-        other => refused(other, extra, stats, count),
+        Ruling::Pass => HookVerdict::Pass,
+        other => refused(other, injected, stats, count),
     }
 }
 
 #[cold]
-fn refused(ruling: Ruling<'_>, extra: &mut Extra, stats: &Stats, count: usize) -> Judged {
+fn refused(
+    ruling: Ruling<'_>,
+    injected: &mut Injected,
+    stats: &Stats,
+    count: usize,
+) -> HookVerdict {
     match ruling {
-        Ruling::Pass => return Judged::Pass,
-        Ruling::Held => return Judged::Gone,
+        Ruling::Pass => return HookVerdict::Pass,
+        Ruling::Held => return HookVerdict::Consumed,
         Ruling::Drop => {}
         Ruling::Answer(answer) => {
-            if extra.answers.len() < MAX_EXTRA {
-                extra.answers.push(answer.to_vec());
+            if injected.replies.len() < MAX_INJECTED {
+                injected.replies.push(answer.to_vec());
             }
         }
         Ruling::Release(assembled) => {
-            return Judged::Pieces(assembled.pieces().map(<[u8]>::to_vec).collect());
+            return HookVerdict::Fragments(assembled.pieces().map(<[u8]>::to_vec).collect());
         }
     }
     stats.drop_many(DropReason::Filtered, count);
-    Judged::Gone
+    HookVerdict::Consumed
 }
 
 /// Judges packets on their way from peer to peer, and keeps those that may go on. With `explicit` two
 /// peers are kept apart unless a rule says otherwise.
-pub(crate) fn between(
-    watch: &mut Watch<'_>,
+pub(crate) fn evaluate_relayed(
+    filter_burst: &mut FilterBurst<'_>,
     packets: &mut Vec<Relayed<'_>>,
     explicit: bool,
     stats: &Stats,
 ) {
     let plain = VnetHeader::default();
     packets.retain(|&Relayed { from, to, packet }| {
-        match watch.judge(Way::Between(from, Some(to)), &plain, packet, explicit, stats) {
-            Judged::Pass => true,
-            Judged::Gone => false,
-            Judged::Pieces(pieces) => {
-                let room = MAX_EXTRA.saturating_sub(watch.extra.pieces.len());
+        match filter_burst.evaluate(
+            Direction::PeerToPeer(from, Some(to)),
+            &plain,
+            packet,
+            explicit,
+            stats,
+        ) {
+            HookVerdict::Pass => true,
+            HookVerdict::Consumed => false,
+            HookVerdict::Fragments(pieces) => {
+                let room = MAX_INJECTED.saturating_sub(filter_burst.injected.fragments.len());
                 if pieces.len() > room {
                     stats.drop_many(DropReason::FragmentsFull, pieces.len());
                 } else {
-                    watch.extra.pieces.extend(pieces.into_iter().map(|piece| (to, piece)));
+                    filter_burst
+                        .injected
+                        .fragments
+                        .extend(pieces.into_iter().map(|piece| (to, piece)));
                 }
                 false
             }
@@ -257,19 +276,25 @@ pub(crate) fn between(
     });
 }
 
-/// As [`between`], of frames that peers sent to all others. Pieces are not copied to everybody.
-pub(crate) fn to_all(
-    watch: &mut Watch<'_>,
+/// As [`evaluate_relayed`], of frames that peers sent to all others. Fragments are not copied to everybody.
+pub(crate) fn evaluate_floods(
+    filter_burst: &mut FilterBurst<'_>,
     frames: &mut Vec<(PeerId, &[u8])>,
     explicit: bool,
     stats: &Stats,
 ) {
     let plain = VnetHeader::default();
     frames.retain(|(from, frame)| {
-        match watch.judge(Way::Between(*from, None), &plain, frame, explicit, stats) {
-            Judged::Pass => true,
-            Judged::Gone => false,
-            Judged::Pieces(pieces) => {
+        match filter_burst.evaluate(
+            Direction::PeerToPeer(*from, None),
+            &plain,
+            frame,
+            explicit,
+            stats,
+        ) {
+            HookVerdict::Pass => true,
+            HookVerdict::Consumed => false,
+            HookVerdict::Fragments(pieces) => {
                 stats.drop_many(DropReason::Filtered, pieces.len());
                 false
             }
