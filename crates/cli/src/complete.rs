@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::managed::{self, Places, clients};
+use adit_daemon::managed_server::{self, Paths, clients};
 use adit_pki::{Client, ClientState};
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -66,9 +66,9 @@ fn folder(words: &[OsString]) -> Option<PathBuf> {
     })
 }
 
-fn places() -> Option<Places> {
+fn paths() -> Option<Paths> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    Places::new(words(&arguments).and_then(folder).as_deref()).ok()
+    Paths::new(words(&arguments).and_then(folder).as_deref()).ok()
 }
 
 fn candidate(name: &str, help: &str) -> CompletionCandidate {
@@ -76,7 +76,7 @@ fn candidate(name: &str, help: &str) -> CompletionCandidate {
 }
 
 fn of_registry(wanted: fn(&Client) -> bool) -> Vec<CompletionCandidate> {
-    let known = places().and_then(|places| clients::registered(&places).ok()).unwrap_or_default();
+    let known = paths().and_then(|paths| clients::registered(&paths).ok()).unwrap_or_default();
     let wanted = known.iter().filter(|client| wanted(client)).take(MAX_NAMES);
     wanted.map(|client| candidate(client.name.as_str(), state(client.state))).collect()
 }
@@ -107,7 +107,7 @@ pub fn disabled_client() -> ArgValueCandidates {
 /// The groups of the registry.
 pub fn group() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let known = places().and_then(|places| clients::names(&places).ok()).unwrap_or_default();
+        let known = paths().and_then(|paths| clients::names(&paths).ok()).unwrap_or_default();
         let mut groups = known.groups;
         groups.sort();
         groups.dedup();
@@ -118,7 +118,8 @@ pub fn group() -> ArgValueCandidates {
 /// Processes that run, by the names of `adit status`.
 pub fn process() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let running = places().and_then(|places| managed::status(&places).ok()).unwrap_or_default();
+        let running =
+            paths().and_then(|paths| managed_server::status(&paths).ok()).unwrap_or_default();
         let reports = running.reports.iter().filter(|report| report.problem.is_none());
         reports.take(MAX_NAMES).map(|report| candidate(&report.instance, &report.role)).collect()
     })
@@ -127,7 +128,8 @@ pub fn process() -> ArgValueCandidates {
 /// Clients with a session on a server that runs here.
 pub fn session() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let running = places().and_then(|places| managed::status(&places).ok()).unwrap_or_default();
+        let running =
+            paths().and_then(|paths| managed_server::status(&paths).ok()).unwrap_or_default();
         let servers = running.reports.iter().filter(|report| report.role == "server");
         let peers = servers.flat_map(|report| &report.peers);
         let mut names: Vec<&str> = peers.map(|peer| peer.name.as_str()).collect();

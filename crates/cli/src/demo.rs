@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::managed::demo::{self, DemoOptions, DemoReport, Holding, Progress};
+use adit_daemon::managed_server::demo::{self, DemoOptions, DemoReport, Holding, Progress};
 
 use crate::args::Demo;
 use crate::text::{bytes, row, table};
@@ -150,7 +150,7 @@ fn figures(report: &DemoReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_daemon::managed::demo::Transfer;
+    use adit_daemon::managed_server::demo::Transfer;
 
     #[test]
     fn the_figures_fit_a_terminal() {

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-use adit_daemon::managed::doctor::{Finding, Level, examine};
+use adit_daemon::managed_server::doctor::{Finding, Level, examine};
 
 use crate::args::Doctor;
 use crate::text::wrapped;
-use crate::{Done, note, places, print, print_json};
+use crate::{Done, note, paths, print, print_json};
 
 pub fn run(options: &Doctor) -> Done {
-    let places = places(&options.place)?;
-    let mut findings = examine(&places);
+    let paths = paths(&options.place)?;
+    let mut findings = examine(&paths);
     if options.fix {
         let mut repaired = false;
         for finding in findings.iter().filter(|finding| finding.fixable) {
@@ -21,7 +21,7 @@ pub fn run(options: &Doctor) -> Done {
             }
         }
         if repaired {
-            findings = examine(&places);
+            findings = examine(&paths);
         }
     }
     if options.json {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::managed::clients;
+use adit_daemon::managed_server::clients;
 use adit_filter::lang::{self, Diagnostics, MAX_FILE, Summary};
 use adit_filter::packet::Packet;
 use adit_filter::ruleset::{Members, Ruleset};
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::args::Place;
 use crate::filter_live as live;
-use crate::{Done, note, places, print, print_json};
+use crate::{Done, note, paths, print, print_json};
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -250,7 +250,7 @@ fn range(text: &str) -> Option<IpRange> {
 
 /// Where there is a server whose clients are known, names that none of them has look like a mistake.
 fn warn_of_unknown(place: &Place, ruleset: &Ruleset) {
-    let known = places(place).and_then(|places| clients::names(&places));
+    let known = paths(place).and_then(|paths| clients::names(&paths));
     let filter = adit_filter::Filter::compile(ruleset.clone());
     if let (Ok(known), Ok(filter)) = (known, filter) {
         let problems = adit_daemon::filter::unknown(&filter, &known);

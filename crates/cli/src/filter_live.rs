@@ -14,7 +14,7 @@ use clap::{Args, Subcommand, ValueHint};
 
 use crate::args::Place;
 use crate::text::{bytes, row, span, table};
-use crate::{Done, note, places, print, print_json};
+use crate::{Done, note, paths, print, print_json};
 
 #[derive(Debug, Args)]
 pub struct Show {
@@ -124,7 +124,7 @@ pub struct Capture {
 }
 
 pub fn show(options: &Show) -> Done {
-    let run = places(&options.place)?.run;
+    let run = paths(&options.place)?.run;
     let report = filter::show(&run, options.name.as_deref(), options.flows)?;
     match options.json {
         true => print_json(&report)?,
@@ -134,7 +134,7 @@ pub fn show(options: &Show) -> Done {
 }
 
 pub fn reload(options: &Reload) -> Done {
-    let run = places(&options.place)?.run;
+    let run = paths(&options.place)?.run;
     let (name, file) = name_and_file(options, &run);
     let report = filter::reload(&run, name, file)?;
     print(&format!(
@@ -145,7 +145,7 @@ pub fn reload(options: &Reload) -> Done {
 }
 
 pub fn flush(options: &Flush) -> Done {
-    let run = places(&options.place)?.run;
+    let run = paths(&options.place)?.run;
     let (client, address) = (options.client.as_deref(), options.address.as_deref());
     let (instance, count) = filter::flush(&run, options.name.as_deref(), client, address)?;
     let s = if count == 1 { "" } else { "s" };
@@ -158,7 +158,7 @@ pub fn element(verb: &Element) -> Done {
         Element::Add(options) => (false, options),
         Element::Del(options) => (true, options),
     };
-    let run = places(&options.place)?.run;
+    let run = paths(&options.place)?.run;
     let text = options.words.join(" ");
     let (instance, count) = filter::element(&run, options.name.as_deref(), delete, &text)?;
     let s = if count == 1 { "" } else { "s" };
@@ -190,7 +190,7 @@ fn name_and_file<'o>(options: &'o Reload, run: &Path) -> (Option<&'o str>, Optio
 }
 
 pub fn capture(options: &Capture) -> Done {
-    let run = places(&options.place)?.run;
+    let run = paths(&options.place)?.run;
     let mut out = target(&options.file)?;
     let name = options.name.as_deref();
     let (written, lost) = filter::capture(&run, name, options.group, &mut *out)?;

@@ -24,7 +24,7 @@ use adit_daemon::ZeroizingAllocator;
 use adit_daemon::connect::{self, ConnectOptions};
 use adit_daemon::fault::Fault;
 use adit_daemon::log::fault_line;
-use adit_daemon::managed::{self, Places};
+use adit_daemon::managed_server::{self, Paths};
 use clap::Parser;
 
 use args::{Cli, Connect, Place, Switch, Verb};
@@ -40,7 +40,7 @@ static ALLOCATOR: ZeroizingAllocator<std::alloc::System> = ZeroizingAllocator(st
 type Done = Result<ExitCode, Fault>;
 
 fn main() -> ExitCode {
-    managed::demo::end_with_parent();
+    managed_server::demo::end_with_parent();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = adit_daemon::helper::main(&arguments) {
         return code;
@@ -102,8 +102,8 @@ fn run(verb: Verb) -> Done {
     }
 }
 
-fn places(place: &Place) -> Result<Places, Fault> {
-    Places::new(place.dir.as_deref())
+fn paths(place: &Place) -> Result<Paths, Fault> {
+    Paths::new(place.dir.as_deref())
 }
 
 fn connect_options(options: Connect) -> ConnectOptions {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use adit_daemon::bridge::BRIDGE_KEYS;
 use adit_daemon::fault::Fault;
-use adit_daemon::managed::{KEYS, Key};
+use adit_daemon::managed_server::{KEYS, Key};
 use clap::CommandFactory;
 
 use crate::Done;

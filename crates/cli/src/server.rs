@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::managed::clients::{self, Known, Wanted};
-use adit_daemon::managed::{self, Created, Nat, Places, Reach, Ready, Settings, Step, UpOptions};
+use adit_daemon::managed_server::clients::{self, Known, Wanted};
+use adit_daemon::managed_server::{
+    self, Created, Nat, Paths, Reach, Ready, Settings, Step, UpOptions,
+};
 use adit_pki::{ClientState, Issued};
 use zeroize::Zeroizing;
 
@@ -16,14 +18,14 @@ use crate::args::{
     Init, Server, Up,
 };
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
-use crate::{Done, doctor, places, print, print_json};
+use crate::{Done, doctor, paths, print, print_json};
 
 pub fn run(verb: Server) -> Done {
     match verb {
         Server::Up(options) => up(options),
         Server::Init(options) => init(options),
         Server::Run(options) => {
-            managed::run(&places(&options.place)?, options.verbose, options.workers, None)?;
+            managed_server::run(&paths(&options.place)?, options.verbose, options.workers, None)?;
             Ok(ExitCode::SUCCESS)
         }
         Server::Client(verb) => client(verb),
@@ -39,19 +41,19 @@ fn client(verb: Client) -> Done {
         Client::Group(options) => group(&options),
         Client::Remotes(options) => remotes(&options),
         Client::Revoke(who) => {
-            let ended = clients::revoke(&places(&who.place)?, &who.name)?;
+            let ended = clients::revoke(&paths(&who.place)?, &who.name)?;
             said(&who.name, "is revoked, for good", ended)
         }
         Client::Disable(who) => {
-            let ended = clients::disable(&places(&who.place)?, &who.name)?;
+            let ended = clients::disable(&paths(&who.place)?, &who.name)?;
             said(&who.name, "is locked out until it is enabled", ended)
         }
         Client::Enable(who) => {
-            clients::enable(&places(&who.place)?, &who.name)?;
+            clients::enable(&paths(&who.place)?, &who.name)?;
             said(&who.name, "may connect again", 0)
         }
         Client::Kick(who) => {
-            let text = match clients::kick(&places(&who.place)?, &who.name)? {
+            let text = match clients::kick(&paths(&who.place)?, &who.name)? {
                 0 => format!("{} was not connected\n", who.name),
                 1 => format!("{}: its session ended; it may connect again\n", who.name),
                 ended => {
@@ -65,8 +67,8 @@ fn client(verb: Client) -> Done {
 }
 
 fn remotes(options: &ClientRemotes) -> Done {
-    let places = places(&options.place)?;
-    let remotes = clients::remotes(&places, &options.done)?;
+    let paths = paths(&options.place)?;
+    let remotes = clients::remotes(&paths, &options.done)?;
     remotes.lines.iter().for_each(|line| print(&format!("{line}\n")));
     let hint = match remotes.outdated.is_empty() {
         true => "every profile names this host and these ports, as far as is known\n".to_owned(),
@@ -81,7 +83,7 @@ fn remotes(options: &ClientRemotes) -> Done {
 }
 
 fn group(options: &ClientGroup) -> Done {
-    let client = clients::set_groups(&places(&options.place)?, &options.name, &options.groups)?;
+    let client = clients::set_groups(&paths(&options.place)?, &options.name, &options.groups)?;
     print(&match client.groups.is_empty() {
         true => format!("{} is in no group\n", client.name),
         false => format!("{} is in: {}\n", client.name, groups(&client)),
@@ -100,20 +102,20 @@ fn said(name: &str, what: &str, ended: usize) -> Done {
 }
 
 fn init(options: Init) -> Done {
-    let places = places(&options.place)?;
-    let created = managed::init(&places, &choices(&options.choices)?, options.dry_run)?;
+    let paths = paths(&options.place)?;
+    let created = managed_server::init(&paths, &choices(&options.choices)?, options.dry_run)?;
     if options.dry_run && created.new_settings {
-        print(&format!("# This would be written to {}:\n\n", places.settings_file().display()));
+        print(&format!("# This would be written to {}:\n\n", paths.settings_file().display()));
         print(&created.settings.to_toml());
         notes(&created);
         return Ok(ExitCode::SUCCESS);
     }
-    print(&summary(&created, &places));
+    print(&summary(&created, &paths));
     notes(&created);
     print(&format!(
         "\nNext:   {}\n        {}\n",
-        places.command("server client add laptop"),
-        places.command("server run")
+        paths.command("server client add laptop"),
+        paths.command("server run")
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -124,11 +126,11 @@ fn notes(created: &Created) {
     }
 }
 
-fn choices(choices: &Choices) -> Result<managed::Choices, Fault> {
+fn choices(choices: &Choices) -> Result<managed_server::Choices, Fault> {
     // The server may run in another folder than this.
     let absolute = choices.filter.as_deref().map(std::path::absolute).transpose();
     let filter = absolute.map_err(|error| Fault::operator(format!("--filter: {error}")))?;
-    Ok(managed::Choices {
+    Ok(managed_server::Choices {
         listen: choices.listen.clone(),
         host: choices.host.clone(),
         network: choices.network,
@@ -143,7 +145,7 @@ fn choices(choices: &Choices) -> Result<managed::Choices, Fault> {
 }
 
 /// The choices as arguments again, for the process that makes the keys.
-fn arguments(choices: &managed::Choices) -> Vec<OsString> {
+fn arguments(choices: &managed_server::Choices) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut option = |name: &str, value: String| {
         arguments.push(format!("--{name}={value}").into());
@@ -167,14 +169,14 @@ fn arguments(choices: &managed::Choices) -> Vec<OsString> {
     arguments
 }
 
-fn summary(created: &Created, places: &Places) -> String {
+fn summary(created: &Created, paths: &Paths) -> String {
     let state = |new: bool| if new { "created" } else { "kept" };
     let mut rows = vec![
         vec![
             "settings".into(),
-            format!("{} ({})", places.settings_file().display(), state(created.new_settings)),
+            format!("{} ({})", paths.settings_file().display(), state(created.new_settings)),
         ],
-        vec!["keys".into(), format!("{} ({})", places.data.display(), state(created.new_pki))],
+        vec!["keys".into(), format!("{} ({})", paths.data.display(), state(created.new_pki))],
     ];
     rows.extend(facts(&created.settings));
     table(&rows)
@@ -219,7 +221,7 @@ fn facts(settings: &Settings) -> Vec<Vec<String>> {
 }
 
 fn up(options: Up) -> Done {
-    let places = places(&options.place)?;
+    let paths = paths(&options.place)?;
     let choices = choices(&options.choices)?;
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
@@ -230,17 +232,22 @@ fn up(options: Up) -> Done {
         program,
         verbose: options.verbose,
     };
-    let shown = places.clone();
+    let shown = paths.clone();
     let mut tell = |step: Step| tell(&step, &shown);
-    let status = places.command("status");
-    managed::up(&places, &options, &mut tell, Box::new(move |ready| serving(&ready, &status)))?;
+    let status = paths.command("status");
+    managed_server::up(
+        &paths,
+        &options,
+        &mut tell,
+        Box::new(move |ready| serving(&ready, &status)),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(step: &Step, places: &Places) {
+fn tell(step: &Step, paths: &Paths) {
     match step {
         Step::Created(created) => {
-            print(&summary(created, places));
+            print(&summary(created, paths));
             notes(created);
         }
         Step::Client(name, path) => print(&format!(
@@ -250,11 +257,11 @@ fn tell(step: &Step, places: &Places) {
         )),
         Step::ClientKept(name) => print(&format!(
             "\nThe client {name} exists; a new profile: {}\n",
-            places.command(&format!("server client renew {name}"))
+            paths.command(&format!("server client renew {name}"))
         )),
         Step::RunsAlready(pid) => print(&format!(
             "\nThe server runs already (process {pid}). Look: {}\n",
-            places.command("status")
+            paths.command("status")
         )),
         Step::InTheWay(finding) => print(&format!("\n{}", doctor::paragraph(finding))),
     }
@@ -278,8 +285,8 @@ fn serving(ready: &Ready, status: &str) {
 }
 
 fn add(options: ClientAdd) -> Done {
-    let places = places(&options.place)?;
-    clients::check_new(&places, &options.name)?;
+    let paths = paths(&options.place)?;
+    clients::check_new(&paths, &options.name)?;
     let target = target(options.output, &options.name)?;
     let wanted = Wanted {
         days: options.days,
@@ -288,12 +295,12 @@ fn add(options: ClientAdd) -> Done {
         groups: options.group,
         name: options.name,
     };
-    deliver(&clients::add(&places, &wanted)?, target)
+    deliver(&clients::add(&paths, &wanted)?, target)
 }
 
 fn renew(options: ClientRenew) -> Done {
-    let places = places(&options.place)?;
-    clients::show(&places, &options.name)?;
+    let paths = paths(&options.place)?;
+    clients::show(&paths, &options.name)?;
     let target = target(options.output, &options.name)?;
     let wanted = Wanted {
         days: options.days,
@@ -302,7 +309,7 @@ fn renew(options: ClientRenew) -> Done {
         groups: Vec::new(),
         name: options.name,
     };
-    let (issued, ended) = clients::renew(&places, &wanted)?;
+    let (issued, ended) = clients::renew(&paths, &wanted)?;
     if ended > 0 {
         crate::note("its session under the old certificate ended\n");
     }
@@ -368,14 +375,14 @@ fn state(known: &Known) -> &'static str {
 }
 
 fn list(options: &ClientList) -> Done {
-    let places = places(&options.place)?;
-    let known = clients::list(&places)?;
+    let paths = paths(&options.place)?;
+    let known = clients::list(&paths)?;
     if options.json {
         print_json(&known)?;
         return Ok(ExitCode::SUCCESS);
     }
     if known.is_empty() {
-        let hint = places.command("server client add laptop");
+        let hint = paths.command("server client add laptop");
         print(&format!("No clients yet. Make one: {hint}\n"));
         return Ok(ExitCode::SUCCESS);
     }
@@ -467,7 +474,7 @@ fn pair(row: &[String]) -> String {
 }
 
 fn show(options: &ClientShow) -> Done {
-    let known = clients::show(&places(&options.place)?, &options.name)?;
+    let known = clients::show(&paths(&options.place)?, &options.name)?;
     if options.json {
         print_json(&known)?;
         return Ok(ExitCode::SUCCESS);
@@ -560,7 +567,7 @@ mod tests {
     /// What `up` hands to `init` must mean the same there.
     #[test]
     fn choices_survive_the_way_to_the_child() {
-        let given = managed::Choices {
+        let given = managed_server::Choices {
             listen: vec!["udp/1195".parse().unwrap(), "udp/[::1]:9".parse().unwrap()],
             host: Some("-h".into()),
             network: Some("10.1.2.0/24".parse().unwrap()),
@@ -572,8 +579,9 @@ mod tests {
             workers: Some(3),
             filter: Some("/etc/adit/rules of mine.nft".into()),
         };
-        let full = managed::Choices { full_tunnel: true, ..managed::Choices::default() };
-        for given in [given, full, managed::Choices::default()] {
+        let full =
+            managed_server::Choices { full_tunnel: true, ..managed_server::Choices::default() };
+        for given in [given, full, managed_server::Choices::default()] {
             let line = ["adit", "server", "init"].map(OsString::from);
             let line = line.into_iter().chain(arguments(&given));
             let Verb::Server(Server::Init(parsed)) = Cli::try_parse_from(line).unwrap().verb else {

@@ -12,14 +12,14 @@ use adit_daemon::control::{
     BridgeReport, CertificateReport, FlowTotals, PeerReport, SharedProfile, StatusReport,
 };
 use adit_daemon::host::{self, Leftover};
-use adit_daemon::managed::{self, Overview, Places};
+use adit_daemon::managed_server::{self, Overview, Paths};
 
 use crate::args::Status;
 use crate::filter_live::full_table;
 use crate::text::{
     bytes, count, cut, date_from_now, rate, row, span, table, table_of_names, wrapped,
 };
-use crate::{Done, note, places, print, print_json};
+use crate::{Done, note, paths, print, print_json};
 
 pub use reload::{kick, reload};
 pub use top::top;
@@ -34,14 +34,14 @@ const SOON_DAYS: i64 = 30;
 const HARMLESS: &str = "local-scope";
 
 pub fn once(options: &Status) -> Done {
-    let places = places(&options.place)?;
-    let machine = managed::status(&places)?;
+    let paths = paths(&options.place)?;
+    let machine = managed_server::status(&paths)?;
     if options.json {
         print_json(&machine.reports)?;
-        note(&left_behind(&machine, &places));
+        note(&left_behind(&machine, &paths));
         note(&kept_in(&host::leftovers()));
     } else {
-        print(&page(&machine, &places));
+        print(&page(&machine, &paths));
         print(&kept_in(&host::leftovers()));
     }
     let answered = machine.reports.iter().any(|report| report.problem.is_none());
@@ -60,21 +60,21 @@ fn kept_in(found: &[Leftover]) -> String {
     }
 }
 
-fn left_behind(machine: &Overview, places: &Places) -> String {
+fn left_behind(machine: &Overview, paths: &Paths) -> String {
     if machine.left_behind.is_empty() {
         return String::new();
     }
     let left = machine.left_behind.join(", ");
     wrapped("A server was killed and left behind: ", &left)
-        + &format!("  undo it: {}, or start the server again\n", places.command("doctor --fix"))
+        + &format!("  undo it: {}, or start the server again\n", paths.command("doctor --fix"))
 }
 
-fn page(machine: &Overview, places: &Places) -> String {
-    let left = left_behind(machine, places);
+fn page(machine: &Overview, paths: &Paths) -> String {
+    let left = left_behind(machine, paths);
     if machine.reports.is_empty() {
         return format!(
             "Nothing runs here. Start a server with: {}\n{left}",
-            places.command("server up")
+            paths.command("server up")
         );
     }
     let mut pages: Vec<String> = machine.reports.iter().map(report).collect();

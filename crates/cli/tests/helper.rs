@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::rights::{
+use world::privileges::{
     assert_all_without_rights, assert_helper, assert_without_rights, can_read, status,
 };
 use world::{Server, TestProcess, alive, answers, helper_of, kill_with_helper, until};

@@ -315,8 +315,8 @@ fn where_no_udp_passes_a_profile_leads_to_the_tcp_port() {
     let ns = server.client("ann", "");
     let path = server.dir.path().join("ann.ovpn");
     let profile = fs::read_to_string(&path).unwrap();
-    let places = "proto udp\nremote 192.0.2.1 1194\nremote 192.0.2.1 443 tcp\n";
-    assert!(profile.contains(places), "{profile}");
+    let paths = "proto udp\nremote 192.0.2.1 1194\nremote 192.0.2.1 443 tcp\n";
+    assert!(profile.contains(paths), "{profile}");
     fs::write(&path, profile.replace("server-poll-timeout 10", "server-poll-timeout 2")).unwrap();
     let mut running = server.run();
     let block = "add table inet block; add chain inet block input { type filter hook input priority \

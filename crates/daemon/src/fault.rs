@@ -1,6 +1,7 @@
 //! What ends a program of this crate, and whose fault it is.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -81,3 +82,13 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+/// A file operation failed. `doing` reads like "cannot write".
+pub(crate) fn file_fault(doing: &str, path: &Path, error: &io::Error) -> Fault {
+    let what = format!("{doing} {}: {error}", path.display());
+    Fault::environment(match error.kind() {
+        io::ErrorKind::PermissionDenied => format!("{what}; run it as root: sudo adit ..."),
+        io::ErrorKind::StorageFull => format!("{what}; free some space on that file system"),
+        _ => what,
+    })
+}

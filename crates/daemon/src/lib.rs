@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod ask;
+pub mod authorize;
 pub mod bridge;
 pub mod client;
 mod clock;
@@ -21,15 +21,15 @@ pub mod filter;
 pub mod helper;
 pub mod host;
 pub mod log;
-pub mod managed;
+pub mod managed_server;
 pub mod openvpn;
-mod plane;
+mod plane_backend;
 pub mod port_share;
 pub mod postgres;
+mod privileges;
 pub mod proxy;
-mod rights;
 pub mod server;
 mod signals;
-mod workers;
+mod worker_count;
 
 pub use adit_linux::zeroizing_alloc::ZeroizingAllocator;

@@ -42,20 +42,20 @@ const RESETS: [u8; 2] = [7 << 3, 10 << 3];
 pub struct PortShare {
     host: String,
     port: u16,
-    room: Arc<Places>,
-    looking: Arc<Places>,
+    room: Arc<Slots>,
+    looking: Arc<Slots>,
     complained: Arc<Mutex<Option<Instant>>>,
     idle: Duration,
 }
 
 /// Connections at once, in all and by network.
 #[derive(Debug)]
-struct Places(Mutex<AddressQuota>);
+struct Slots(Mutex<AddressQuota>);
 
 /// One of them, given back when it is dropped.
-struct Place<'a>(&'a Places, IpAddr);
+struct Slot<'a>(&'a Slots, IpAddr);
 
-impl Places {
+impl Slots {
     fn new(most: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(AddressQuota::new(most, FREE_PER_CONNECTION))))
     }
@@ -64,13 +64,13 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, address: IpAddr) -> Option<Place<'_>> {
+    fn take(&self, address: IpAddr) -> Option<Slot<'_>> {
         let taken = self.shares().take(address);
-        taken.then_some(Place(self, address))
+        taken.then_some(Slot(self, address))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.0.shares().release(self.1);
     }
@@ -90,7 +90,7 @@ pub enum Kind {
 impl PortShare {
     /// `port-share HOST PORT`.
     pub fn new(host: String, port: u16) -> Self {
-        let (room, looking) = (Places::new(MAX_FOREIGN), Places::new(MAX_LOOKING));
+        let (room, looking) = (Slots::new(MAX_FOREIGN), Slots::new(MAX_LOOKING));
         Self { host, port, room, looking, complained: Arc::default(), idle: IDLE }
     }
 
@@ -289,25 +289,25 @@ mod tests {
 
     #[test]
     fn silent_connections_of_a_few_networks_keep_no_other_network_out() {
-        let places = Places::new(MAX_LOOKING);
+        let slots = Slots::new(MAX_LOOKING);
         let of = |n: u8| IpAddr::from([192, 0, 2, n]);
         let mut held = Vec::new();
         for network in 0..12 {
-            held.extend((0..2000).map_while(|_| places.take(of(network))));
+            held.extend((0..2000).map_while(|_| slots.take(of(network))));
         }
         assert!((500..MAX_LOOKING - 50).contains(&held.len()), "{}", held.len());
-        assert!((20..200).all(|n| match places.take(of(n)) {
-            Some(place) if n < 60 => {
-                held.push(place);
+        assert!((20..200).all(|n| match slots.take(of(n)) {
+            Some(slot) if n < 60 => {
+                held.push(slot);
                 true
             }
-            place => place.is_some(),
+            slot => slot.is_some(),
         }));
         let v6 = |host| IpAddr::from([0x2001, 0xdb8, 0, 0, host, 0, 0, 1]);
-        let one_64: Vec<_> = (0..2000).map_while(|host| places.take(v6(host))).collect();
+        let one_64: Vec<_> = (0..2000).map_while(|host| slots.take(v6(host))).collect();
         assert!(one_64.len() < 100, "{}", one_64.len());
         drop((one_64, held));
-        assert_eq!(places.shares().total(), 0);
+        assert_eq!(slots.shares().total(), 0);
     }
 
     #[tokio::test]
@@ -374,12 +374,12 @@ mod tests {
     #[test]
     fn one_site_of_ipv6_leaves_room_for_others() {
         for most in [MAX_FOREIGN, MAX_LOOKING] {
-            let places = Places::new(most);
+            let slots = Slots::new(most);
             let of = |site: u16, link: u16| IpAddr::from([0x2001, 0xdb8, site, link, 0, 0, 0, 1]);
-            let held: Vec<_> = (0..4096).filter_map(|link| places.take(of(0, link))).collect();
+            let held: Vec<_> = (0..4096).filter_map(|link| slots.take(of(0, link))).collect();
             assert!(held.len() < most / 3, "{}", held.len());
-            assert!(places.take(IpAddr::from([192, 0, 2, 1])).is_some());
-            assert!(places.take(of(1, 0)).is_some());
+            assert!(slots.take(IpAddr::from([192, 0, 2, 1])).is_some());
+            assert!(slots.take(of(1, 0)).is_some());
         }
     }
 

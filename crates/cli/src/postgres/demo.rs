@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::managed::demo::DemoOptions;
+use adit_daemon::managed_server::demo::DemoOptions;
 use adit_daemon::postgres::demo::{self, Holding, Progress, Report, Shown};
 
 use crate::args::Demo;

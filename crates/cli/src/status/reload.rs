@@ -3,27 +3,27 @@
 use std::process::ExitCode;
 
 use adit_daemon::control::ReloadReport;
-use adit_daemon::managed::{self, Places, Reloaded};
+use adit_daemon::managed_server::{self, Paths, Reloaded};
 
 use crate::args::{Kick, Reload};
 use crate::text::{count, wrapped};
-use crate::{Done, places, print};
+use crate::{Done, paths, print};
 
 pub fn kick(options: &Kick) -> Done {
-    let ended = managed::kick(&places(&options.place)?, &options.name)?;
+    let ended = managed_server::kick(&paths(&options.place)?, &options.name)?;
     let text = format!("{}: {} ended; it may connect again", options.name, count(ended, "session"));
     print(&wrapped("", &text));
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn reload(options: &Reload) -> Done {
-    let places = places(&options.place)?;
-    let reloaded = managed::reload(&places, options.name.as_deref())?;
-    print(&reload_page(&reloaded, &places));
+    let paths = paths(&options.place)?;
+    let reloaded = managed_server::reload(&paths, options.name.as_deref())?;
+    print(&reload_page(&reloaded, &paths));
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn reload_page(reloaded: &Reloaded, places: &Places) -> String {
+pub(super) fn reload_page(reloaded: &Reloaded, paths: &Paths) -> String {
     if reloaded.role == "bridge" {
         return format!("The bridge {} has read its rules again.\n", reloaded.instance);
     }
@@ -37,13 +37,13 @@ pub(super) fn reload_page(reloaded: &Reloaded, places: &Places) -> String {
     }
     if !outdated.is_empty() {
         text.push_str(&wrapped("profiles out of date:        ", &outdated.join(", ")));
-        text.push_str(&new_lines(endpoints, places));
+        text.push_str(&new_lines(endpoints, paths));
     }
     text
 }
 
 /// What to do about profiles that name another host or other ports.
-fn new_lines(endpoints: &[String], places: &Places) -> String {
+fn new_lines(endpoints: &[String], paths: &Paths) -> String {
     let mut text = String::from(
         "\nIn these profiles replace the lines that begin with proto, remote or\n\
          server-poll-timeout by:\n",
@@ -53,8 +53,8 @@ fn new_lines(endpoints: &[String], places: &Places) -> String {
         "and note it here:           {}\n\
          Or make a new profile, with a new key and certificate:\n\
          \x20                           {}\n",
-        places.command("server client remotes --done NAME"),
-        places.command("server client renew NAME")
+        paths.command("server client remotes --done NAME"),
+        paths.command("server client renew NAME")
     ));
     text
 }

@@ -1,5 +1,5 @@
 use adit_daemon::control::{PortReport, ReloadReport, TrainReport, TunReport};
-use adit_daemon::managed::Reloaded;
+use adit_daemon::managed_server::Reloaded;
 
 use super::reload::reload_page;
 use super::top::{sorted, top_page};
@@ -43,7 +43,7 @@ fn a_bridges_ports_are_shown_with_what_they_dropped() {
         ..StatusReport::default()
     };
     let machine = Overview { reports: vec![report], left_behind: Vec::new() };
-    let text = page(&machine, &Places::new(None).unwrap());
+    let text = page(&machine, &Paths::new(None).unwrap());
     assert!(fits(&text), "{text}");
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
@@ -59,8 +59,8 @@ fn a_bridges_ports_are_shown_with_what_they_dropped() {
 
 #[test]
 fn a_page_shows_what_matters() {
-    let places = Places::new(None).unwrap();
-    assert!(page(&Overview::default(), &places).contains("adit server up"));
+    let paths = Paths::new(None).unwrap();
+    assert!(page(&Overview::default(), &paths).contains("adit server up"));
     let report = StatusReport {
         role: "server".into(),
         instance: "server".into(),
@@ -103,11 +103,11 @@ fn a_page_shows_what_matters() {
         ..StatusReport::default()
     };
     let machine = Overview { reports: vec![report], left_behind: Vec::new() };
-    let page = page(&machine, &places);
+    let page = page(&machine, &paths);
     assert!(fits(&page), "{page}");
     assert!(page.starts_with("server: running, process 42, up 1 h 2 min\n"), "{page}");
     let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    let top = top_page(&machine, &places, Sort::Rate);
+    let top = top_page(&machine, &paths, Sort::Rate);
     assert!(fits(&top), "{top}");
     assert!(top.contains("1 session: received 1.5 MB, 9.4 Gb/s; sent 0 B, 0 b/s"), "{top}");
     for said in [
@@ -168,12 +168,12 @@ fn long_names_and_busy_clients_stay_within_eighty_columns() {
         ..StatusReport::default()
     };
     let machine = Overview { reports: vec![report], left_behind: Vec::new() };
-    let places = Places::new(None).unwrap();
-    for text in [page(&machine, &places), top_page(&machine, &places, Sort::Name)] {
+    let paths = Paths::new(None).unwrap();
+    for text in [page(&machine, &paths), top_page(&machine, &paths, Sort::Name)] {
         assert!(fits(&text), "{text}");
         assert!(text.contains("a-laptop-w") && text.contains('~'), "{text}");
     }
-    let text = page(&machine, &places);
+    let text = page(&machine, &paths);
     for said in [
         "  first client to renew: a-laptop-with-a-v~, until 20",
         "(in 1 d) <- soon\n",
@@ -217,7 +217,7 @@ fn who_cannot_be_asked_is_named_with_process_and_user() {
     };
     let machine =
         Overview { reports: vec![report], left_behind: vec!["the nft table inet adit_x".into()] };
-    let text = page(&machine, &Places::new(None).unwrap());
+    let text = page(&machine, &Paths::new(None).unwrap());
     assert_eq!(
         text,
         "openvpn openvpn-17 (process 17, user root): permission denied: run as root\n\n\
@@ -235,7 +235,7 @@ fn a_reload_says_what_took_effect_what_waits_and_whose_profiles_are_old() {
         endpoints: vec!["proto udp".into(), "remote vpn.example.net 443".into()],
     };
     let reloaded = Reloaded { role: "server".into(), instance: "server".into(), report };
-    let text = reload_page(&reloaded, &Places::new(None).unwrap());
+    let text = reload_page(&reloaded, &Paths::new(None).unwrap());
     assert!(fits(&text), "{text}");
     for said in [
         "applied now:                 dns\n",
@@ -257,9 +257,9 @@ fn routes_that_the_kernel_refuses_are_told_in_text_and_json() {
         routing: Some(why.into()),
         ..StatusReport::default()
     };
-    let places = Places::new(None).unwrap();
+    let paths = Paths::new(None).unwrap();
     let text = |report: &StatusReport| {
-        page(&Overview { reports: vec![report.clone()], left_behind: Vec::new() }, &places)
+        page(&Overview { reports: vec![report.clone()], left_behind: Vec::new() }, &paths)
     };
     let page = text(&report);
     assert!(fits(&page), "{page}");

@@ -4,27 +4,27 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use adit_daemon::control::{PeerReport, StatusReport};
-use adit_daemon::managed::{self, Overview, Places};
+use adit_daemon::managed_server::{self, Overview, Paths};
 
 use super::{drops, no_session, page, ports, since, title};
 use crate::args::{Sort, Top};
 use crate::text::{bytes, count, rate, row, span, table_of_names};
-use crate::{Done, places, print};
+use crate::{Done, paths, print};
 
 pub fn top(options: &Top) -> Done {
-    let places = places(&options.place)?;
+    let paths = paths(&options.place)?;
     loop {
-        let machine = managed::status(&places)?;
+        let machine = managed_server::status(&paths)?;
         // Home, then each line's rest, then what is below: no flicker.
-        let page = top_page(&machine, &places, options.sort).replace('\n', "\x1b[K\n");
+        let page = top_page(&machine, &paths, options.sort).replace('\n', "\x1b[K\n");
         print(&format!("\x1b[H{page}\x1b[J"));
         std::thread::sleep(Duration::from_secs(options.every));
     }
 }
 
-pub(super) fn top_page(machine: &Overview, places: &Places, sort: Sort) -> String {
+pub(super) fn top_page(machine: &Overview, paths: &Paths, sort: Sort) -> String {
     if machine.reports.is_empty() {
-        return page(machine, places);
+        return page(machine, paths);
     }
     let pages: Vec<String> =
         machine.reports.iter().map(|report| top_report(report, sort)).collect();

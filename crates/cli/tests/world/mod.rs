@@ -1,7 +1,7 @@
 //! A managed server and its clients in namespaces of their own.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
-pub mod rights;
+pub mod privileges;
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -31,11 +31,11 @@ use crate::driver::watch;
 use crate::fault::Fault;
 use crate::filter;
 use crate::helper::{self, BridgeDuty, Duty, Watcher};
-use crate::managed::Places;
-use crate::rights::{self, Wanted};
+use crate::managed_server::Paths;
+use crate::privileges::{self, Wanted};
 use crate::server::Signal;
 use crate::signals::Signals;
-use crate::{log, say, workers};
+use crate::{log, say, worker_count};
 use links::{Carry, Links};
 use opening::Ports;
 pub(crate) use ports::Opener;
@@ -106,7 +106,7 @@ impl BridgeOptions {
 
     /// What the helper is told.
     fn duty(&self, instance: &str, workers: u16) -> Result<BridgeDuty, Fault> {
-        let places = Places::new(self.dir.as_deref())?;
+        let paths = Paths::new(self.dir.as_deref())?;
         Ok(BridgeDuty {
             ports: self.ports.each_ref().map(ToString::to_string),
             rules: self.rules.clone(),
@@ -114,7 +114,7 @@ impl BridgeOptions {
             mtu: self.mtu,
             share_with_host: self.share_with_host,
             carry_link: self.link_state == LinkState::Carry,
-            control: places.run.join(format!("{instance}.sock")),
+            control: paths.run.join(format!("{instance}.sock")),
         })
     }
 }
@@ -166,7 +166,7 @@ fn switch_ports_off(options: &BridgeOptions) -> Result<(), Fault> {
 
 fn start(options: &BridgeOptions) -> Result<(), Fault> {
     let instance = options.instance()?;
-    let workers = workers::of_server(options.workers, None)?.min(MAX_WORKERS as u16);
+    let workers = worker_count::of_server(options.workers, None)?.min(MAX_WORKERS as u16);
     let workers = workers.max(1);
     let duty = options.duty(&instance, workers)?;
     let open = |file: PathBuf| Rules::open(file, usize::from(workers));
@@ -248,7 +248,7 @@ async fn serve(
 fn drop_rights(options: &BridgeOptions, helped: bool) -> Result<(), Fault> {
     let wanted = Wanted { user: options.user.clone(), ..Wanted::default() };
     let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
-    let dropped = rights::drop(&wanted, helped, &needed)?;
+    let dropped = privileges::drop(&wanted, helped, &needed)?;
     if let Some(user) = dropped.user {
         say!(1, "the bridge runs as the user {user}");
     }

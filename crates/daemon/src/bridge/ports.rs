@@ -8,7 +8,7 @@ use adit_linux::packet::Guard;
 
 use crate::fault::Fault;
 use crate::helper::BridgeDuty;
-use crate::plane;
+use crate::plane_backend;
 use crate::say;
 
 /// The MTU of TAPs unless another one is configured.
@@ -171,7 +171,7 @@ impl Opener {
                  choose another name"
             )));
         }
-        let offloads = plane::tun_offloads();
+        let offloads = plane_backend::tun_offloads();
         let port = Port::tap(name, self.workers, offloads)
             .map_err(|e| Fault::environment(format!("tap:{name}: {e}")))?;
         if port.offloads != offloads {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::fault::Fault;
 use crate::helper::files;
-use crate::managed::Key;
+use crate::managed_server::Key;
 
 /// The file as it is written.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -21,18 +21,18 @@ use adit_openvpn::session::PathReport;
 use adit_plane::{Plane, PlaneConfig, Relay};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::ask::CertificateOnly;
+use crate::authorize::CertificateOnly;
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, CertificateReport, Request};
 use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan};
 use crate::log;
-use crate::plane::{Planes, gates, seed, tun_offloads};
+use crate::plane_backend::{PlaneBackend, gates, seed, tun_offloads};
 use crate::say;
 use crate::server::{Signal, next_request};
 use crate::signals::Signals;
-use crate::workers;
+use crate::worker_count;
 
 use engines::Drives;
 pub use engines::Kind;
@@ -207,7 +207,8 @@ impl Client {
             }
             other => other?,
         };
-        let (host, tun) = HostHandle::open(&options.device, tun_offloads(), workers::of_client()?)?;
+        let (host, tun) =
+            HostHandle::open(&options.device, tun_offloads(), worker_count::of_client()?)?;
         Ok(Self { options, host, tun, control })
     }
 
@@ -257,7 +258,7 @@ impl Client {
         };
         let (plane, upcalls) = Plane::start(config, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
-        let planes = Planes::new(plane, upcalls, streams);
+        let planes = PlaneBackend::new(plane, upcalls, streams);
         let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
         let role = options.engine.role();
         let mut running = Running {
@@ -316,7 +317,7 @@ async fn until(at: Option<tokio::time::Instant>) {
 
 /// A client at work.
 struct Running<E: Drives> {
-    driver: Driver<E, Planes>,
+    driver: Driver<E, PlaneBackend>,
     host: HostHandle,
     /// What `adit status` calls it.
     role: &'static str,

@@ -4,7 +4,7 @@ use super::engines::Drives;
 use super::{Hooks, Running};
 use crate::clock::{now, unix_time};
 use crate::control::{PeerReport, Request, Response, StatusReport};
-use crate::plane::fill_totals;
+use crate::plane_backend::fill_totals;
 use crate::server::tun_report;
 
 impl<E: Drives> Running<E> {

@@ -21,7 +21,7 @@ use crate::helper::files::Configs;
 use crate::host::{self, HostPlan, Leftover};
 use crate::log;
 use crate::openvpn;
-use crate::rights::{self, Wanted};
+use crate::privileges::{self, Wanted};
 
 /// A server that has not answered by then counts as silent.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -157,7 +157,7 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
         low.then_some(Capability::CAP_NET_BIND_SERVICE),
     ];
     let needed: Vec<Capability> = needed.into_iter().flatten().collect();
-    rights::drop(&Wanted::default(), false, &needed).map(drop)
+    privileges::drop(&Wanted::default(), false, &needed).map(drop)
 }
 
 fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> {
@@ -602,6 +602,6 @@ mod tests {
         for setting in ["'mtu = 1300' into server.toml", "'tun-mtu 1300' into both"] {
             assert!(finding.detail.contains(setting), "{}", finding.detail);
         }
-        assert!(crate::managed::KEYS.iter().any(|key| key.name == "mtu"));
+        assert!(crate::managed_server::KEYS.iter().any(|key| key.name == "mtu"));
     }
 }

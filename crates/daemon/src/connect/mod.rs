@@ -23,9 +23,9 @@ use crate::helper::files::Configs;
 use crate::helper::{self, Duty};
 use crate::host::{Capture, Captured, Device, DnsInUse, HostPlan};
 use crate::log;
-use crate::managed::local_networks;
+use crate::managed_server::local_networks;
 use crate::openvpn::{self, TlsMaterial};
-use crate::rights::{self, Wanted};
+use crate::privileges::{self, Wanted};
 use crate::say;
 
 /// Where control sockets go.
@@ -146,7 +146,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             allow_recursive: profile.options.routes.allow_recursive,
             tick: Duration::from_secs(1),
         })?;
-        rights::drop(&Wanted::default(), helper.is_some(), &[Capability::CAP_NET_ADMIN])?;
+        privileges::drop(&Wanted::default(), helper.is_some(), &[Capability::CAP_NET_ADMIN])?;
         let certificate = profile.certificate;
         let mut narrator = Narrator {
             options: &profile.options,

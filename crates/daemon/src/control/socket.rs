@@ -164,9 +164,9 @@ pub(crate) fn silent(pid: Option<u32>) -> String {
 }
 
 async fn accept(listener: UnixListener, requests: mpsc::Sender<Asked>) {
-    let places = Arc::new(Semaphore::new(CONNECTION_LIMIT));
+    let paths = Arc::new(Semaphore::new(CONNECTION_LIMIT));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&paths).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let requests = requests.clone();

@@ -6,8 +6,8 @@
 //! performed, so a tunnel is configured before the packet that lets the peer use it leaves.
 
 mod backend;
-mod dial;
-mod names;
+mod outside_resolver;
+mod resolve;
 mod sockets;
 mod streams;
 mod timer;
@@ -30,16 +30,16 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
 
 pub use backend::{Arrival, Backend};
-use dial::Lookup;
-pub(crate) use dial::resolve;
-pub use dial::{AddressBook, Remembered, ResolveRetry};
-pub(crate) use names::Access;
+pub(crate) use outside_resolver::Access;
+use resolve::Lookup;
+pub(crate) use resolve::resolve;
+pub use resolve::{AddressBook, Remembered, ResolveRetry};
 pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
-use streams::{Beyond, StreamNews, Streams, Way};
+use streams::{ProxyTarget, StreamEvent, Streams, Way};
 use timer::BootTimer;
 
-use crate::ask::{Authorizer, answer};
+use crate::authorize::{Authorizer, answer};
 use crate::clock::now;
 use crate::fault::Fault;
 
@@ -77,7 +77,7 @@ pub struct Driver<E: Engine, B: Backend> {
     /// How long the connection to the server that is dialled may take.
     connect_limit: Duration,
     /// The server, where a proxy is dialled in its stead.
-    beyond: Option<Beyond>,
+    beyond: Option<ProxyTarget>,
     book: AddressBook,
     /// What was dialled last.
     dialled_last: Option<(Target, SocketAddr)>,
@@ -393,17 +393,17 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.backend.remove_stream(link);
     }
 
-    fn stream(&mut self, news: StreamNews) {
+    fn stream(&mut self, news: StreamEvent) {
         match news {
-            StreamNews::Accepted(stream, peer) => {
+            StreamEvent::Accepted(stream, peer) => {
                 let link = self.stream_link(peer);
                 match self.backend.add_stream(link, stream) {
                     Ok(()) => self.feed(Input::LinkUp(link)),
                     Err(e) => tracing::debug!("{peer}: its TCP connection is not served: {e}"),
                 }
             }
-            StreamNews::Connected(Ok(Way::Stream(stream))) => self.connected(stream),
-            StreamNews::Connected(Ok(Way::Relay(mut relay))) => {
+            StreamEvent::Connected(Ok(Way::Stream(stream))) => self.connected(stream),
+            StreamEvent::Connected(Ok(Way::Relay(mut relay))) => {
                 let ended = relay.ended();
                 let dialled = self.sockets.dial_by(relay, &self.backend);
                 if let (Ok(dialled), Some(ended)) = (&dialled, ended) {
@@ -411,8 +411,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                 }
                 self.dialled(dialled);
             }
-            StreamNews::RelayEnded(link) => self.feed(Input::LinkDown(link)),
-            StreamNews::Connected(Err(problem)) => self.dial_failed(problem),
+            StreamEvent::RelayEnded(link) => self.feed(Input::LinkDown(link)),
+            StreamEvent::Connected(Err(problem)) => self.dial_failed(problem),
         }
     }
 
@@ -518,7 +518,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             ..Target::default()
         };
         let datagrams = target.transport == Transport::Udp;
-        self.beyond = Some(Beyond { proxy, host: target.host, port: target.port, datagrams });
+        self.beyond = Some(ProxyTarget { proxy, host: target.host, port: target.port, datagrams });
         hop
     }
 
@@ -572,7 +572,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
 /// What there is to receive from.
 enum Arrived<'a> {
     Packets(std::io::Result<AsyncFdReadyGuard<'a, OwnedFd>>),
-    Stream(StreamNews),
+    Stream(StreamEvent),
 }
 
 /// Fair to both, so that a flood of packets does not hold up connections, nor the reverse.

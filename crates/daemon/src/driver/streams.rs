@@ -29,7 +29,7 @@ const SORTED: usize = 64;
 
 /// What became of a stream.
 #[derive(Debug)]
-pub(super) enum StreamNews {
+pub(super) enum StreamEvent {
     /// A client's connection, with its address.
     Accepted(TcpStream, SocketAddr),
     /// The dialled server's connection, or why there is none.
@@ -49,7 +49,7 @@ pub(super) enum Way {
 
 /// A server behind a proxy: its name and port, as the proxy is told.
 #[derive(Clone, Debug)]
-pub(super) struct Beyond {
+pub(super) struct ProxyTarget {
     pub(super) proxy: std::sync::Arc<Proxy>,
     pub(super) host: String,
     pub(super) port: u16,
@@ -108,17 +108,17 @@ impl Streams {
         &mut self,
         options: TcpConnectOptions,
         limit: Duration,
-        beyond: Option<Beyond>,
+        beyond: Option<ProxyTarget>,
     ) {
         self.connecting = Some(Box::pin(async move {
             let stream = connect(&options, limit).await?;
             match beyond {
-                Some(Beyond { proxy, host, port, datagrams: true }) => {
+                Some(ProxyTarget { proxy, host, port, datagrams: true }) => {
                     let (mark, device) = (options.fwmark, options.device);
                     let relay = proxy.associate(stream, (&host, port), limit, mark, device);
                     return Ok(Way::Relay(relay.await?));
                 }
-                Some(Beyond { proxy, host, port, .. }) => {
+                Some(ProxyTarget { proxy, host, port, .. }) => {
                     let to = (host.as_str(), port);
                     let Some(challenge) = proxy.pass(&stream, to, None, limit).await? else {
                         return Ok(Way::Stream(stream));
@@ -151,16 +151,16 @@ impl Streams {
     }
 
     /// The next connection. Cancel-safe; waits for ever where nothing is listened for or dialled.
-    pub(super) async fn next(&mut self) -> StreamNews {
+    pub(super) async fn next(&mut self) -> StreamEvent {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<StreamNews> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<StreamEvent> {
         if let Some(connecting) = &mut self.connecting
             && let Poll::Ready(result) = connecting.as_mut().poll(cx)
         {
             self.connecting = None;
-            return Poll::Ready(StreamNews::Connected(result));
+            return Poll::Ready(StreamEvent::Connected(result));
         }
         if let Some((link, ended)) = &mut self.relay
             && let Poll::Ready(ended) = Pin::new(ended).poll(cx)
@@ -169,18 +169,18 @@ impl Streams {
             self.relay = None;
             // One that was given up on this side is no news.
             if ended.is_ok() {
-                return Poll::Ready(StreamNews::RelayEnded(link));
+                return Poll::Ready(StreamEvent::RelayEnded(link));
             }
         }
         loop {
             if let Some(sorting) = &mut self.sorting
                 && let Poll::Ready(Some((stream, peer))) = sorting.sorted.1.poll_recv(cx)
             {
-                return Poll::Ready(StreamNews::Accepted(stream, peer));
+                return Poll::Ready(StreamEvent::Accepted(stream, peer));
             }
             let (stream, peer) = ready!(self.poll_accept(cx));
             match &self.sorting {
-                None => return Poll::Ready(StreamNews::Accepted(stream, peer)),
+                None => return Poll::Ready(StreamEvent::Accepted(stream, peer)),
                 Some(sorting) => sorting.sort(stream, peer),
             }
         }
@@ -345,7 +345,7 @@ mod tests {
         let wanted = other.local_addr().unwrap();
         let mut peers = Vec::new();
         for _ in 0..3 {
-            let StreamNews::Accepted(_, peer) = within(streams.next()).await else {
+            let StreamEvent::Accepted(_, peer) = within(streams.next()).await else {
                 panic!("nothing was dialled")
             };
             peers.push(peer);
@@ -358,11 +358,11 @@ mod tests {
         let (listener, address) = listener();
         let mut streams = Streams::default();
         streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5), None);
-        let StreamNews::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
+        let StreamEvent::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
             panic!("it connects")
         };
         let mut accepting = Streams::listen(vec![listener]).unwrap();
-        let StreamNews::Accepted(_, peer) = within(accepting.next()).await else {
+        let StreamEvent::Accepted(_, peer) = within(accepting.next()).await else {
             panic!("it is accepted")
         };
         assert_eq!(stream.local_addr().unwrap(), peer);
@@ -405,7 +405,7 @@ mod tests {
             agent: None,
             headers: Vec::new(),
         };
-        let beyond = Beyond {
+        let beyond = ProxyTarget {
             proxy: std::sync::Arc::new(Proxy::Http(http)),
             host: "vpn.example".into(),
             port: 443,
@@ -414,7 +414,7 @@ mod tests {
         let mut streams = Streams::default();
         let limit = Duration::from_secs(5);
         streams.connect(TcpConnectOptions::new(address), limit, Some(beyond));
-        let StreamNews::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
+        let StreamEvent::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
             panic!("the proxy lets it through")
         };
         let (first, second, peer) = proxy.join().unwrap();
@@ -429,7 +429,7 @@ mod tests {
         drop(listener);
         let mut streams = Streams::default();
         streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5), None);
-        let StreamNews::Connected(Err(why)) = within(streams.next()).await else {
+        let StreamEvent::Connected(Err(why)) = within(streams.next()).await else {
             panic!("nobody listens")
         };
         let expected = format!("TCP: connect to [AF_INET]{address} failed: Connection refused");
@@ -447,7 +447,7 @@ mod tests {
             (0..4).map(|_| TcpStream::connect(&TcpConnectOptions::new(address)).unwrap()).collect();
         let mut streams = Streams::default();
         streams.connect(TcpConnectOptions::new(address), Duration::from_millis(50), None);
-        let StreamNews::Connected(Err(why)) = within(streams.next()).await else {
+        let StreamEvent::Connected(Err(why)) = within(streams.next()).await else {
             panic!("nobody answers")
         };
         assert!(why.ends_with("failed: Connection timed out"), "{why}");
@@ -460,7 +460,7 @@ mod tests {
         let mut peer = StdStream::connect(address).unwrap();
         streams.short(&io::Error::from_raw_os_error(nix::errno::Errno::EMFILE as i32));
         let began = now();
-        let StreamNews::Accepted(..) = within(streams.next()).await else { panic!("it goes on") };
+        let StreamEvent::Accepted(..) = within(streams.next()).await else { panic!("it goes on") };
         assert!(now().since(began) >= SHORTAGE_PAUSE);
         assert_eq!(streams.shortages(), 1);
         peer.write_all(b"x").unwrap();

@@ -11,7 +11,7 @@ use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
 
 use super::*;
-use crate::ask::Answer;
+use crate::authorize::Answer;
 
 /// Writes down what it is fed, and does what the test queued.
 #[derive(Default)]

@@ -41,7 +41,7 @@ use self::owners::Owners;
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, RuleFiles};
 use crate::fault::Fault;
-use crate::plane::random;
+use crate::plane_backend::random;
 use crate::say;
 
 /// Rules in force, and what steers them.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use adit_openvpn::config::{Disk, Files};
 
-pub(crate) use super::wire::Begin;
-use super::wire::{Answer, Problem, Request};
-use super::{current, disk};
+pub(crate) use super::protocol::Begin;
+use super::protocol::{Answer, Problem, Request};
+use super::{current, root_files};
 use crate::fault::Fault;
 
 /// Opens a file for reading.
@@ -33,7 +33,7 @@ pub(crate) fn contents(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The same as [`open`], and does not wait for the other end of a pipe.
 pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
-    match disk::read(path) {
+    match root_files::read(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
             Some(helper) => one(helper.call(Request::Read(path.to_owned()), &[])),
             None => Err(e),
@@ -53,7 +53,7 @@ pub(crate) fn metadata(path: &Path) -> io::Result<fs::Metadata> {
 
 /// The names in a folder.
 pub(crate) fn list(path: &Path) -> io::Result<Vec<String>> {
-    match disk::list(path) {
+    match root_files::list(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
             Some(helper) => match helper.call(Request::List(path.to_owned()), &[])?.0 {
                 Answer::Names(names) => Ok(names),
@@ -70,13 +70,13 @@ pub(crate) fn list(path: &Path) -> io::Result<Vec<String>> {
 pub(crate) fn write(path: &Path, begin: Begin) -> io::Result<File> {
     match current() {
         Some(helper) => one(helper.call(Request::Write { path: path.to_owned(), begin }, &[])),
-        None => disk::write(path, begin, disk::PRIVATE),
+        None => root_files::write(path, begin, root_files::PRIVATE),
     }
 }
 
 /// Opens and empties a file that all may read, before there is a helper.
 pub(crate) fn write_public(path: &Path) -> io::Result<File> {
-    disk::write(path, Begin::Empty, disk::PUBLIC)
+    root_files::write(path, Begin::Empty, root_files::PUBLIC)
 }
 
 /// Replaces a file as a whole, or not at all.
@@ -90,10 +90,10 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
             Ok(helper.call(Request::Commit(path.to_owned()), &[]).map(drop)?)
         }
         None => {
-            let mut file = disk::fresh(path)?;
+            let mut file = root_files::fresh(path)?;
             file.write_all(bytes)?;
             file.sync_all()?;
-            disk::commit(path)
+            root_files::commit(path)
         }
     }
 }

@@ -10,14 +10,14 @@
 //! It reads the same configuration itself (`policy.rs`) and carries out nothing that this does not ask for.
 //! When the network process ends, in whatever way, the helper undoes what it changed and ends too.
 
-mod disk;
+mod client;
 pub(crate) mod files;
-mod link;
 mod policy;
 mod ports;
+mod protocol;
+mod root_files;
 mod serve;
 pub(crate) mod sockets;
-mod wire;
 
 use std::ffi::OsString;
 use std::io;
@@ -30,9 +30,9 @@ use std::sync::OnceLock;
 use adit_linux::channel::Channel;
 
 use crate::fault::Fault;
-pub(crate) use link::{Helper, Watcher};
+pub(crate) use client::{Helper, Watcher};
 pub(crate) use ports::take_over;
-pub(crate) use wire::{Answer, BridgeDuty, Duty, NodeDuty, OpenedDevice, Opening, Request};
+pub(crate) use protocol::{Answer, BridgeDuty, Duty, NodeDuty, OpenedDevice, Opening, Request};
 
 /// The name under which the program is the helper.
 pub const NAME: &str = "adit-helper";
@@ -89,7 +89,7 @@ pub(crate) fn start(duty: Duty, piped: &[(PathBuf, Vec<u8>)]) -> Result<Option<R
         }
     };
     let helper = HELPER.get_or_init(|| Helper::new(channel));
-    let contents = piped.iter().map(|(_, bytes)| disk::in_memory(bytes));
+    let contents = piped.iter().map(|(_, bytes)| root_files::in_memory(bytes));
     let contents: Vec<OwnedFd> = contents
         .collect::<io::Result<_>>()
         .map_err(|e| Fault::environment(format!("helper: configuration not passed: {e}")))?;
@@ -100,7 +100,7 @@ pub(crate) fn start(duty: Duty, piped: &[(PathBuf, Vec<u8>)]) -> Result<Option<R
 }
 
 fn spawn() -> io::Result<Channel> {
-    let (ours, theirs) = Channel::pair(wire::MESSAGE_LIMIT)?;
+    let (ours, theirs) = Channel::pair(protocol::MESSAGE_LIMIT)?;
     // The child is not waited for: it outlives this process, or its end is seen on the channel.
     Command::new("/proc/self/exe")
         .arg0(NAME)
@@ -123,10 +123,10 @@ pub fn main(arguments: &[OsString]) -> Option<ExitCode> {
 /// For the fuzzer: what a network process under foreign control might send.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
-    if let Ok(asked) = wire::parse(bytes) {
+    if let Ok(asked) = protocol::parse(bytes) {
         let policy = policy::Policy::for_fuzzing();
         let _ = policy.check(&asked.request);
         let again = serde_json::to_vec(&asked).unwrap_or_default();
-        assert_eq!(wire::parse(&again).as_ref(), Ok(&asked));
+        assert_eq!(protocol::parse(&again).as_ref(), Ok(&asked));
     }
 }

@@ -19,14 +19,14 @@ use adit_openvpn::config::{
 };
 
 use self::pulled::Pulled;
-use super::wire::{BridgeDuty, Duty, NodeDuty, Opening, Request, SocketWish};
+use super::protocol::{BridgeDuty, Duty, NodeDuty, Opening, Request, SocketWish};
 use crate::connect;
 use crate::fault::Fault;
 use crate::host::{Device, HostPlan, Via};
-use crate::managed::{Bounds, Nat};
+use crate::managed_server::{HelperScope, Nat};
 use crate::openvpn;
 use crate::postgres;
-use crate::workers::MAX_WORKERS;
+use crate::worker_count::MAX_WORKERS;
 
 /// Largest buffer of a socket, in bytes.
 const BUFFER_LIMIT: usize = 1 << 30;
@@ -155,7 +155,7 @@ impl Policy {
 
     /// Of a managed server. The authority's key is not among its files.
     fn managed(dir: Option<&Path>) -> Result<Self, Fault> {
-        let bounds = Bounds::of(dir)?;
+        let bounds = HelperScope::of(dir)?;
         let mut policy = Self {
             device: Some(bounds.plan.device.clone()),
             plans: Plans::Exactly(Box::new(bounds.plan)),

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use adit_bridge::{Port, PortSpec, Side};
 use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
 
-use super::wire::{OpenedDevice, PortSide};
+use super::protocol::{OpenedDevice, PortSide};
 
 /// A port without its descriptors, and these.
 ///

@@ -20,15 +20,15 @@ use tokio::sync::Semaphore;
 use tracing::Level;
 
 use super::policy::Policy;
-use super::wire::{self, Answer, Asked, Duty, MESSAGE_LIMIT, OpenedDevice, Opening, Problem};
-use super::wire::{PortSide, Request, Told};
-use super::{disk, ports, sockets};
+use super::protocol::{self, Answer, Asked, Duty, MESSAGE_LIMIT, OpenedDevice, Opening, Problem};
+use super::protocol::{PortSide, Request, Told};
+use super::{ports, root_files, sockets};
 use crate::bridge::Opener;
 use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{Host, HostEvent};
 use crate::log;
-use crate::managed::{self, Machine, Places, Settings};
+use crate::managed_server::{self, HostState, Paths, Settings};
 
 /// What the helper may at most do. Of these it has what it was started with.
 const CAPABILITIES: [Capability; 6] = [
@@ -107,7 +107,7 @@ fn run() -> Result<(), Fault> {
             policy,
             files,
             host: None,
-            machine: None,
+            host_state: None,
             opener: None,
             running: None,
             server: parent,
@@ -120,7 +120,7 @@ fn run() -> Result<(), Fault> {
         if let Some(host) = server.host.take() {
             host.abandon().await;
         }
-        drop(server.machine.take());
+        drop(server.host_state.take());
         if server.refused > 0 {
             tracing::warn!("helper: {} requests refused in all", server.refused);
         }
@@ -187,7 +187,7 @@ fn beginning(channel: &Channel) -> Result<(u64, Duty, Piped), Fault> {
             Err(e) => return Err(odd(e.to_string())),
         }
     };
-    let Asked { id, request } = wire::parse(&bytes).map_err(odd)?;
+    let Asked { id, request } = protocol::parse(&bytes).map_err(odd)?;
     let Request::Begin { duty, piped } = request else { return Err(odd("another one".into())) };
     if piped.len() != descriptors.len() {
         return Err(odd("descriptors are missing".into()));
@@ -256,7 +256,7 @@ struct Server {
     files: Arc<Semaphore>,
     host: Option<Host>,
     /// The changes of a managed server; undone when dropped.
-    machine: Option<Machine>,
+    host_state: Option<HostState>,
     /// Opens the ports of a bridge.
     opener: Option<Opener>,
     /// The settings that it runs with.
@@ -313,7 +313,7 @@ impl Server {
     }
 
     async fn take(&mut self, bytes: &[u8]) {
-        let Asked { id, request } = match wire::parse(bytes) {
+        let Asked { id, request } = match protocol::parse(bytes) {
             Ok(asked) => asked,
             Err(why) => return self.refuse(&why),
         };
@@ -383,20 +383,21 @@ impl Server {
             }
             Request::KeepReachable(address) => self.keep_reachable(address).await,
             Request::PrepareServer => {
-                let (places, settings) = self.managed()?;
-                let mut machine = managed::claim(&places, self.server)?;
-                machine.prepare(&settings)?;
-                self.machine = Some(machine);
+                let (paths, settings) = self.managed()?;
+                let mut host_state = managed_server::claim(&paths, self.server)?;
+                host_state.prepare(&settings)?;
+                self.host_state = Some(host_state);
                 self.running = Some(settings);
                 plain(Answer::Done)
             }
             Request::Masquerade(nat) => {
                 // The rest of the settings takes effect at the next start.
-                let (Some(machine), Some(running)) = (&mut self.machine, &mut self.running) else {
+                let (Some(host_state), Some(running)) = (&mut self.host_state, &mut self.running)
+                else {
                     return Err(Problem::Refused("no server is prepared".into()));
                 };
                 running.nat = nat;
-                machine.filter(running)?;
+                host_state.filter(running)?;
                 plain(Answer::Done)
             }
             Request::Control(path) => {
@@ -426,13 +427,13 @@ impl Server {
     }
 
     /// What a managed server is prepared by: read again here, so that the network process's word does not count.
-    fn managed(&self) -> Result<(Places, Settings), Problem> {
+    fn managed(&self) -> Result<(Paths, Settings), Problem> {
         let Duty::Server(dir) = &self.duty else {
             return Err(Problem::Refused("this is no managed server".into()));
         };
-        let places = Places::new(dir.as_deref())?;
-        let settings = Settings::read(&places.settings_file())?;
-        Ok((places, settings))
+        let paths = Paths::new(dir.as_deref())?;
+        let settings = Settings::read(&paths.settings_file())?;
+        Ok((paths, settings))
     }
 
     /// Says whose DNS servers are in use, before the answer.
@@ -537,16 +538,16 @@ fn file_work(request: &Request) -> Option<Box<dyn FnOnce() -> Done + Send>> {
         Err(e) => Err(Problem::of(&e)),
     };
     Some(match request.clone() {
-        Request::Read(path) => Box::new(move || one(disk::read(&path))),
-        Request::List(path) => Box::new(move || match disk::list(&path) {
+        Request::Read(path) => Box::new(move || one(root_files::read(&path))),
+        Request::List(path) => Box::new(move || match root_files::list(&path) {
             Ok(names) => Ok((Answer::Names(names), Vec::new())),
             Err(e) => Err(Problem::of(&e)),
         }),
         Request::Write { path, begin } => {
-            Box::new(move || one(disk::write(&path, begin, disk::PRIVATE)))
+            Box::new(move || one(root_files::write(&path, begin, root_files::PRIVATE)))
         }
-        Request::Replace(path) => Box::new(move || one(disk::fresh(&path))),
-        Request::Commit(path) => Box::new(move || none(disk::commit(&path))),
+        Request::Replace(path) => Box::new(move || one(root_files::fresh(&path))),
+        Request::Commit(path) => Box::new(move || none(root_files::commit(&path))),
         Request::Remove(path) => Box::new(move || none(std::fs::remove_file(&path))),
         _ => return None,
     })

@@ -8,7 +8,7 @@ use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStrea
 use adit_linux::udp::{UdpOptions, UdpSocket};
 
 use super::current;
-use super::wire::{Request, SocketWish};
+use super::protocol::{Request, SocketWish};
 
 /// Makes a UDP socket.
 pub(crate) fn udp(options: &UdpOptions) -> io::Result<UdpSocket> {

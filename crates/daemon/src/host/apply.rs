@@ -5,14 +5,14 @@ use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::block6::Block6;
+use super::block_ipv6::BlockIpv6;
 use super::dns::Dns;
 use super::enforce::{Policy, Unfinished};
 use super::kernel::Kernel;
-use super::ledger::{self, Ledger};
 use super::plan::{Device, HostPlan, Redirect};
-use super::policy::{Captured, capture};
+use super::policy_routing::{Captured, capture};
 use super::routes::{KernelRoute, Outside, Through, default_way, expand, way_to};
+use super::undo_log::{self, UndoLog};
 use super::watch::{Follow, is_link_local};
 use crate::fault::Fault;
 use crate::say;
@@ -46,14 +46,14 @@ pub struct Host {
     plan: Option<HostPlan>,
     /// How the world was reached when the plan came into force.
     outside: Outside,
-    pub(super) ledger: Ledger,
+    pub(super) undo_log: UndoLog,
     pub(super) dns: Dns,
     /// The mark of the transport's sockets.
     pub(super) mark: Option<u32>,
     /// The rules and the table in force.
     pub(super) policy: Option<Policy>,
     /// What keeps IPv6 in where there is no policy routing.
-    pub(super) block6: Block6,
+    pub(super) block6: BlockIpv6,
     /// A change of rules and routes that the kernel refused.
     pub(super) unfinished: Option<Unfinished>,
     /// The kill switch of an earlier process is still on.
@@ -93,11 +93,11 @@ impl Host {
             changes: Vec::new(),
             plan: None,
             outside: Outside::default(),
-            ledger: Ledger::default(),
+            undo_log: UndoLog::default(),
             dns: Dns::default(),
             mark: None,
             policy: None,
-            block6: Block6::default(),
+            block6: BlockIpv6::default(),
             unfinished: None,
             inherited: false,
             refused: None,
@@ -105,7 +105,7 @@ impl Host {
             follow: Follow::default(),
         };
         let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
-        host.ledger = Ledger::open();
+        host.undo_log = UndoLog::open();
         host.follow = Follow::start();
         // The server's name may have to be resolved before anything is applied.
         host.dns.repair();
@@ -145,7 +145,7 @@ impl Host {
             self.plan = Some(plan.clone());
             return Ok(Applied::Changed(Vec::new()));
         };
-        ledger::clean_up(&self.net).await;
+        undo_log::clean_up(&self.net).await;
         self.dns.clean_up().await;
         self.outside = self.look_outside(plan).await;
         self.set_up(plan, &name, index).await?;
@@ -170,7 +170,7 @@ impl Host {
             self.unblock_ipv6().await;
             return Ok(self.no_kill_switch(plan));
         }
-        self.inherited |= !ledger::kept().is_empty();
+        self.inherited |= !undo_log::kept().is_empty();
         let entered = self.enter_policy(plan).await;
         let Err(why) = entered else {
             self.unblock_ipv6().await;
@@ -227,7 +227,7 @@ impl Host {
                     .to_owned(),
             );
         }
-        if !ledger::kept().is_empty() {
+        if !undo_log::kept().is_empty() {
             notes.push(
                 "the kill switch of an earlier connection keeps traffic in: `adit connect --release` \
                  turns it off"
@@ -342,7 +342,7 @@ impl Host {
         say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
         let foreign = route.through != Through::Tunnel;
         if foreign {
-            self.ledger.add(&wanted);
+            self.undo_log.add(&wanted);
         }
         let mut added = self.net.add_route(&wanted).await;
         if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
@@ -354,7 +354,7 @@ impl Host {
             added = self.net.add_route(&wanted).await;
         }
         if added.is_err() && foreign {
-            self.ledger.remove(&wanted);
+            self.undo_log.remove(&wanted);
         }
         match added {
             Ok(()) => {
@@ -423,8 +423,8 @@ impl Host {
         }
         self.unblock_ipv6().await;
         self.leave_policy().await;
-        self.ledger.restore_sysctls();
-        if self.ledger.is_kept() {
+        self.undo_log.restore_sysctls();
+        if self.undo_log.is_kept() {
             say!(1, "the kill switch keeps traffic in: `adit connect --release` turns it off");
         }
     }
@@ -437,7 +437,7 @@ impl Host {
         self.undo().await;
         self.unblock_ipv6().await;
         self.leave_policy().await;
-        self.ledger.restore_sysctls();
+        self.undo_log.restore_sysctls();
     }
 
     /// Keeps another server reachable while the plan in force sends everything into the tunnel: a
@@ -493,7 +493,7 @@ impl Host {
             Change::Route(route) => {
                 say!(3, "net_route_{}_del: {}", family(&route.to), line(route, None));
                 let deleted = self.net.delete_route(route).await;
-                self.ledger.remove(route);
+                self.undo_log.remove(route);
                 deleted
             }
         };

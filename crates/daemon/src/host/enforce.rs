@@ -16,12 +16,12 @@ use ipnet::{IpNet, Ipv4Net};
 use tokio::time::Instant;
 
 use super::apply::Host;
-use super::ledger;
 use super::plan::HostPlan;
-use super::policy::{
+use super::policy_routing::{
     Around, BASE, Capture, Captured, PREFERENCE, PREFERENCES, ROUTERS, SLOTS, Slot, Wanted,
     capture, is_private, reject, wanted,
 };
+use super::undo_log;
 use crate::say;
 
 /// Pause before a failed change is tried again; it doubles up to the limit.
@@ -89,7 +89,7 @@ impl Host {
             Ok(()) => {
                 self.finished();
                 if first && self.inherited {
-                    ledger::release(&self.net).await;
+                    undo_log::release(&self.net).await;
                 }
                 Ok(())
             }
@@ -122,7 +122,7 @@ impl Host {
             wanted.rules.retain(|rule| !rule.v6);
             wanted.routes.retain(|route| matches!(route.to, IpNet::V4(_)));
         }
-        self.ledger.keep(plan.kill_switch || self.inherited);
+        self.undo_log.keep(plan.kill_switch || self.inherited);
         self.put_wanted(&wanted, &mut attempt).await?;
         self.drop_stale(&wanted, slot, &mut attempt).await?;
         if let Some(policy) = &mut self.policy {
@@ -242,9 +242,9 @@ impl Host {
     /// next attempt removes it.
     async fn close_exemption(&mut self, exemption: &Route) -> Result<(), String> {
         let closed = Route { kind: RouteKind::Unreachable, ..*exemption };
-        self.ledger.add(&closed);
+        self.undo_log.add(&closed);
         if let Err(e) = self.net.replace_route(&closed).await {
-            self.ledger.remove(&closed);
+            self.undo_log.remove(&closed);
             return Err(e.to_string());
         }
         self.policy.iter_mut().for_each(|policy| policy.routes.push(closed));
@@ -254,7 +254,7 @@ impl Host {
 
     async fn put_route(&mut self, route: &Route, known: bool) -> Result<(), String> {
         if !known {
-            self.ledger.add(route);
+            self.undo_log.add(route);
             self.policy.iter_mut().for_each(|policy| policy.routes.push(*route));
         }
         // The kernel removes routes by an interface with its last address, and a gateway may change.
@@ -276,7 +276,7 @@ impl Host {
 
     async fn put_rule(&mut self, rule: &Rule, known: bool) -> Result<(), String> {
         if !known {
-            self.ledger.add_rule(rule);
+            self.undo_log.add_rule(rule);
             self.policy.iter_mut().for_each(|policy| policy.rules.push(*rule));
             say!(3, "rule added: {rule}");
         }
@@ -306,12 +306,12 @@ impl Host {
 
     fn forget_rule(&mut self, rule: &Rule) {
         self.policy.iter_mut().for_each(|policy| policy.rules.retain(|other| other != rule));
-        self.ledger.remove_rule(rule);
+        self.undo_log.remove_rule(rule);
     }
 
     fn forget_route(&mut self, route: &Route) {
         self.policy.iter_mut().for_each(|policy| policy.routes.retain(|other| other != route));
-        self.ledger.remove(route);
+        self.undo_log.remove(route);
     }
 
     /// The plan in force is not carried out completely: it is tried again.
@@ -325,7 +325,7 @@ impl Host {
                  in {} ms",
                 pause.as_millis()
             );
-            self.ledger.set_problem(Some(why.clone()));
+            self.undo_log.set_problem(Some(why.clone()));
         }
         self.unfinished = Some(Unfinished { why, attempts: attempts.saturating_add(1), retry });
     }
@@ -333,7 +333,7 @@ impl Host {
     pub(super) fn finished(&mut self) {
         if let Some(Unfinished { attempts, .. }) = self.unfinished.take() {
             say!(1, "routing: update complete after {} attempts", attempts.saturating_add(1));
-            self.ledger.set_problem(None);
+            self.undo_log.set_problem(None);
         }
     }
 
@@ -345,7 +345,7 @@ impl Host {
         if self.replies.is_none() {
             self.replies = Some(MarkedReplies::start(mark).map_err(failed)?);
         }
-        self.ledger.set_sysctl("net.ipv4.conf.all.src_valid_mark", "1").map_err(failed)
+        self.undo_log.set_sysctl("net.ipv4.conf.all.src_valid_mark", "1").map_err(failed)
     }
 
     /// Takes a table that is no one's. The kernel decides between two that ask at once.
@@ -367,7 +367,7 @@ impl Host {
                 continue;
             }
             let route = reject(slot, false);
-            self.ledger.add(&route);
+            self.undo_log.add(&route);
             match self.net.add_route(&route).await {
                 Ok(()) => {
                     self.policy = Some(Policy {
@@ -379,9 +379,9 @@ impl Host {
                     });
                     return Ok(slot);
                 }
-                Err(e) if e.kind() == NetErrorKind::Exists => self.ledger.remove(&route),
+                Err(e) if e.kind() == NetErrorKind::Exists => self.undo_log.remove(&route),
                 Err(e) => {
-                    self.ledger.remove(&route);
+                    self.undo_log.remove(&route);
                     return Err(e.to_string());
                 }
             }
@@ -424,7 +424,7 @@ impl Host {
 
     /// Ends policy routing; with the kill switch only the way into the tunnel goes.
     pub(super) async fn leave_policy(&mut self) {
-        if !self.ledger.is_kept() {
+        if !self.undo_log.is_kept() {
             self.clear_policy().await;
         }
     }
@@ -433,7 +433,7 @@ impl Host {
     /// next start.
     async fn clear_policy(&mut self) {
         if self.unfinished.take().is_some() {
-            self.ledger.set_problem(None);
+            self.undo_log.set_problem(None);
         }
         let Some(policy) = self.policy.clone() else { return };
         for rule in policy.rules.iter().rev() {

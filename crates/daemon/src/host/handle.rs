@@ -5,7 +5,7 @@ use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
 use super::apply::{Applied, Host};
 use super::dns::DnsInUse;
 use super::plan::{Device, HostPlan};
-use super::policy::Capture;
+use super::policy_routing::Capture;
 use super::watch::HostEvent;
 use crate::fault::Fault;
 use crate::helper::{self, Answer, Helper, OpenedDevice, Opening, Request, Watcher};

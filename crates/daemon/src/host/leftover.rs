@@ -5,7 +5,7 @@ use std::io;
 use adit_linux::net::{Net, Rule};
 
 use super::dns::Dns;
-use super::{ledger, unclaimed};
+use super::{orphan_rules, undo_log};
 
 /// What an ended process left.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Leftover {
 /// tokio runtime.
 pub fn leftovers() -> Vec<Leftover> {
     let kind = |kept| if kept { Leftover::KillSwitch } else { Leftover::Killed };
-    let pages = ledger::dead();
+    let pages = undo_log::dead();
     let dns = Dns::default().is_left().then_some(Leftover::Killed);
     let unclaimed = unclaimed().unwrap_or_default();
     let unclaimed = unclaimed.first().map(|_| Leftover::Unclaimed);
@@ -31,12 +31,12 @@ pub fn leftovers() -> Vec<Leftover> {
 
 fn unclaimed() -> io::Result<Vec<Rule>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { Ok(unclaimed::rules(&Net::open()?).await) })
+    runtime.block_on(async { Ok(orphan_rules::rules(&Net::open()?).await) })
 }
 
 /// Why tunnels that run do not have the rules and routes that they ask for.
 pub fn unfinished() -> Vec<String> {
-    ledger::problems()
+    undo_log::problems()
 }
 
 /// Undoes what ended processes left of their DNS settings.
@@ -61,8 +61,8 @@ pub fn release() -> io::Result<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let net = Net::open()?;
-        let mut undone = ledger::release(&net).await;
-        undone.extend(unclaimed::release(&net).await);
+        let mut undone = undo_log::release(&net).await;
+        undone.extend(orphan_rules::release(&net).await);
         let dns = Dns::default();
         if dns.is_left() {
             dns.clean_up().await;

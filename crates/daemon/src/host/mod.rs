@@ -1,20 +1,20 @@
 //! The machine's side of a tunnel: device, addresses, routes. What is applied is undone in reverse.
 
 mod apply;
-mod block6;
-mod change;
+mod block_ipv6;
 pub(crate) mod dns;
 mod enforce;
 mod handle;
 mod kernel;
-mod ledger;
 mod leftover;
+mod orphan_rules;
 mod owner;
 mod plan;
-mod policy;
+mod policy_routing;
 mod routes;
 mod sysctl;
-mod unclaimed;
+mod undo_log;
+mod update;
 mod watch;
 
 pub use apply::{Applied, Host};
@@ -23,7 +23,7 @@ pub use handle::HostHandle;
 pub(crate) use leftover::clean_up_dns;
 pub use leftover::{Leftover, leftovers, release, unfinished};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
-pub use policy::{Capture, Captured};
+pub use policy_routing::{Capture, Captured};
 pub use routes::{KernelRoute, NextHop, Outside, Through, expand};
 pub use watch::HostEvent;
 
@@ -31,7 +31,7 @@ pub use watch::HostEvent;
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     match bytes.split_first() {
-        Some((0, rest)) => ledger::fuzz(rest),
+        Some((0, rest)) => undo_log::fuzz(rest),
         Some((1, rest)) => dns::resolv_conf::fuzz(rest),
         _ => {}
     }

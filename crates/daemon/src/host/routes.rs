@@ -6,7 +6,7 @@ use adit_linux::net::{MAIN_TABLE, Route, RouteKind};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::plan::{HostPlan, PlannedRoute, Redirect, Via};
-use super::policy::{Captured, capture};
+use super::policy_routing::{Captured, capture};
 
 /// How the machine reached the rest of the world before the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::apply::{Applied, Host};
 use super::plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
-use super::policy::{Captured, is_ours};
+use super::policy_routing::{Captured, is_ours};
 use super::watch::HostEvent;
 
 /// A namespace with a default route, and the one behind it; `None` where none can be made (no
@@ -330,7 +330,7 @@ fn a_kill_switch_outlives_its_client_and_is_taken_over_and_released() {
         again.close().await;
         drop(device);
         assert_eq!(ways(net).await, ["nowhere"; 6], "it stays on until it is released");
-        super::ledger::release(net).await;
+        super::undo_log::release(net).await;
         assert_eq!(state(net).await, before);
     });
 }

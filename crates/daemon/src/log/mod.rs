@@ -4,7 +4,7 @@
 //! the reference implementation gives it. [`start`] installs the one subscriber, in stock's form for
 //! `adit openvpn` or in a friendlier one. A second [`start`] (SIGHUP) changes it in place.
 
-pub mod repeats;
+pub mod limiter;
 mod sink;
 mod text;
 mod traffic;
@@ -19,7 +19,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-pub use repeats::{Kind, Repeats, Seen, Source};
+pub use limiter::{Kind, LogLimiter, Seen, Source};
 use sink::Sink;
 pub(crate) use text::clean_lines;
 pub use text::{LINE_LIMIT, clean, stamp};

@@ -12,14 +12,14 @@ use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
 use adit_openvpn::negotiate::DnsOptions;
 
 use super::status::{Status, StatusFile, Totals};
-use super::{Next, lines, mapping, material, peer, process::Ground};
+use super::{Next, compat_log, convert, daemonize::Daemonizer, key_files, p2p};
 use crate::client::{self, Client, Ended, Hooks, HostReport, Kind, Reaction, Traffic, Waits};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
 use crate::fault::Fault;
 use crate::host::{Applied, DnsInUse, HostPlan};
-use crate::plane::seed;
+use crate::plane_backend::seed;
 use crate::say;
 use crate::server::Signal;
 
@@ -34,17 +34,17 @@ pub(super) struct Prepared {
 }
 
 pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepared, Fault> {
-    let mut tls = material::TlsMaterial::read(&options.tls)?;
+    let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     let now = unix_time().0;
     if let Err(fault) = tls.validity(now) {
         // As stock: a clock may still be set while the program tries.
         tracing::warn!("WARNING: {fault}");
     }
-    let wrap = material::wrap(options)?;
-    let credentials = role.auth_user_pass.as_ref().map(material::credentials).transpose()?;
+    let wrap = key_files::wrap(options)?;
+    let credentials = role.auth_user_pass.as_ref().map(key_files::credentials).transpose()?;
     let order = order(role)?;
-    let engine = mapping::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
-    let dial = mapping::dial_settings(options, role)?;
+    let engine = convert::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
+    let dial = convert::dial_settings(options, role)?;
     Ok(Prepared {
         engine: engine.into(),
         dial,
@@ -85,7 +85,7 @@ pub(super) async fn run(
     prepared: Prepared,
     options: &Options,
     role: &ClientOptions,
-    ground: &mut Ground,
+    ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
     let Prepared { engine, dial, listen, early, status, certificate } = prepared;
     let client = Client::open(client::Options {
@@ -93,7 +93,7 @@ pub(super) async fn run(
         dial,
         listen,
         early,
-        device: mapping::bare_plan(options).device,
+        device: convert::bare_plan(options).device,
         // Addresses of one of two points are its own, whether the other is there or not.
         persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
         control: super::server::own_control_socket(),
@@ -187,7 +187,7 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
 
 struct Owner<'a> {
     options: &'a Options,
-    ground: &'a Ground,
+    ground: &'a Daemonizer,
     status: Option<(StatusFile, Duration)>,
     certificate: Option<CertificateReport>,
     until_status: Duration,
@@ -207,16 +207,16 @@ impl Hooks for Owner<'_> {
             }
             ClientEvent::ServerAnswered(link, session) => {
                 self.link = Some(*link);
-                lines::initial_packet(String::new, link.remote(), *session);
+                compat_log::initial_packet(String::new, link.remote(), *session);
             }
             ClientEvent::Unreachable(link, errno) => {
-                lines::unreachable(link.remote(), *errno, self.descriptor);
+                compat_log::unreachable(link.remote(), *errno, self.descriptor);
             }
             ClientEvent::Authenticated { server, tls } => {
                 self.server.clone_from(&server.common_name);
                 let checked = self.options.tls.peer_usage.is_some();
                 let remote = self.link.map(|link| link.remote());
-                lines::authenticated(server, checked, tls, remote);
+                compat_log::authenticated(server, checked, tls, remote);
             }
             ClientEvent::Pushed(message) => {
                 say!(3, "PUSH: Received control message: '{message}'");
@@ -227,13 +227,13 @@ impl Hooks for Owner<'_> {
                 self.offered_dns(&tunnel.dns);
             }
             ClientEvent::Reverified { server, tls } => {
-                lines::authenticated(server, self.options.tls.peer_usage.is_some(), tls, None);
+                compat_log::authenticated(server, self.options.tls.peer_usage.is_some(), tls, None);
             }
             ClientEvent::Rekeyed { key_id, cipher } => {
                 say!(2, "Data Channel: cipher '{}', key-id: {key_id}", cipher.name());
             }
             ClientEvent::Restarting(reason) => {
-                lines::restarting(reason, &self.server, self.options.hand_window.as_secs());
+                compat_log::restarting(reason, &self.server, self.options.hand_window.as_secs());
             }
             ClientEvent::Stopped(Stop::AuthFailed(words)) => {
                 let words = if words.is_empty() { String::new() } else { format!(",{words}") };
@@ -250,17 +250,17 @@ impl Hooks for Owner<'_> {
     }
 
     fn dialling(&mut self, remote: SocketAddr) {
-        lines::dialling(remote);
+        compat_log::dialling(remote);
     }
 
     fn dialled(&mut self, dialled: &Dialled) {
-        lines::dialled(dialled);
+        compat_log::dialled(dialled);
         self.descriptor = dialled.descriptor;
     }
 
     fn listening(&mut self, bound: Endpoint) {
         self.ground.waiting();
-        lines::listening(bound);
+        compat_log::listening(bound);
     }
 
     fn dial_failed(&mut self, reason: &str) {
@@ -269,8 +269,8 @@ impl Hooks for Owner<'_> {
 
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
         match &self.options.role {
-            Role::Peer(peer) => peer::plan(self.options, &peer.ends, tunnel.remote),
-            _ => mapping::client_plan(self.options, tunnel),
+            Role::Peer(peer) => p2p::plan(self.options, &peer.ends, tunnel.remote),
+            _ => convert::client_plan(self.options, tunnel),
         }
     }
 
@@ -357,7 +357,7 @@ impl Owner<'_> {
     /// The other end of a static key was heard.
     fn static_up(&self, tunnel: &TunnelConfig, suite: &BlockSuite) {
         if let Some(remote) = tunnel.remote {
-            say!(1, "Peer Connection Initiated with {}", lines::address(remote));
+            say!(1, "Peer Connection Initiated with {}", compat_log::address(remote));
         }
         self.ground.ready();
         let cipher = suite.cipher.map_or("none", |cipher| cipher.name());

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::helper::files::{self, Begin};
-use crate::plane::random;
+use crate::plane_backend::random;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,15 +1,15 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
-mod authorities;
+mod capath;
 mod client;
-mod client_files;
+mod client_config_dir;
+pub(crate) mod compat_log;
+mod convert;
+mod daemonize;
 mod genkey;
-mod lease_file;
-pub(crate) mod lines;
-mod mapping;
-mod material;
-mod peer;
-mod process;
+mod key_files;
+mod p2p;
+mod pool_persist;
 mod server;
 mod show;
 mod status;
@@ -27,11 +27,11 @@ use crate::host::HostPlan;
 use crate::log;
 use crate::say;
 pub(crate) use client::order;
-pub(crate) use mapping::{
+pub(crate) use convert::{
     bare_plan, client_config, client_plan, device, dial_settings, dialled_from, listeners,
 };
-pub(crate) use material::{TlsMaterial, credentials, wrap};
-use process::Ground;
+use daemonize::Daemonizer;
+pub(crate) use key_files::{TlsMaterial, credentials, wrap};
 pub(crate) use server::control_socket;
 
 /// What the program calls itself where openvpn prints its version. Tools read the second word as the version
@@ -61,7 +61,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             |()| ExitCode::SUCCESS,
         );
     }
-    let mut ground = Ground::default();
+    let mut ground = Daemonizer::default();
     let code = loop {
         match round(&args, &mut ground) {
             Ok(Next::Exit(code)) => break code,
@@ -108,8 +108,8 @@ pub(crate) fn configured_plan(
     remote: Option<SocketAddr>,
 ) -> Result<HostPlan, Fault> {
     let planned = match &options.role {
-        Role::Server(server) => mapping::server_plan(options, server),
-        Role::Peer(peer) => peer::plan(options, &peer.ends, remote),
+        Role::Server(server) => convert::server_plan(options, server),
+        Role::Peer(peer) => p2p::plan(options, &peer.ends, remote),
         Role::Client(_) => Err(Fault::ours("a client's plan is not configured alone")),
     };
     planned.map(|(plan, _)| plan)
@@ -144,7 +144,7 @@ fn informed(args: &[String]) -> Option<ExitCode> {
 }
 
 /// One life between two SIGHUPs.
-fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
+fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     if let Some(helper) = helper::current() {
         // It reads the configuration before us, and lets us read what that names.
         helper.call(Request::Reload, &[])?;
@@ -170,9 +170,9 @@ fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
             runtime()?.block_on(client::run(prepared, &options, role, ground))
         }
         Role::Peer(role) => {
-            let prepared = peer::prepare(&options, role)?;
+            let prepared = p2p::prepare(&options, role)?;
             ground.settle(&options, &duty, &piped)?;
-            runtime()?.block_on(peer::run(prepared, &options, role, ground))
+            runtime()?.block_on(p2p::run(prepared, &options, role, ground))
         }
         Role::Server(role) => {
             let prepared = server::prepare(&options, role)?;
@@ -219,5 +219,5 @@ fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
 /// For the fuzzer: a file of leases (`ifconfig-pool-persist`).
 #[doc(hidden)]
 pub fn fuzz_leases(bytes: &[u8]) {
-    lease_file::fuzz(bytes);
+    pool_persist::fuzz(bytes);
 }

@@ -15,11 +15,11 @@ use adit_openvpn::tls::{Pem, ServerTls};
 use ipnet::IpNet;
 
 use super::client::open_status;
-use super::client_files::ClientFiles;
-use super::lease_file::LeaseFile;
+use super::client_config_dir::ClientConfigDir;
+use super::pool_persist::PoolPersistFile;
 use super::status::{ClientRow, Status, StatusFile};
-use super::{Next, lease_file, lines, mapping, material, process::Ground};
-use crate::ask::{Authorizer, CertificateOnly};
+use super::{Next, compat_log, convert, daemonize::Daemonizer, key_files, pool_persist};
+use crate::authorize::{Authorizer, CertificateOnly};
 use crate::clock::unix_time;
 use crate::control::{self, CertificateReport};
 use crate::driver::Endpoint;
@@ -31,21 +31,21 @@ use crate::say;
 use crate::server::{
     self, Ended, Handle, Hooks, Listener, Reaction, Relay, Service, Sessions, Signal, Stations,
 };
-use crate::workers;
+use crate::worker_count;
 
 /// Everything read and asked for before the process leaves its terminal.
 pub(super) struct Prepared {
     engine: ServerConfig,
     listeners: Vec<Listener>,
-    tls: material::TlsMaterial,
+    tls: key_files::TlsMaterial,
     status: Option<(StatusFile, Duration)>,
-    lease_file: Option<LeaseFile>,
+    lease_file: Option<PoolPersistFile>,
     filter: Option<Live>,
     workers: u16,
 }
 
 pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepared, Fault> {
-    let mut tls = material::TlsMaterial::read(&options.tls)?;
+    let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     if let Err(fault) = tls.validity(unix_time().0) {
         tracing::warn!("WARNING: {fault}");
     }
@@ -57,14 +57,15 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
             folder.display()
         )));
     }
-    let wrap = material::wrap(options)?;
+    let wrap = key_files::wrap(options)?;
     let net30 = role.network4.as_ref().is_some_and(|net| net.topology == Topology::Net30);
-    let leases = role.pool_persist.as_ref().map(|persist| lease_file::read(&persist.path, net30));
+    let leases = role.pool_persist.as_ref().map(|persist| pool_persist::read(&persist.path, net30));
     let leases = leases.transpose()?.unwrap_or_default();
-    let engine = mapping::server_config(options, role, wrap, tls.server()?, leases);
-    let listeners = mapping::listeners(options)?;
-    let lease_file = role.pool_persist.as_ref().and_then(|persist| LeaseFile::open(persist, net30));
-    let workers = workers::of_server(None, None)?;
+    let engine = convert::server_config(options, role, wrap, tls.server()?, leases);
+    let listeners = convert::listeners(options)?;
+    let lease_file =
+        role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
+    let workers = worker_count::of_server(None, None)?;
     let open = |path: &PathBuf| Live::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
     let status = open_status(options);
@@ -75,10 +76,10 @@ pub(super) async fn run(
     prepared: Prepared,
     options: &Options,
     role: &ServerOptions,
-    ground: &mut Ground,
+    ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
     let Prepared { engine, listeners, tls, status, lease_file, filter, workers } = prepared;
-    let (host, notes) = mapping::server_plan(options, role)?;
+    let (host, notes) = convert::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     let max_clients = engine.max_clients;
     let service = Service::start(server::Options {
@@ -94,7 +95,7 @@ pub(super) async fn run(
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
         control: own_control_socket(),
         filter,
-        socket: mapping::socket_tuning(options),
+        socket: convert::socket_tuning(options),
         workers,
     })
     .await?;
@@ -109,7 +110,7 @@ pub(super) async fn run(
         crl: CrlFile::watch(options.tls.crl.as_ref()),
         tls,
         status_version: options.status.as_ref().map_or(1, |status| status.version),
-        style: lines::Style {
+        style: compat_log::Style {
             usage_checked: options.tls.peer_usage.is_some(),
             tls_auth: matches!(options.wrap, Wrap::TlsAuth { .. }),
         },
@@ -180,7 +181,7 @@ fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     match &role.client_config_dir {
         Some(folder) => {
             let (exclusive, rules) = (role.ccd_exclusive, role.client_rules);
-            Arc::new(ClientFiles::new(folder.clone(), exclusive, rules))
+            Arc::new(ClientConfigDir::new(folder.clone(), exclusive, rules))
         }
         None => Arc::new(CertificateOnly),
     }
@@ -193,15 +194,15 @@ const ROWS_EVERY_TICK: usize = 100;
 const NO_STATUS: Duration = Duration::from_secs(10);
 
 struct Owner<'a> {
-    ground: &'a Ground,
+    ground: &'a Daemonizer,
     status: Option<(StatusFile, Duration)>,
     until_status: Duration,
     rows: Vec<ClientRow>,
     crl: Option<CrlFile>,
-    tls: material::TlsMaterial,
+    tls: key_files::TlsMaterial,
     status_version: u8,
-    style: lines::Style,
-    leases: Option<LeaseFile>,
+    style: compat_log::Style,
+    leases: Option<PoolPersistFile>,
     last_leases: Vec<(String, Vec<IpNet>)>,
     hangup: bool,
 }
@@ -210,11 +211,11 @@ impl Hooks for Owner<'_> {
     fn event(&mut self, _event: &ServerEvent) {}
 
     fn narrate(&mut self, event: &ServerEvent, sessions: &Sessions) {
-        lines::server_event(event, sessions, self.style);
+        compat_log::server_event(event, sessions, self.style);
     }
 
     fn serving(&mut self, _device: Option<&str>, listening: &[Endpoint]) {
-        listening.iter().for_each(|endpoint| lines::listening(*endpoint));
+        listening.iter().for_each(|endpoint| compat_log::listening(*endpoint));
         self.ground.ready();
     }
 
@@ -301,7 +302,7 @@ fn row(session: &server::Session) -> ClientRow {
     let info = &session.info;
     ClientRow {
         name: info.identity.common_name.clone(),
-        real: lines::real(info.link.remote()),
+        real: compat_log::real(info.link.remote()),
         ipv4: info.ipv4.map(|ip| ip.to_string()).unwrap_or_default(),
         ipv6: info.ipv6.map(|ip| ip.to_string()).unwrap_or_default(),
         networks: info.networks.iter().map(ToString::to_string).collect(),
@@ -344,7 +345,7 @@ impl CrlFile {
         let stamp = self.changed()?;
         let source = Source::File(self.path.clone());
         // A list that cannot be used leaves the former in force; that still refuses whom it refused.
-        match material::read("crl-verify", &source).and_then(load) {
+        match key_files::read("crl-verify", &source).and_then(load) {
             Ok(loaded) => {
                 say!(2, "CRL: loaded '{}' again", self.path.display());
                 self.seen = stamp;

@@ -16,13 +16,13 @@ use super::database::pooler::{self, Unknown};
 use super::database::{self, Target};
 use super::node::directory;
 use crate::fault::Fault;
-use crate::managed::{Outcome, kernel_random};
+use crate::managed_server::kernel_random;
 
 /// Longest name of a node.
 const MAX_NAME: usize = 24;
 
 /// Runs one command's dealings with the database.
-pub(super) fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -31,7 +31,7 @@ pub(super) fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> 
 }
 
 /// A generator seeded by the kernel.
-pub(super) fn random() -> Outcome<Random> {
+pub(super) fn random() -> Result<Random, Fault> {
     kernel_random().map_err(|error| Fault::environment(format!("/dev/urandom: {error}")))
 }
 
@@ -47,12 +47,12 @@ pub(super) fn verifier(password: &str) -> String {
 }
 
 /// Connects as an operator: on a terminal a password that is asked for is asked for.
-pub(super) async fn open(target: &Target, purpose: &str) -> Outcome<Client> {
+pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
     Ok(open_typed(target, purpose).await?.0)
 }
 
 /// As [`open`]; with the target as it was reached: with the password that was typed.
-async fn open_typed(target: &Target, purpose: &str) -> Outcome<(Client, Target)> {
+async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
     match database::open(target, purpose).await {
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
             let prompt = format!("Password of {} for the database: ", target.user());
@@ -67,14 +67,14 @@ async fn open_typed(target: &Target, purpose: &str) -> Outcome<(Client, Target)>
 }
 
 /// As [`open`], and refuses a pooler that shares sessions.
-pub(super) async fn open_own(target: &Target, purpose: &str) -> Outcome<Client> {
+pub(super) async fn open_own(target: &Target, purpose: &str) -> Result<Client, Fault> {
     let (client, target) = open_typed(target, purpose).await?;
     refuse_pooler(pooler::shares_session(&client, &target).await)?;
     Ok(client)
 }
 
 /// Refuses a connection whose session a pooler `shares` with others.
-pub(super) fn refuse_pooler(shares: Result<bool, Unknown>) -> Outcome<()> {
+pub(super) fn refuse_pooler(shares: Result<bool, Unknown>) -> Result<(), Fault> {
     match shares {
         Ok(false) => Ok(()),
         Ok(true) => Err(Fault::operator(pooler::WORDS)),
@@ -99,7 +99,7 @@ pub(super) fn said(error: &tokio_postgres::Error) -> Fault {
 }
 
 /// Whether a network is in the database, and of which version.
-pub(super) async fn version(client: &impl GenericClient) -> Outcome<Option<i32>> {
+pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, Fault> {
     let there = client
         .query_one(
             "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'adit'), \
@@ -127,7 +127,9 @@ pub(super) async fn version(client: &impl GenericClient) -> Outcome<Option<i32>>
 ///
 /// # Errors
 /// There is none, or it is another version's.
-pub(super) async fn network(client: &impl GenericClient) -> Outcome<(NetworkRecord, Vec<u8>)> {
+pub(super) async fn network(
+    client: &impl GenericClient,
+) -> Result<(NetworkRecord, Vec<u8>), Fault> {
     match version(client).await? {
         Some(sql::VERSION) => {}
         Some(other) => {
@@ -149,7 +151,7 @@ pub(super) async fn network(client: &impl GenericClient) -> Outcome<(NetworkReco
 }
 
 /// The name as given, or the machine's own as far as it will do.
-pub(super) fn node_name(given: Option<&str>) -> Outcome<String> {
+pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if let Some(name) = given {
         return if (1..=MAX_NAME).contains(&name.len()) && name.chars().all(allowed) {

@@ -17,7 +17,6 @@ use super::member::Member;
 use super::places::Places;
 use crate::clock::unix_time;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// Least that may be kept: a sender's leaves are 8 MiB at least.
 const LEAST_RETENTION: i64 = 64 << 20;
@@ -45,7 +44,7 @@ impl SettingsChange {
     ///
     /// # Errors
     /// A value is out of bounds.
-    pub(super) fn apply(&self, to: &NetworkSettings) -> Outcome<NetworkSettings> {
+    pub(super) fn apply(&self, to: &NetworkSettings) -> Result<NetworkSettings, Fault> {
         let mut settings = to.clone();
         if let Some(size) = self.packet_size {
             if !limits::PACKET_RANGE.contains(&size) {
@@ -143,7 +142,7 @@ pub struct SettingsChanged {
 ///
 /// # Errors
 /// This machine's node is not the owner, a value is out of bounds, or the database cannot be reached.
-pub fn set(places: &Places, change: &SettingsChange) -> Outcome<SettingsChanged> {
+pub fn set(places: &Places, change: &SettingsChange) -> Result<SettingsChanged, Fault> {
     amend(places, "set", |now, _| change.apply(now))
 }
 
@@ -151,7 +150,7 @@ pub fn set(places: &Places, change: &SettingsChange) -> Outcome<SettingsChanged>
 ///
 /// # Errors
 /// As [`set`]; the network has an auditor, or the file cannot be made.
-pub fn add_auditor(places: &Places, file: &Path) -> Outcome<SettingsChanged> {
+pub fn add_auditor(places: &Places, file: &Path) -> Result<SettingsChanged, Fault> {
     let mut made = false;
     let added = amend(places, "auditor", |now, network| {
         if now.auditor_key.is_some() {
@@ -174,7 +173,7 @@ pub fn add_auditor(places: &Places, file: &Path) -> Outcome<SettingsChanged> {
 ///
 /// # Errors
 /// As [`set`]; the network has no auditor.
-pub fn remove_auditor(places: &Places) -> Outcome<SettingsChanged> {
+pub fn remove_auditor(places: &Places) -> Result<SettingsChanged, Fault> {
     amend(places, "auditor", |now, _| match now.auditor_key {
         Some(_) => Ok(NetworkSettings { auditor_key: None, ..now.clone() }),
         None => Err(Fault::operator("the network has no auditor")),
@@ -186,7 +185,7 @@ pub(super) fn new_auditor(
     file: &Path,
     network: &NetworkKey,
     random: &mut Random,
-) -> Outcome<Vec<u8>> {
+) -> Result<Vec<u8>, Fault> {
     let auditor = AuditorKey::generate(network, random);
     let public = auditor.public().map_err(|error| Fault::ours(format!("making keys: {error}")))?;
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).and_then(
@@ -205,8 +204,8 @@ pub(super) fn new_auditor(
 fn amend(
     places: &Places,
     purpose: &str,
-    change: impl FnOnce(&NetworkSettings, &NetworkKey) -> Outcome<NetworkSettings>,
-) -> Outcome<SettingsChanged> {
+    change: impl FnOnce(&NetworkSettings, &NetworkKey) -> Result<NetworkSettings, Fault>,
+) -> Result<SettingsChanged, Fault> {
     let mut member = Member::load(places)?;
     let settings = &member.settings;
     if settings.node != NodeId::OWNER {
@@ -239,7 +238,10 @@ fn amend(
 }
 
 /// Adds signed settings to the database's.
-pub(super) async fn store(client: &impl GenericClient, signed: &SignedSettings) -> Outcome<()> {
+pub(super) async fn store(
+    client: &impl GenericClient,
+    signed: &SignedSettings,
+) -> Result<(), Fault> {
     let SignedSettings { settings, signature } = signed;
     let UnixTime(made) = settings.made;
     let made = i64::try_from(made).unwrap_or(i64::MAX);

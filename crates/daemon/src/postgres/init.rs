@@ -19,7 +19,6 @@ use super::places::Places;
 use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// Oldest server that has all that is used: 15.
 const OLDEST: i32 = 150_000;
@@ -87,7 +86,7 @@ pub fn init(
     url: &str,
     options: &InitOptions,
     dry_run: bool,
-) -> Outcome<Initialised> {
+) -> Result<Initialised, Fault> {
     let target = Target::of_operator(url, &Environment::of_process())?;
     let name = node_name(options.name.as_deref())?;
     let plain = (plain_record(options)?, options.settings.apply(&change::defaults())?);
@@ -95,7 +94,7 @@ pub fn init(
 }
 
 /// The network's row without its tag, from what is asked for.
-fn plain_record(options: &InitOptions) -> Outcome<NetworkRecord> {
+fn plain_record(options: &InitOptions) -> Result<NetworkRecord, Fault> {
     if options.network4.is_none() && options.network6.is_none() {
         return Err(Fault::operator(
             "name the network that the nodes have addresses of: --network 10.9.0.0/24 (or --network6 fd09::/64, or both)",
@@ -123,7 +122,7 @@ async fn run(
     (plain, settings): (NetworkRecord, NetworkSettings),
     options: &InitOptions,
     dry_run: bool,
-) -> Outcome<Initialised> {
+) -> Result<Initialised, Fault> {
     let mut client = open_own(target, "init").await?;
     let server = Server::ask(&client).await?;
     if admin::version(&client).await?.is_some() {
@@ -164,7 +163,7 @@ async fn run(
 }
 
 /// What to know where roles of other programs may connect.
-async fn open_to_all(client: &Client, target: &Target) -> Outcome<Option<String>> {
+async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>, Fault> {
     let open = "SELECT has_database_privilege('public', current_database(), 'CONNECT')";
     let row = client.query_one(open, &[]).await.and_then(|row| row.try_get(0));
     let open: bool = row.map_err(|error| said(&error))?;
@@ -183,7 +182,7 @@ async fn there(
     target: &Target,
     client: &Client,
     options: &InitOptions,
-) -> Outcome<Initialised> {
+) -> Result<Initialised, Fault> {
     let tag: String = client
         .query_one("SELECT tag FROM adit.network", &[])
         .await
@@ -212,7 +211,7 @@ fn refuse_difference(
     network: &NetworkRecord,
     settings: &NetworkSettings,
     options: &InitOptions,
-) -> Outcome<()> {
+) -> Result<(), Fault> {
     if let Some(option) = options.settings.differs(settings) {
         return Err(Fault::operator(format!(
             "{option} differs from the settings of the network {}; change them with: adit postgres set {option} ...",
@@ -251,7 +250,7 @@ struct Server {
 }
 
 impl Server {
-    async fn ask(client: &Client) -> Outcome<Self> {
+    async fn ask(client: &Client) -> Result<Self, Fault> {
         let row = client
             .query_one(
                 "SELECT current_setting('server_version_num')::int, rolsuper, rolcreaterole, \
@@ -278,7 +277,7 @@ impl Server {
         read().map_err(|error| said(&error))
     }
 
-    fn check(&self, target: &Target) -> Outcome<()> {
+    fn check(&self, target: &Target) -> Result<(), Fault> {
         let (user, database) = (target.user(), target.database());
         if self.version < OLDEST {
             return Err(Fault::operator(format!(
@@ -301,7 +300,11 @@ impl Server {
 }
 
 /// The network's name: as asked for, or the database's with a number where roles of that name exist already.
-async fn choose_tag(client: &Client, target: &Target, options: &InitOptions) -> Outcome<String> {
+async fn choose_tag(
+    client: &Client,
+    target: &Target,
+    options: &InitOptions,
+) -> Result<String, Fault> {
     let allowed = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let from_database = || {
         let lower = target.database().to_ascii_lowercase();
@@ -342,7 +345,7 @@ fn statements(
     network: &NetworkRecord,
     settings: &NetworkSettings,
     server: &Server,
-) -> Outcome<String> {
+) -> Result<String, Fault> {
     let tag = &network.tag;
     let bad = |error| Fault::ours(format!("{error}"));
     let roles = sql::roles(tag, !server.superuser).map_err(bad)?;
@@ -373,7 +376,7 @@ impl Maker<'_> {
         name: &str,
         options: &InitOptions,
         random: &mut Random,
-    ) -> Outcome<(Settings, Invitation)> {
+    ) -> Result<(Settings, Invitation), Fault> {
         let transaction = client.transaction().await.map_err(|error| said(&error))?;
         self.schema(&transaction).await?;
         let candidate = Candidate {
@@ -399,7 +402,7 @@ impl Maker<'_> {
         Ok(made)
     }
 
-    async fn schema(&self, transaction: &Transaction<'_>) -> Outcome<()> {
+    async fn schema(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let network = self.network;
         let bad = |error| Fault::ours(format!("{error}"));
         let roles = sql::roles(&network.tag, !self.server.superuser).map_err(bad)?;
@@ -445,13 +448,13 @@ impl Maker<'_> {
     }
 
     /// Keeps roles out of the database that are not of this network. Only its owner's word counts.
-    async fn close(&self, transaction: &Transaction<'_>) -> Outcome<()> {
+    async fn close(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let database = self.quoted(transaction, self.target.database()).await?;
         let revoke = format!("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC");
         transaction.batch_execute(&revoke).await.map_err(|error| said(&error))
     }
 
-    async fn quoted(&self, transaction: &Transaction<'_>, name: &str) -> Outcome<String> {
+    async fn quoted(&self, transaction: &Transaction<'_>, name: &str) -> Result<String, Fault> {
         let row = transaction.query_one("SELECT pg_catalog.quote_ident($1)", &[&name]).await;
         row.and_then(|row| row.try_get(0)).map_err(|error| said(&error))
     }
@@ -464,7 +467,7 @@ impl Maker<'_> {
         name: &str,
         right: &str,
         to: &str,
-    ) -> Outcome<()> {
+    ) -> Result<(), Fault> {
         let quoted = self.quoted(transaction, name).await?;
         transaction
             .batch_execute(&format!("GRANT {right} ON {kind} {quoted} TO {to}"))

@@ -18,7 +18,6 @@ use super::member::Member;
 use super::places::Places;
 use crate::clock::unix_time;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// How long an invitation is valid where nothing is said.
 pub const VALID: Duration = Duration::from_secs(24 * 3600);
@@ -51,7 +50,7 @@ pub(super) struct Network<'a> {
 ///
 /// # Errors
 /// This machine is in no network, its node may not invite, or the database cannot be reached.
-pub fn invite(places: &Places, valid: Duration, offline: bool) -> Outcome<Invitation> {
+pub fn invite(places: &Places, valid: Duration, offline: bool) -> Result<Invitation, Fault> {
     let member = Member::load(places)?;
     let target = member.target()?;
     block_on(async {
@@ -69,7 +68,7 @@ pub(super) async fn new(
     network: &Network<'_>,
     (valid, offline): (Duration, bool),
     random: &mut Random,
-) -> Outcome<Invitation> {
+) -> Result<Invitation, Fault> {
     let failed = |_| Fault::ours("making keys: the cryptographic library failed");
     let secret = JoinSecret::generate(random);
     let key = secret.key().map_err(failed)?;

@@ -19,7 +19,6 @@ use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use crate::clock::now;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 const ASK: &str = "SELECT adit.ask($1, $2)";
 
@@ -65,7 +64,7 @@ pub fn join(
     invitation: &str,
     options: &JoinOptions,
     tell: &mut dyn FnMut(&str),
-) -> Outcome<Joined> {
+) -> Result<Joined, Fault> {
     let Some((url, token)) = invitation.trim().rsplit_once('#') else {
         return Err(Fault::operator(
             "that is no invitation: it ends in #adit1-...; run `adit postgres join -` and paste what init or invite printed; \
@@ -86,7 +85,7 @@ async fn run(
     name: &str,
     options: &JoinOptions,
     tell: &mut dyn FnMut(&str),
-) -> Outcome<Joined> {
+) -> Result<Joined, Fault> {
     let mut client = enter(target, tell).await?;
     let (network, _) = admin::network(&client).await?;
     let places = Places::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
@@ -122,7 +121,7 @@ async fn run(
 
 /// Connects as the invited one. The role of an invitation has two sessions, and those of an attempt before can be there for a
 /// moment: a server's process ends some time after its client.
-async fn enter(target: &Target, tell: &mut dyn FnMut(&str)) -> Outcome<Client> {
+async fn enter(target: &Target, tell: &mut dyn FnMut(&str)) -> Result<Client, Fault> {
     let began = now();
     let mut told = false;
     loop {
@@ -163,7 +162,7 @@ async fn admitted(
     tag: &str,
     random: &mut Random,
     tell: &mut dyn FnMut(&str),
-) -> Outcome<NetworkKey> {
+) -> Result<NetworkKey, Fault> {
     let failed = |_| Fault::ours("making keys: the cryptographic library failed");
     let key = token.secret.key().map_err(failed)?;
     let altered = || Fault::peer("the invitation in the database was altered: do not trust it");

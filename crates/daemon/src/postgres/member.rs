@@ -12,7 +12,6 @@ use super::places::Places;
 use super::settings::{Secrets, Settings};
 use crate::clock::{now, unix_time};
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 pub(super) struct Member {
     pub(super) places: Places,
@@ -26,13 +25,13 @@ pub(super) struct Member {
 impl Member {
     /// # Errors
     /// This machine is in no network, or a file is wrong.
-    pub(super) fn load(places: &Places) -> Outcome<Self> {
+    pub(super) fn load(places: &Places) -> Result<Self, Fault> {
         Self::with(Settings::load(places)?, places)
     }
 
     /// # Errors
     /// As [`Self::load`].
-    pub(super) fn with(settings: Settings, places: &Places) -> Outcome<Self> {
+    pub(super) fn with(settings: Settings, places: &Places) -> Result<Self, Fault> {
         let secrets = Secrets::load(places)?;
         let public = secrets.keys.public(settings.node);
         let public = public.map_err(|error| Fault::ours(format!("own keys: {error}")))?;
@@ -41,7 +40,7 @@ impl Member {
     }
 
     /// Where its database is.
-    pub(super) fn target(&self) -> Outcome<Target> {
+    pub(super) fn target(&self) -> Result<Target, Fault> {
         Target::of_node(&self.settings, &self.secrets)
     }
 
@@ -54,7 +53,7 @@ impl Member {
         &self,
         client: &impl GenericClient,
         network: &str,
-    ) -> Outcome<(KeyRing, Result<(), String>)> {
+    ) -> Result<(KeyRing, Result<(), String>), Fault> {
         let mut ring = self.secrets.ring.clone();
         let reader = self.secrets.keys.reader(self.settings.node);
         let found = keys::newer(client, ring.generation(), reader.id()).await;
@@ -73,7 +72,7 @@ impl Member {
         &self,
         client: &impl GenericClient,
         network: &str,
-    ) -> Outcome<KeyRing> {
+    ) -> Result<KeyRing, Fault> {
         let (ring, followed) = self.follow(client, network).await?;
         followed.map_err(Fault::peer)?;
         Ok(ring)
@@ -86,7 +85,7 @@ impl Member {
     pub(super) async fn network(
         &self,
         client: &impl GenericClient,
-    ) -> Outcome<(NetworkRecord, KeyRing)> {
+    ) -> Result<(NetworkRecord, KeyRing), Fault> {
         let (record, mac) = admin::network(client).await?;
         let ring = self.ring(client, &record.tag).await?;
         record.verify(ring.newest(), &mac).map_err(|error| {
@@ -103,7 +102,7 @@ impl Member {
         &self,
         client: &impl GenericClient,
         network: &str,
-    ) -> Outcome<History> {
+    ) -> Result<History, Fault> {
         let rows = directory::settings_rows(client).await.map_err(|error| said(&error))?;
         let history = directory::history(network, Some(&self.public), &rows, self.pins.settings());
         history.map_err(|reason| Fault::peer(format!("network settings: not believed: {reason}")))

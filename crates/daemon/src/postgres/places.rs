@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::fault::Fault;
-use crate::managed::{self, Outcome};
+use crate::managed_server;
 
 /// Longest name of a network.
 const MAX_NAME: usize = 16;
@@ -29,7 +29,7 @@ impl Places {
     ///
     /// # Errors
     /// The name has other characters than lower-case letters and digits, or more than 16; `dir` is no path.
-    pub fn new(dir: Option<&Path>, name: &str) -> Outcome<Self> {
+    pub fn new(dir: Option<&Path>, name: &str) -> Result<Self, Fault> {
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
         if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
             return Err(Fault::operator(format!(
@@ -37,7 +37,7 @@ impl Places {
                  example --network-name vpn"
             )));
         }
-        let base = managed::Places::new(dir)?;
+        let base = managed_server::Paths::new(dir)?;
         Ok(Self {
             name: name.to_owned(),
             config: base.config.join("postgres").join(name),
@@ -51,7 +51,7 @@ impl Places {
     ///
     /// # Errors
     /// There is none, or there are several and none was named.
-    pub fn find(dir: Option<&Path>, name: Option<&str>) -> Outcome<Self> {
+    pub fn find(dir: Option<&Path>, name: Option<&str>) -> Result<Self, Fault> {
         if let Some(name) = name {
             let places = Self::new(dir, name)?;
             return if places.settings_file().exists() {
@@ -63,7 +63,7 @@ impl Places {
                 )))
             };
         }
-        let folder = managed::Places::new(dir)?.config.join("postgres");
+        let folder = managed_server::Paths::new(dir)?.config.join("postgres");
         let mut names = networks(&folder).map_err(|error| {
             Fault::environment(format!("cannot read {}: {error}", folder.display()))
         })?;
@@ -128,7 +128,11 @@ impl Places {
     pub fn command(&self, verb: &str) -> String {
         match &self.dir {
             Some(dir) => {
-                format!("adit postgres {verb} -n {} --dir {}", self.name, managed::shell_word(dir))
+                format!(
+                    "adit postgres {verb} -n {} --dir {}",
+                    self.name,
+                    managed_server::shell_word(dir)
+                )
             }
             None => format!("adit postgres {verb} -n {}", self.name),
         }
@@ -138,9 +142,9 @@ impl Places {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn create(&self) -> Outcome<()> {
+    pub fn create(&self) -> Result<(), Fault> {
         for (path, mode) in [(&self.config, 0o755), (&self.state, 0o700), (&self.run, 0o755)] {
-            managed::make_folder(path, mode)?;
+            managed_server::make_folder(path, mode)?;
         }
         Ok(())
     }

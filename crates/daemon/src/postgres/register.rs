@@ -14,7 +14,6 @@ use super::database::Target;
 use super::places::Places;
 use super::settings::{Secrets, Settings};
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// Who wants to become a node of what.
 pub(super) struct Candidate<'a> {
@@ -28,7 +27,7 @@ pub(super) struct Candidate<'a> {
 
 impl Candidate<'_> {
     /// Refuses to write over another node's files.
-    pub(super) fn refuse_existing(places: &Places) -> Outcome<()> {
+    pub(super) fn refuse_existing(places: &Places) -> Result<(), Fault> {
         for file in [places.settings_file(), places.secrets_file()] {
             if file.exists() {
                 return Err(Fault::operator(format!(
@@ -47,7 +46,7 @@ impl Candidate<'_> {
         &self,
         transaction: &Transaction<'_>,
         random: &mut Random,
-    ) -> Outcome<(Settings, Secrets)> {
+    ) -> Result<(Settings, Secrets), Fault> {
         let row = transaction
             .query_one(
                 "SELECT id, role::text, address4::text, address6::text FROM adit.reserve($1, $2::text[]::cidr[])",
@@ -95,7 +94,7 @@ impl Candidate<'_> {
     }
 
     /// The node's MAC will be under this key: it must still be the network's. From the reservation on no rekey begins.
-    async fn check_generation(&self, transaction: &Transaction<'_>) -> Outcome<()> {
+    async fn check_generation(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let generation = transaction.query_one("SELECT generation FROM adit.network", &[]).await;
         let generation: i32 =
             generation.and_then(|row| row.try_get(0)).map_err(|error| said(&error))?;
@@ -108,7 +107,7 @@ impl Candidate<'_> {
     }
 
     /// The node's MAC will be under these: they must be what the network's own MAC allows.
-    fn check_addresses(&self, v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Outcome<()> {
+    fn check_addresses(&self, v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Result<(), Fault> {
         let fits4 = match (self.network.network4, v4) {
             (None, None) => true,
             (Some(net), Some(own)) => {
@@ -146,7 +145,7 @@ fn read_reserved(
 }
 
 /// Commits what made a node; if the database refuses, the files go again.
-pub(super) async fn commit(transaction: Transaction<'_>, places: &Places) -> Outcome<()> {
+pub(super) async fn commit(transaction: Transaction<'_>, places: &Places) -> Result<(), Fault> {
     match transaction.commit().await {
         Ok(()) => Ok(()),
         Err(error) if error.as_db_error().is_some() => {

@@ -16,7 +16,6 @@ use super::places::Places;
 use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::log::clean;
-use crate::managed::Outcome;
 
 const REKEY: &str = "SELECT adit.rekey($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
@@ -37,7 +36,7 @@ pub struct Rekeyed {
 ///
 /// # Errors
 /// This machine is in no network or did not make it, a node is not believed, or the database cannot be reached.
-pub fn rekey(places: &Places) -> Outcome<Rekeyed> {
+pub fn rekey(places: &Places) -> Result<Rekeyed, Fault> {
     let mut member = Member::load(places)?;
     if member.settings.node != NodeId::OWNER {
         return Err(Fault::operator(
@@ -71,7 +70,7 @@ struct Nodes {
     notes: Vec<String>,
 }
 
-async fn make(member: &mut Member, transaction: &Transaction<'_>) -> Outcome<Rekeyed> {
+async fn make(member: &mut Member, transaction: &Transaction<'_>) -> Result<Rekeyed, Fault> {
     let (network, ring) = member.network(transaction).await?;
     let settings = member.signed_settings(transaction, &network.tag).await?;
     let auditor = settings.current().auditor();
@@ -102,7 +101,7 @@ async fn nodes(
     member: &mut Member,
     transaction: &Transaction<'_>,
     ring: &KeyRing,
-) -> Outcome<Nodes> {
+) -> Result<Nodes, Fault> {
     let Member { public: own, pins, places, .. } = member;
     let rows = transaction.query(directory::NODES, &[]).await.map_err(|error| said(&error))?;
     let mut nodes = Nodes::default();
@@ -158,7 +157,7 @@ async fn store(
     made: &rekey::Rekeyed,
     network: &NetworkRecord,
     nodes: &Nodes,
-) -> Outcome<()> {
+) -> Result<(), Fault> {
     let failed = |_| Fault::ours("making keys: the cryptographic library failed");
     let readers: Vec<i32> = made.wraps.iter().map(|wrap| wrap.reader.0).collect();
     let encs: Vec<&[u8]> = made.wraps.iter().map(|wrap| wrap.enc.as_slice()).collect();

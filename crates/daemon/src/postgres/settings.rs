@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::places::Places;
 use crate::fault::Fault;
-use crate::managed::{Outcome, write_whole};
+use crate::managed_server::write_whole;
 
 /// `node.toml`, read and checked: what a node is and how it sends. No secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl TryFrom<Raw> for Settings {
             name: raw.name,
             addresses: raw.addresses,
             subnets: raw.subnets,
-            device: crate::managed::checked_device(&raw.device)?,
+            device: crate::managed_server::checked_device(&raw.device)?,
             packet_size: raw.packet_size,
             durability: raw
                 .durability
@@ -95,7 +95,7 @@ impl Settings {
     ///
     /// # Errors
     /// It is missing, or a line is wrong: the fault names file and line.
-    pub fn load(places: &Places) -> Outcome<Self> {
+    pub fn load(places: &Places) -> Result<Self, Fault> {
         let path = places.settings_file();
         let text = read(&path)?;
         Self::parse(&text, &path)
@@ -105,7 +105,7 @@ impl Settings {
     ///
     /// # Errors
     /// A line is wrong: the fault names it.
-    pub fn parse(text: &str, path: &Path) -> Outcome<Self> {
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
         let raw: Raw = toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))?;
         Self::try_from(raw).map_err(|message| {
             let key = message.split([' ', ':']).next().unwrap_or_default();
@@ -118,7 +118,7 @@ impl Settings {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn store(&self, places: &Places) -> Outcome<()> {
+    pub fn store(&self, places: &Places) -> Result<(), Fault> {
         write_whole(&places.settings_file(), 0o644, self.to_toml().as_bytes())
     }
 
@@ -188,7 +188,7 @@ impl Secrets {
     ///
     /// # Errors
     /// It is missing, or one is readable by others or damaged. The fault never quotes them.
-    pub fn load(places: &Places) -> Outcome<Self> {
+    pub fn load(places: &Places) -> Result<Self, Fault> {
         let path = places.secrets_file();
         let text = Zeroizing::new(read(&path)?);
         private(&path)?;
@@ -233,7 +233,7 @@ impl Secrets {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn store(&self, places: &Places) -> Outcome<()> {
+    pub fn store(&self, places: &Places) -> Result<(), Fault> {
         // Of a former network of this name.
         match fs::remove_file(places.ring_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -262,7 +262,7 @@ impl Secrets {
 }
 
 /// Refuses a file of secrets that others can read.
-fn private(path: &Path) -> Outcome<()> {
+fn private(path: &Path) -> Result<(), Fault> {
     let mode = fs::metadata(path).map(|meta| meta.permissions().mode()).unwrap_or_default();
     if mode & 0o077 == 0 {
         return Ok(());
@@ -273,7 +273,7 @@ fn private(path: &Path) -> Outcome<()> {
     )))
 }
 
-fn read(path: &Path) -> Outcome<String> {
+fn read(path: &Path) -> Result<String, Fault> {
     fs::read_to_string(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Fault::operator(format!(
             "there is no {}; this machine joins a network with: adit postgres join URL",

@@ -17,7 +17,6 @@ use super::settings::Settings;
 use crate::control::{self, Request, Response, StatusReport};
 use crate::fault::Fault;
 use crate::log::clean;
-use crate::managed::Outcome;
 
 /// How long the database may take for all questions together.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -125,7 +124,7 @@ pub struct StreamSurvey {
 ///
 /// # Errors
 /// This machine is in no such network, or its files cannot be read. A database or a node that does not answer is none.
-pub fn survey(places: &Places) -> Outcome<Survey> {
+pub fn survey(places: &Places) -> Result<Survey, Fault> {
     let settings = Settings::load(places)?;
     let mut survey = Survey {
         network: places.name.clone(),
@@ -160,7 +159,7 @@ pub fn survey(places: &Places) -> Outcome<Survey> {
 ///
 /// # Errors
 /// One runs, but does not answer, or not to this user.
-pub fn running(socket: &Path) -> Outcome<Option<StatusReport>> {
+pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match control::request(socket, &Request::Status) {
         Ok(Response::Status(report)) => Ok(Some(*report)),

@@ -9,7 +9,6 @@ use super::node::directory;
 use super::places::Places;
 use super::settings::{Secrets, Settings};
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// What [`expire`] did, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub struct Expired {
 ///
 /// # Errors
 /// This machine is in no network, or the database cannot be reached.
-pub fn expire(places: &Places) -> Outcome<Expired> {
+pub fn expire(places: &Places) -> Result<Expired, Fault> {
     let target = own(places)?;
     block_on(async {
         let client = open(&target, "expire").await?;
@@ -45,7 +44,7 @@ pub fn expire(places: &Places) -> Outcome<Expired> {
 ///
 /// # Errors
 /// There is no such node, or this machine's may not remove others.
-pub fn remove(places: &Places, name: &str) -> Outcome<()> {
+pub fn remove(places: &Places, name: &str) -> Result<(), Fault> {
     let member = Member::load(places)?;
     let target = member.target()?;
     let unknown = || {
@@ -75,7 +74,7 @@ pub fn remove(places: &Places, name: &str) -> Outcome<()> {
     })
 }
 
-fn own(places: &Places) -> Outcome<Target> {
+fn own(places: &Places) -> Result<Target, Fault> {
     Target::of_node(&Settings::load(places)?, &Secrets::load(places)?)
 }
 

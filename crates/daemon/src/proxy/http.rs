@@ -116,7 +116,8 @@ impl HttpProxy {
             let value = match wanted {
                 Wanted::Basic => basic(login),
                 Wanted::Digest(challenge) => {
-                    let random = crate::plane::random::<NONCE>().map_err(|e| e.to_string())?;
+                    let random =
+                        crate::plane_backend::random::<NONCE>().map_err(|e| e.to_string())?;
                     challenge.answer(login, &format!("{host}:{port}"), &random)
                 }
             };

@@ -2,11 +2,11 @@ use adit_engine::{Instant, Link, PeerId};
 use adit_openvpn::server::ServerEvent;
 
 use super::Sessions;
-use crate::log::{Kind, Repeats, Seen, Source};
+use crate::log::{Kind, LogLimiter, Seen, Source};
 
 /// Whether an event is logged, as far as the limits of its source go. In either style its lines are counted as one.
 pub(super) fn is_logged(
-    repeats: &mut Repeats,
+    repeats: &mut LogLimiter,
     now: Instant,
     event: &ServerEvent,
     sessions: &Sessions,
@@ -59,7 +59,7 @@ mod tests {
     use tracing_subscriber::registry::Registry;
 
     use super::*;
-    use crate::openvpn::lines;
+    use crate::openvpn::compat_log;
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
     const PEER: PeerId = PeerId(3);
@@ -107,19 +107,19 @@ mod tests {
         [false, true].map(|stock| {
             let count = Count::default();
             tracing::subscriber::with_default(Registry::default().with(count.clone()), || {
-                let (mut repeats, mut sessions) = (Repeats::default(), Sessions::default());
+                let (mut repeats, mut sessions) = (LogLimiter::default(), Sessions::default());
                 sessions.record(NOW, &ServerEvent::ClientUp(Box::new(info())));
                 for event in (0..5000).flat_map(&events) {
                     if !is_logged(&mut repeats, NOW, &event, &sessions) {
                         continue;
                     }
-                    let style = lines::Style { usage_checked: true, tls_auth: true };
+                    let style = compat_log::Style { usage_checked: true, tls_auth: true };
                     match stock {
-                        true => lines::server_event(&event, &sessions, style),
-                        false => super::super::friendly::narrate(&event, &sessions),
+                        true => compat_log::server_event(&event, &sessions, style),
+                        false => super::super::log_events::narrate(&event, &sessions),
                     }
                 }
-                let later = NOW + crate::log::repeats::PERIOD;
+                let later = NOW + crate::log::limiter::PERIOD;
                 repeats.overdue(later).iter().for_each(|left| tracing::warn!("{left}"));
             });
             count.0.load(Ordering::Relaxed)
@@ -179,7 +179,7 @@ mod tests {
             ];
             // Twice the limit of a network for a site.
             let events = 2 * kinds.map(Kind::limit).iter().sum::<u32>() as usize;
-            let most = events * 6 + crate::log::repeats::SUMMARY_LINES + 1;
+            let most = events * 6 + crate::log::limiter::SUMMARY_LINES + 1;
             assert!(made.iter().all(|lines| (1..=most).contains(lines)), "{made:?} of {most}");
         }
     }

@@ -1,6 +1,6 @@
 //! A running server: engine, data plane, device and events joined, for `adit openvpn` and `adit server`.
 
-mod friendly;
+mod log_events;
 mod log_limits;
 mod release_memory;
 mod service;
@@ -23,7 +23,7 @@ pub(crate) use service::{next_request, tun_report};
 pub use sessions::{Session, Sessions};
 pub(crate) use sockets::{listen, unbound};
 
-use crate::ask::Authorizer;
+use crate::authorize::Authorizer;
 use crate::control::{CertificateReport, ReloadReport, StatusReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
@@ -200,7 +200,7 @@ pub trait Hooks {
 
     /// Puts an event into the log. `sessions` are those before the event.
     fn narrate(&mut self, event: &ServerEvent, sessions: &Sessions) {
-        friendly::narrate(event, sessions);
+        log_events::narrate(event, sessions);
     }
 
     /// A signal came.

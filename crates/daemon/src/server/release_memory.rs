@@ -6,20 +6,20 @@ const AGAIN: [u32; 3] = [2, 15, 75];
 
 /// How many there were at most since memory was last given back.
 #[derive(Debug)]
-pub(super) struct Rest {
+pub(super) struct MemoryRelease {
     most: usize,
     /// Looks since the last client has gone, or since the start, if no client has come since.
     alone: Option<u32>,
 }
 
-impl Default for Rest {
+impl Default for MemoryRelease {
     /// What the start needed is given back, too.
     fn default() -> Self {
         Self { most: 0, alone: Some(0) }
     }
 }
 
-impl Rest {
+impl MemoryRelease {
     /// Whether so many have gone that memory is worth giving back, now that there are `busy` sessions and handshakes:
     /// half of them, or the last, and some time after that one. A single client that comes and goes among many others causes nothing.
     /// To be asked each second.
@@ -41,11 +41,11 @@ impl Rest {
 
 #[cfg(test)]
 mod tests {
-    use super::Rest;
+    use super::MemoryRelease;
 
     #[test]
     fn the_end_of_half_of_them_or_of_the_last_brings_rest_and_no_end_does_not() {
-        let mut rest = Rest { most: 0, alone: None };
+        let mut rest = MemoryRelease { most: 0, alone: None };
         let due: Vec<bool> =
             [0, 0, 1, 0, 0, 10, 9, 6, 5, 5, 4, 3, 2, 1, 0, 0].map(|busy| rest.is_due(busy)).into();
         let at: Vec<usize> = (0..due.len()).filter(|&i| due[i]).collect();
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn after_the_last_has_gone_it_is_done_some_times_more_unless_a_client_comes() {
-        let mut rest = Rest::default();
+        let mut rest = MemoryRelease::default();
         let mut ask = |busy: &[usize]| -> Vec<usize> {
             let due: Vec<bool> = busy.iter().map(|&busy| rest.is_due(busy)).collect();
             (0..due.len()).filter(|&i| due[i]).collect()

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::log_limits::is_logged;
-use super::release_memory::Rest;
+use super::release_memory::MemoryRelease;
 use super::sessions::Sessions;
 use super::sockets::{bind, listen, raise_descriptor_limit};
 use super::{Command, Ended, Handle, Hooks, Options, Reaction, Selector, Stations};
@@ -22,8 +22,8 @@ use crate::driver::{Driver, Endpoint, News, Sockets};
 use crate::fault::Fault;
 use crate::filter;
 use crate::host::HostHandle;
-use crate::log::{self, Repeats};
-use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
+use crate::log::{self, LogLimiter};
+use crate::plane_backend::{PlaneBackend, fill_totals, gates, seed, tun_offloads};
 use crate::say;
 use crate::signals::Signals;
 
@@ -138,15 +138,15 @@ impl Service {
             }
             let Stations { per_client, age } = options.stations;
             plane.limit_macs(per_client, age);
-            let planes = Planes::new(plane, upcalls, options.socket.streams);
+            let planes = PlaneBackend::new(plane, upcalls, options.socket.streams);
             let listening = sockets.endpoints();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
             let mut running = Running {
                 driver,
                 sessions: Sessions::default(),
-                repeats: Repeats::default(),
+                repeats: LogLimiter::default(),
                 packets: log::Traffic::default(),
-                rest: Rest::default(),
+                rest: MemoryRelease::default(),
                 started,
                 wall: WallClock::new(),
                 listening,
@@ -171,12 +171,12 @@ impl Service {
 
 /// A server at work.
 struct Running {
-    driver: Driver<ServerEngine, Planes>,
+    driver: Driver<ServerEngine, PlaneBackend>,
     sessions: Sessions,
-    repeats: Repeats,
+    repeats: LogLimiter,
     /// What passes, for the log.
     packets: log::Traffic,
-    rest: Rest,
+    rest: MemoryRelease,
     started: Instant,
     wall: WallClock,
     listening: Vec<Endpoint>,

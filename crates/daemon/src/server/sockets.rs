@@ -9,7 +9,7 @@ use super::{Listener, Options, SocketTuning};
 use crate::driver::bind_problem;
 use crate::fault::Fault;
 use crate::helper::sockets;
-use crate::plane::gates;
+use crate::plane_backend::gates;
 
 /// One socket for each worker.
 pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault> {

@@ -2,7 +2,7 @@ mod managed;
 mod others;
 
 use super::*;
-use crate::helper::wire::{Begin, PortSide};
+use crate::helper::protocol::{Begin, PortSide};
 use crate::host::{DnsPlan, PlannedRoute, Redirect, Via};
 
 const CLIENT: &str = "client\ndev tun7\nremote vpn.example 1194\nca ca.crt\ncert c.crt\nkey c.key\n\

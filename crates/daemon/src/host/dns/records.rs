@@ -20,7 +20,7 @@ const LIMIT: usize = 256;
 const SUFFIX: &str = ".dns";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Page {
+struct Changes {
     /// Inode of the network namespace.
     namespace: u64,
     /// When the process began.
@@ -36,7 +36,7 @@ pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathB
     fs::create_dir_all(&folder).ok()?;
     let pid = std::process::id();
     let path = folder.join(format!("{pid}-{}-{}{SUFFIX}", link.index, namespace()));
-    let page = Page {
+    let page = Changes {
         namespace: namespace(),
         began: began(pid).unwrap_or(0),
         back_end,
@@ -56,12 +56,12 @@ pub(super) fn is_left(root: &Path) -> bool {
 }
 
 /// The records of dead processes in this network namespace.
-fn dead(root: &Path) -> Vec<(PathBuf, Page)> {
+fn dead(root: &Path) -> Vec<(PathBuf, Changes)> {
     let namespace = namespace();
     let mut found = Vec::new();
     for Kept { path, pid } in files(&root.join(FOLDER), SUFFIX, namespace).take(LIMIT) {
         let page = fs::read(&path).ok();
-        let page = page.and_then(|bytes| serde_json::from_slice::<Page>(&bytes).ok());
+        let page = page.and_then(|bytes| serde_json::from_slice::<Changes>(&bytes).ok());
         let Some(page) = page.filter(|page| page.namespace == namespace) else { continue };
         if began(pid) != Some(page.began) {
             found.push((path, page));

@@ -114,7 +114,7 @@ fn a_refused_change_of_the_network_is_told_logged_and_repeated() {
         host.close().await;
         drop(device);
         assert_eq!(ways(net).await, ["nowhere"; 6], "the kill switch holds");
-        super::super::ledger::release(net).await;
+        super::super::undo_log::release(net).await;
     });
 }
 
@@ -158,29 +158,29 @@ fn an_exempt_network_whose_route_stays_is_closed_or_said_and_tried_again_at_once
 fn a_kill_switch_without_a_ledger_is_found_and_released_and_a_running_tunnel_is_left_alone() {
     let Some((ns, _other)) = world() else { return };
     inside(&ns, async |net| {
-        use super::super::{ledger, unclaimed};
+        use super::super::{orphan_rules, undo_log};
         add_native(net).await;
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").unwrap();
         let before = state(net).await;
         for round in 0..20 {
             let (mut host, device) = host(true).await;
             host.apply(&kill_switch()).await.unwrap();
-            assert_eq!(unclaimed::rules(net).await, [], "{round}: it runs");
+            assert_eq!(orphan_rules::rules(net).await, [], "{round}: it runs");
             host.close().await;
             drop(device);
-            assert_eq!(unclaimed::rules(net).await, [], "{round}: its ledger names it");
-            let kept = ledger::kept();
+            assert_eq!(orphan_rules::rules(net).await, [], "{round}: its ledger names it");
+            let kept = undo_log::kept();
             assert_eq!(kept.len(), 1, "{round}");
             for (path, _) in kept {
                 std::fs::remove_file(path).unwrap();
             }
-            assert_eq!(unclaimed::rules(net).await.len(), 2, "{round}: both families");
-            assert_eq!(ledger::release(net).await, Vec::<String>::new());
+            assert_eq!(orphan_rules::rules(net).await.len(), 2, "{round}: both families");
+            assert_eq!(undo_log::release(net).await, Vec::<String>::new());
             // A tunnel that runs meanwhile, with a table and rules of its own.
             let (mut running, device) = self::host(true).await;
             running.apply(&by_policy("def1 ipv6")).await.unwrap();
-            assert!(unclaimed::release(net).await.len() >= 8);
-            assert_eq!(unclaimed::rules(net).await, []);
+            assert!(orphan_rules::release(net).await.len() >= 8);
+            assert_eq!(orphan_rules::rules(net).await, []);
             assert_eq!(ways(net).await, ["tun0"; 6]);
             running.close().await;
             drop(device);
@@ -193,7 +193,7 @@ fn a_kill_switch_without_a_ledger_is_found_and_released_and_a_running_tunnel_is_
 fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
     let Some((ns, _other)) = world() else { return };
     inside(&ns, async |net| {
-        use super::super::ledger;
+        use super::super::undo_log;
         add_native(net).await;
         let before = state(net).await;
         let (mut host, device) = host(true).await;
@@ -223,16 +223,16 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
             let _ = net.delete_route(route).await;
         }
         assert_eq!(state(net).await, before);
-        assert_eq!(ledger::kept().len(), 1);
+        assert_eq!(undo_log::kept().len(), 1);
         // The next tunnel gets the same numbers.
         let (mut next, device) = self::host(true).await;
         next.apply(&by_policy("def1 ipv6")).await.unwrap();
         assert_eq!(ways(net).await, ["tun0"; 6]);
-        assert_eq!(ledger::kept().len(), 0, "it took over");
+        assert_eq!(undo_log::kept().len(), 0, "it took over");
         next.close().await;
         drop(device);
         assert_eq!(ways(net).await, ["nowhere"; 6], "the kill switch is still on");
-        ledger::release(net).await;
+        undo_log::release(net).await;
         assert_eq!(state(net).await, before);
     });
 }
@@ -285,14 +285,14 @@ fn a_first_change_that_is_refused_leaves_nothing_behind() {
             let operations = host.net.faults.clear();
             if applied.is_ok() || index > operations {
                 assert!(index > 5, "{index}");
-                host.ledger.keep(false);
+                host.undo_log.keep(false);
                 host.close().await;
                 drop(device);
                 break;
             }
             host.close().await;
             drop(device);
-            super::super::ledger::release(net).await;
+            super::super::undo_log::release(net).await;
             assert_eq!(state(net).await, before, "operation {index}");
         }
     });

@@ -9,7 +9,6 @@ use zeroize::Zeroizing;
 
 use super::service;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// Parameters that are understood, and the variable of the environment that stands for each (`-`: none).
 const KNOWN: &[(&str, &str)] = &[
@@ -95,7 +94,7 @@ impl Params {
     }
 
     /// What is said in `text`, then by the service that it or the environment names, then by the environment.
-    pub(super) fn resolve(text: &str, env: &Environment) -> Outcome<Self> {
+    pub(super) fn resolve(text: &str, env: &Environment) -> Result<Self, Fault> {
         let mut params = Self::parse(text)?;
         let named = params.get("service").or(env.var("PGSERVICE")).map(str::to_owned);
         if let Some(name) = named {
@@ -117,7 +116,7 @@ impl Params {
     }
 
     /// A URL or words.
-    pub(super) fn parse(text: &str) -> Outcome<Self> {
+    pub(super) fn parse(text: &str) -> Result<Self, Fault> {
         if text.contains("#adit1-") {
             return Err(Fault::operator(
                 "that is an invitation; it is for another machine: adit postgres join",
@@ -133,7 +132,7 @@ impl Params {
         }
     }
 
-    fn set(&mut self, name: &str, value: Zeroizing<String>) -> Outcome<()> {
+    fn set(&mut self, name: &str, value: Zeroizing<String>) -> Result<(), Fault> {
         let name = known(name, "the database's URL")?;
         if self.0.insert(name, value).is_some() {
             return Err(Fault::operator(format!("the database's URL says {name} twice")));
@@ -142,7 +141,7 @@ impl Params {
     }
 
     /// `[USER[:PASSWORD]@][HOST[:PORT]][,...][/DATABASE][?NAME=VALUE[&...]]`
-    fn from_url(rest: &str) -> Outcome<Self> {
+    fn from_url(rest: &str) -> Result<Self, Fault> {
         let mut params = Self::default();
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(a, b)| (a, b));
         let (authority, database) = rest.split_once('/').map_or((rest, ""), |(a, b)| (a, b));
@@ -177,7 +176,7 @@ impl Params {
     }
 
     /// `NAME = VALUE ...`, a value with spaces in '...', \' and \\ in it.
-    fn from_words(text: &str) -> Outcome<Self> {
+    fn from_words(text: &str) -> Result<Self, Fault> {
         let mut params = Self::default();
         let mut chars = text.chars().peekable();
         loop {
@@ -218,7 +217,7 @@ impl Params {
 }
 
 /// The name as it is known.
-fn known(name: &str, at: &str) -> Outcome<&'static str> {
+fn known(name: &str, at: &str) -> Result<&'static str, Fault> {
     let found = KNOWN.iter().find(|(known, _)| *known == name);
     found.map(|(known, _)| *known).ok_or_else(|| {
         let all: Vec<&str> = KNOWN.iter().map(|(known, _)| *known).collect();
@@ -231,7 +230,7 @@ fn known(name: &str, at: &str) -> Outcome<&'static str> {
 }
 
 /// A host and its port, both maybe empty; an IPv6 address stands in brackets.
-fn split_port(host: &str) -> Outcome<(&str, &str)> {
+fn split_port(host: &str) -> Result<(&str, &str), Fault> {
     let wrong = || {
         Fault::operator(
             "a host in the database's URL is none; write HOST, HOST:PORT, [IPV6]:PORT, or the folder of a \
@@ -255,9 +254,8 @@ pub(super) mod percent {
     use zeroize::Zeroizing;
 
     use crate::fault::Fault;
-    use crate::managed::Outcome;
 
-    pub(in super::super) fn decode(text: &str, what: &str) -> Outcome<Zeroizing<String>> {
+    pub(in super::super) fn decode(text: &str, what: &str) -> Result<Zeroizing<String>, Fault> {
         let wrong = || {
             Fault::operator(format!(
                 "{what} in the database's URL has a % that no two hexadecimal digits follow; write %25 for a %"

@@ -9,7 +9,6 @@ use zeroize::Zeroizing;
 
 use super::params::Environment;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// Where distributions and PostgreSQL itself keep the services of all users.
 const SYSTEM: &[&str] = &["/etc/postgresql-common/pg_service.conf", "/etc/pg_service.conf"];
@@ -18,7 +17,7 @@ const SYSTEM: &[&str] = &["/etc/postgresql-common/pg_service.conf", "/etc/pg_ser
 type Lines = Vec<(String, Zeroizing<String>)>;
 
 /// What the service of that name says.
-pub(super) fn find(name: &str, env: &Environment) -> Outcome<Lines> {
+pub(super) fn find(name: &str, env: &Environment) -> Result<Lines, Fault> {
     let mut files: Vec<PathBuf> = Vec::new();
     match env.var("PGSERVICEFILE") {
         Some(file) => files.push(file.into()),
@@ -49,7 +48,7 @@ pub(super) fn find(name: &str, env: &Environment) -> Outcome<Lines> {
 }
 
 /// The lines below `[name]`.
-fn parse_service(text: &str, name: &str, file: &Path) -> Outcome<Option<Lines>> {
+fn parse_service(text: &str, name: &str, file: &Path) -> Result<Option<Lines>, Fault> {
     let mut found: Option<Lines> = None;
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();

@@ -12,7 +12,6 @@ use zeroize::Zeroizing;
 use super::params::{self, Environment, Params};
 use super::service::Passwords;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 use crate::postgres::settings::{Secrets, Settings};
 
 /// Most hosts of one database.
@@ -62,7 +61,7 @@ pub(super) enum Session {
 
 impl Session {
     /// Of those who write nothing, any server will do where no other word is given.
-    fn parse(word: Option<&str>, reads_only: bool) -> Outcome<Self> {
+    fn parse(word: Option<&str>, reads_only: bool) -> Result<Self, Fault> {
         match word {
             Some("read-write" | "primary") => Ok(Self::ReadWrite),
             None if !reads_only => Ok(Self::ReadWrite),
@@ -93,7 +92,7 @@ pub(super) enum SslMode {
 impl FromStr for SslMode {
     type Err = Fault;
 
-    fn from_str(word: &str) -> Outcome<Self> {
+    fn from_str(word: &str) -> Result<Self, Fault> {
         Ok(match word {
             "disable" => Self::Disable,
             "prefer" => Self::Prefer,
@@ -177,7 +176,7 @@ impl Target {
     ///
     /// # Errors
     /// Something in it is wrong or not known. No password is ever repeated.
-    pub fn of_operator(text: &str, env: &Environment) -> Outcome<Self> {
+    pub fn of_operator(text: &str, env: &Environment) -> Result<Self, Fault> {
         Self::resolve(text, env, false)
     }
 
@@ -185,11 +184,11 @@ impl Target {
     ///
     /// # Errors
     /// As there.
-    pub fn of_reader(text: &str, env: &Environment) -> Outcome<Self> {
+    pub fn of_reader(text: &str, env: &Environment) -> Result<Self, Fault> {
         Self::resolve(text, env, true)
     }
 
-    fn resolve(text: &str, env: &Environment, reads_only: bool) -> Outcome<Self> {
+    fn resolve(text: &str, env: &Environment, reads_only: bool) -> Result<Self, Fault> {
         let params = Params::resolve(text, env)?;
         let mut target = Self::build_for(&params, env, reads_only)?;
         if params.get("password").is_none() {
@@ -202,7 +201,7 @@ impl Target {
     ///
     /// # Errors
     /// The URL is wrong.
-    pub fn of_node(settings: &Settings, secrets: &Secrets) -> Outcome<Self> {
+    pub fn of_node(settings: &Settings, secrets: &Secrets) -> Result<Self, Fault> {
         let env = Environment::of_nobody(&settings.role);
         let target = Self::build(&Params::parse(&settings.database)?, &env)
             .map_err(|fault| Fault::operator(format!("in node.toml: {fault}")))?;
@@ -213,7 +212,7 @@ impl Target {
     ///
     /// # Errors
     /// The URL is wrong.
-    pub(crate) fn files_of_node(settings: &Settings) -> Outcome<Vec<PathBuf>> {
+    pub(crate) fn files_of_node(settings: &Settings) -> Result<Vec<PathBuf>, Fault> {
         let env = Environment::of_nobody(&settings.role);
         let ssl = Self::build(&Params::parse(&settings.database)?, &env)?.ssl;
         let files = [ssl.root, ssl.certificate, ssl.key].into_iter().flatten();
@@ -238,11 +237,11 @@ impl Target {
         self
     }
 
-    fn build(params: &Params, env: &Environment) -> Outcome<Self> {
+    fn build(params: &Params, env: &Environment) -> Result<Self, Fault> {
         Self::build_for(params, env, false)
     }
 
-    fn build_for(params: &Params, env: &Environment, reads_only: bool) -> Outcome<Self> {
+    fn build_for(params: &Params, env: &Environment, reads_only: bool) -> Result<Self, Fault> {
         let user = params.get("user").map(str::to_owned).or_else(|| env.user.clone());
         let user = user.ok_or_else(|| {
             Fault::operator("the database's URL names no user; write postgres://USER@HOST/DATABASE")
@@ -428,7 +427,7 @@ fn binding_word(binding: ChannelBinding) -> String {
     .to_owned()
 }
 
-fn hosts(params: &Params) -> Outcome<Vec<Host>> {
+fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
     let list = |name: &str| -> Vec<String> {
         params.get(name).map_or(Vec::new(), |all| all.split(',').map(str::to_owned).collect())
     };
@@ -482,8 +481,8 @@ fn default_socket() -> String {
     (*found.unwrap_or(&"/var/run/postgresql")).to_owned()
 }
 
-fn ssl(params: &Params, env: &Environment) -> Outcome<Ssl> {
-    let file = |name: &str, default: &str| -> Outcome<Option<PathBuf>> {
+fn ssl(params: &Params, env: &Environment) -> Result<Ssl, Fault> {
+    let file = |name: &str, default: &str| -> Result<Option<PathBuf>, Fault> {
         if let Some(path) = params.get(name) {
             if path == "system" && name == "sslrootcert" {
                 return Ok(Some(path.into()));
@@ -513,15 +512,15 @@ fn ssl(params: &Params, env: &Environment) -> Outcome<Ssl> {
     Ok(ssl)
 }
 
-fn number(params: &Params, name: &str) -> Outcome<Option<u32>> {
+fn number(params: &Params, name: &str) -> Result<Option<u32>, Fault> {
     let parse = |text: &str| {
         text.parse().map_err(|_| Fault::operator(format!("{name}={text:?} is no number")))
     };
     params.get(name).map(parse).transpose()
 }
 
-fn keep(params: &Params) -> Outcome<Keep> {
-    let seconds = |name| -> Outcome<Option<Duration>> {
+fn keep(params: &Params) -> Result<Keep, Fault> {
+    let seconds = |name| -> Result<Option<Duration>, Fault> {
         let value = number(params, name)?.filter(|value| *value > 0);
         Ok(value.map(|value| Duration::from_secs(value.into())))
     };

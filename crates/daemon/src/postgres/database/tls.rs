@@ -17,7 +17,6 @@ use zeroize::Zeroizing;
 use super::target::{Host, Ssl, SslMode, Target};
 use crate::fault::Fault;
 use crate::helper::files;
-use crate::managed::Outcome;
 
 /// What is asked of the server's certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -31,7 +30,7 @@ enum Check {
 }
 
 /// A connector for that host.
-pub(super) fn connector(target: &Target, host: &Host) -> Outcome<MakeRustlsConnect> {
+pub(super) fn connector(target: &Target, host: &Host) -> Result<MakeRustlsConnect, Fault> {
     let ssl = &target.ssl;
     let check = match target.mode(host) {
         SslMode::Disable | SslMode::Prefer => Check::Nothing,
@@ -72,14 +71,14 @@ fn ours(error: &Error) -> Fault {
 fn webpki(
     roots: RootCertStore,
     provider: &Arc<CryptoProvider>,
-) -> Outcome<Arc<WebPkiServerVerifier>> {
+) -> Result<Arc<WebPkiServerVerifier>, Fault> {
     WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .build()
         .map_err(|error| Fault::ours(format!("TLS to the database: {error}")))
 }
 
 /// The authorities: a file's, or the machine's.
-fn roots(ssl: &Ssl) -> Outcome<RootCertStore> {
+fn roots(ssl: &Ssl) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     let file = ssl.root.as_deref().filter(|root| *root != Path::new("system"));
     let Some(file) = file else {
@@ -100,7 +99,7 @@ fn roots(ssl: &Ssl) -> Outcome<RootCertStore> {
     Ok(roots)
 }
 
-fn certificates(file: &Path, what: &str) -> Outcome<Vec<CertificateDer<'static>>> {
+fn certificates(file: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let pem = files::contents(file).map_err(|error| {
         Fault::operator(format!("cannot read {what} {}: {error}", file.display()))
     })?;
@@ -116,7 +115,7 @@ fn certificates(file: &Path, what: &str) -> Outcome<Vec<CertificateDer<'static>>
 /// Our own certificate and key, for servers that ask for one.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn identity(ssl: &Ssl) -> Outcome<Option<Identity>> {
+fn identity(ssl: &Ssl) -> Result<Option<Identity>, Fault> {
     match (&ssl.certificate, &ssl.key) {
         (None, None) => Ok(None),
         (Some(certificate), Some(key)) => {

@@ -11,8 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, chown};
 
 use crate::fault::Fault;
-use crate::managed::Outcome;
-use crate::managed::demo::interrupt::Interrupt;
+use crate::managed_server::demo::interrupt::Interrupt;
 
 /// Where Debian keeps the programs, by version.
 const DEBIAN: &str = "/usr/lib/postgresql";
@@ -34,7 +33,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Makes a cluster in `folder`, which listens on a socket there and nowhere else, and starts it.
-    pub(super) fn start(folder: &Path, interrupt: &Interrupt) -> Outcome<Self> {
+    pub(super) fn start(folder: &Path, interrupt: &Interrupt) -> Result<Self, Fault> {
         let programs = programs()?;
         let user = [SUPERUSER, "nobody"].iter().find_map(|name| User::from_name(name).ok()?);
         let user = user.ok_or_else(|| {
@@ -65,7 +64,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn serve(&mut self, interrupt: &Interrupt) -> Outcome<()> {
+    fn serve(&mut self, interrupt: &Interrupt) -> Result<(), Fault> {
         let log = fs::File::create(self.folder.join("server.log"));
         let log = log.map_err(|error| Fault::environment(format!("the server's log: {error}")))?;
         let mut command = self.command("postgres");
@@ -95,20 +94,20 @@ impl Cluster {
     }
 
     /// `postgres (PostgreSQL) 15.3` -> `PostgreSQL 15.3`.
-    pub(super) fn version(&self) -> Outcome<String> {
+    pub(super) fn version(&self) -> Result<String, Fault> {
         self.sql(SUPERUSER, "SELECT 'PostgreSQL ' || current_setting('server_version')")
             .map(|said| said.split(" (").next().unwrap_or_default().trim().to_owned())
     }
 
     /// What `psql` prints, bare.
-    pub(super) fn sql(&self, database: &str, sql: &str) -> Outcome<String> {
+    pub(super) fn sql(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--no-align", "--tuples-only", "--quiet"]);
         told(command)
     }
 
     /// What `psql` prints, as a table.
-    pub(super) fn table(&self, database: &str, sql: &str) -> Outcome<String> {
+    pub(super) fn table(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--pset", "footer=off"]);
         told(command)
@@ -156,7 +155,7 @@ impl Drop for Cluster {
 }
 
 /// The newest version's folder of programs.
-pub(super) fn programs() -> Outcome<PathBuf> {
+pub(super) fn programs() -> Result<PathBuf, Fault> {
     let versions = fs::read_dir(DEBIAN).into_iter().flatten().flatten();
     let newest = versions
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
@@ -175,7 +174,7 @@ pub(super) fn programs() -> Outcome<PathBuf> {
 }
 
 /// Runs a program to its end; what it printed.
-fn told(mut command: Command) -> Outcome<String> {
+fn told(mut command: Command) -> Result<String, Fault> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let shown = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let done = command.stdin(Stdio::null()).output();

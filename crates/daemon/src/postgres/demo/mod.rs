@@ -13,11 +13,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::fault::Fault;
-use crate::managed::Outcome;
-use crate::managed::demo::interrupt::Interrupt;
-use crate::managed::demo::traffic::{self, Meter};
-use crate::managed::demo::world::End;
-use crate::managed::demo::{self, PING_ATTEMPTS, ROUND_TRIP_TIME, TELL_EVERY, usage};
+use crate::managed_server::demo::interrupt::Interrupt;
+use crate::managed_server::demo::testbed::End;
+use crate::managed_server::demo::traffic::{self, Meter};
+use crate::managed_server::demo::{self, PING_ATTEMPTS, ROUND_TRIP_TIME, TELL_EVERY, usage};
 use world::{DATABASE, NAMES, World};
 
 /// What one command of the user, or one query, is and says.
@@ -101,7 +100,7 @@ type Tell<'a> = &'a mut dyn FnMut(Progress);
 ///
 /// # Errors
 /// Something is missing on this machine, a part of it failed, or the user interrupted.
-pub fn run(options: &demo::DemoOptions, tell: Tell<'_>) -> Outcome<()> {
+pub fn run(options: &demo::DemoOptions, tell: Tell<'_>) -> Result<(), Fault> {
     cluster::programs()?;
     demo::check_machine()?;
     let interrupt = Interrupt::catch()?;
@@ -145,7 +144,7 @@ fn list(end: &End) -> String {
 }
 
 /// `init` and `join`, as a user types them but for the folders.
-fn found(world: &World, tell: Tell<'_>) -> Outcome<()> {
+fn found(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
     let url = world.url();
     let words =
         ["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64", "--name", NAMES[0]];
@@ -174,7 +173,7 @@ fn show(tell: Tell<'_>, machine: &str, words: &[&str], output: &str) {
     tell(Progress::Shown(Shown { command, output: output.to_owned() }));
 }
 
-fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Outcome<()> {
+fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fault> {
     let [east, west] = &world.ends;
     for (from, end, other) in [(NAMES[0], east, west), (NAMES[1], west, east)] {
         for to in other.addresses() {
@@ -187,7 +186,7 @@ fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Outcome<()> {
 }
 
 /// An answer, at last: nodes that have just started may still be opening their streams.
-fn ping(end: &End, to: IpAddr, interrupt: &Interrupt) -> Outcome<Duration> {
+fn ping(end: &End, to: IpAddr, interrupt: &Interrupt) -> Result<Duration, Fault> {
     let mut problem = String::new();
     for sequence in 0..PING_ATTEMPTS.saturating_mul(2) {
         interrupt.check()?;
@@ -210,7 +209,7 @@ fn round_trips(
     interrupt: &Interrupt,
     report: &mut Report,
     tell: Tell<'_>,
-) -> Outcome<()> {
+) -> Result<(), Fault> {
     stage(tell, "round trips, nothing else under way");
     let [east, west] = &world.ends;
     let measured =
@@ -238,22 +237,22 @@ const PACKETS: &str = r#"SELECT ts::time(3), "from", "to", proto, src, dst, len 
 const SUMS: &str = r#"SELECT "from", "to", count(*) AS packets, pg_size_pretty(sum(len)) AS sent,
   round(avg(len)) AS mean_len FROM adit.log GROUP BY 1, 2"#;
 
-fn queries(world: &World, tell: Tell<'_>) -> Outcome<()> {
+fn queries(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
     query(world, PACKETS, tell)
 }
 
-fn query(world: &World, sql: &str, tell: Tell<'_>) -> Outcome<()> {
+fn query(world: &World, sql: &str, tell: Tell<'_>) -> Result<(), Fault> {
     let output = world.cluster.table(DATABASE, sql)?;
     tell(Progress::Shown(Shown { command: format!("{DATABASE}=# {sql};"), output }));
     Ok(())
 }
 
 /// The tables' sums, their check, and their size.
-fn sums(world: &World, report: &mut Report, tell: Tell<'_>) -> Outcome<()> {
+fn sums(world: &World, report: &mut Report, tell: Tell<'_>) -> Result<(), Fault> {
     query(world, SUMS, tell)?;
     let told = world.adit(1, &["verify"])?;
     show(tell, NAMES[1], &["verify"], &told);
-    let number = |sql: &str| -> Outcome<u64> {
+    let number = |sql: &str| -> Result<u64, Fault> {
         Ok(world.cluster.sql(DATABASE, sql)?.trim().parse().unwrap_or(0))
     };
     report.rows = number("SELECT count(*) FROM adit.packet")?;
@@ -268,7 +267,7 @@ fn bulk(
     [from, to]: [usize; 2],
     interrupt: &Interrupt,
     tell: Tell<'_>,
-) -> Outcome<Transfer> {
+) -> Result<Transfer, Fault> {
     let ours = || Fault::ours("there are two machines");
     let (sender, receiver) =
         (world.ends.get(from).ok_or_else(ours)?, world.ends.get(to).ok_or_else(ours)?);
@@ -296,7 +295,7 @@ fn bulk(
     Ok(Transfer { from, to, megabits_per_second, sender_cpu_per_gigabit, receiver_cpu_per_gigabit })
 }
 
-fn hold(world: &mut World, interrupt: &Interrupt, tell: Tell<'_>) -> Outcome<()> {
+fn hold(world: &mut World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fault> {
     let [east, west] = &world.ends;
     tell(Progress::Holding(Holding {
         namespaces: [east.name().to_owned(), west.name().to_owned()],

@@ -12,10 +12,11 @@ use adit_linux::netns::NetNs;
 
 use super::cluster::Cluster;
 use crate::fault::Fault;
-use crate::managed::Outcome;
-use crate::managed::demo::interrupt::Interrupt;
-use crate::managed::demo::world::{End, device_addresses, namespace_fault, spawn, sweep, wait};
-use crate::managed::make_folder;
+use crate::managed_server::demo::interrupt::Interrupt;
+use crate::managed_server::demo::testbed::{
+    End, device_addresses, namespace_fault, spawn, sweep, wait,
+};
+use crate::managed_server::make_folder;
 
 /// Namespaces and folders of these demos begin with this, then the process id.
 const PREFIX: &str = "adit-pgdemo";
@@ -48,7 +49,7 @@ impl Drop for Scrap {
 
 impl World {
     /// The cluster and the namespaces; no network yet.
-    pub(super) fn new(program: &Path, interrupt: &Interrupt) -> Outcome<Self> {
+    pub(super) fn new(program: &Path, interrupt: &Interrupt) -> Result<Self, Fault> {
         let root = std::env::temp_dir();
         sweep(PREFIX, &root);
         // The name has chance in it: others may write here, and must not be there first.
@@ -66,7 +67,7 @@ impl World {
         let role = format!("CREATE ROLE {ROLE} LOGIN CREATEROLE PASSWORD '{PASSWORD}'");
         cluster.sql("postgres", &role)?;
         cluster.sql("postgres", &format!("CREATE DATABASE {DATABASE} OWNER {ROLE}"))?;
-        let end = |name: &str| -> Outcome<End> {
+        let end = |name: &str| -> Result<End, Fault> {
             let ns = NetNs::new(PREFIX).map_err(namespace_fault)?;
             let up = ns.configure(async |net: &Net| {
                 let loopback = net.link("lo").await?;
@@ -93,7 +94,7 @@ impl World {
     }
 
     /// Runs `adit postgres` with these words on one of the machines; what it printed.
-    pub(super) fn adit(&self, at: usize, words: &[&str]) -> Outcome<String> {
+    pub(super) fn adit(&self, at: usize, words: &[&str]) -> Result<String, Fault> {
         let end = self.end(at)?;
         let mut command = end.ns.command(&self.program).map_err(namespace_fault)?;
         command.arg("postgres").args(words).arg("--dir").arg(self.dir(at));
@@ -109,7 +110,7 @@ impl World {
     }
 
     /// Starts `adit postgres up` on both machines and waits until each has its addresses.
-    pub(super) fn up(&mut self, interrupt: &Interrupt) -> Outcome<()> {
+    pub(super) fn up(&mut self, interrupt: &Interrupt) -> Result<(), Fault> {
         let dirs = [self.dir(0), self.dir(1)];
         for (end, dir) in self.ends.iter_mut().zip(&dirs) {
             let mut command = end.ns.command(&self.program).map_err(namespace_fault)?;
@@ -138,14 +139,14 @@ impl World {
     }
 
     /// Whether both ends still run.
-    pub(super) fn check(&mut self) -> Outcome<()> {
+    pub(super) fn check(&mut self) -> Result<(), Fault> {
         for (end, name) in self.ends.iter_mut().zip(NAMES) {
             end.alive(name)?;
         }
         Ok(())
     }
 
-    fn end(&self, at: usize) -> Outcome<&End> {
+    fn end(&self, at: usize) -> Result<&End, Fault> {
         self.ends.get(at).ok_or_else(|| Fault::ours("there are two machines"))
     }
 }

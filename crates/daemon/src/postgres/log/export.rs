@@ -14,7 +14,6 @@ use super::pages::{Leaf, Span, TS, page};
 use super::time::Micros;
 use super::view::{View, Way};
 use crate::fault::Fault;
-use crate::managed::Outcome;
 use crate::postgres::admin::{block_on, said};
 use crate::postgres::fields::fields;
 
@@ -60,7 +59,7 @@ pub fn export(
     options: ExportOptions,
     out: &mut dyn Write,
     note: &mut dyn FnMut(&str),
-) -> Outcome<Exported> {
+) -> Result<Exported, Fault> {
     block_on(async {
         let view = View::open(eyes, "export").await?;
         for words in view.doubts.iter().chain(&view.notes) {
@@ -96,7 +95,7 @@ impl<'a, 'k> Export<'a, 'k> {
     }
 
     /// The oldest of what the streams have next, until none has any.
-    async fn run(mut self, streams: &mut [Cursor<'_>]) -> Outcome<Exported> {
+    async fn run(mut self, streams: &mut [Cursor<'_>]) -> Result<Exported, Fault> {
         loop {
             let oldest = streams.iter_mut().filter_map(|stream| Some((stream.next()?, stream)));
             let Some((_, stream)) = oldest.min_by_key(|(time, _)| *time) else { break };
@@ -117,13 +116,13 @@ impl<'a, 'k> Export<'a, 'k> {
         Ok(self.done)
     }
 
-    fn write(&mut self) -> Outcome<()> {
+    fn write(&mut self) -> Result<(), Fault> {
         self.out.write_all(&self.bytes).map_err(|error| unwritten(&error))?;
         self.bytes.clear();
         Ok(())
     }
 
-    async fn row(&mut self, way: &Way, row: &Row) -> Outcome<()> {
+    async fn row(&mut self, way: &Way, row: &Row) -> Result<(), Fault> {
         let Ok(parsed) = decode::row(fields(row)) else {
             self.done.forged += 1;
             return Ok(());
@@ -209,7 +208,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads the next page, if there is one in any leaf.
-    async fn fill(&mut self, view: &View<'_>) -> Outcome<()> {
+    async fn fill(&mut self, view: &View<'_>) -> Result<(), Fault> {
         while self.rows.is_empty() {
             let Some(no) = self.leaf else {
                 if !self.next_leaf(view).await? {
@@ -243,7 +242,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Goes to the next leaf that may have rows of that time. Whether there was one.
-    async fn next_leaf(&mut self, view: &View<'_>) -> Outcome<bool> {
+    async fn next_leaf(&mut self, view: &View<'_>) -> Result<bool, Fault> {
         let (since, until) = (Micros(self.options.since), Micros(self.options.until));
         while let Some(leaf) = Leaf::after(&view.client, self.way.id, self.before).await? {
             self.before = leaf.no;

@@ -25,7 +25,6 @@ use super::database::{Environment, Target};
 use super::member::Member;
 use super::places::Places;
 use crate::fault::Fault;
-use crate::managed::Outcome;
 
 /// Whose eyes, and on what.
 #[derive(Debug)]
@@ -62,7 +61,7 @@ impl Eyes {
     ///
     /// # Errors
     /// Its files are missing or wrong.
-    pub fn of_node(places: &Places) -> Outcome<Self> {
+    pub fn of_node(places: &Places) -> Result<Self, Fault> {
         let member = Member::load(places)?;
         let target = member.target()?;
         let keys = Keys::Node(Box::new(member));
@@ -73,7 +72,7 @@ impl Eyes {
     ///
     /// # Errors
     /// The URL is wrong, or the file.
-    pub fn of_auditor(url: &str, key: Option<PathBuf>) -> Outcome<Self> {
+    pub fn of_auditor(url: &str, key: Option<PathBuf>) -> Result<Self, Fault> {
         let target = Target::of_reader(url, &Environment::of_process())?;
         let keys = match key {
             None => Keys::None,

@@ -9,7 +9,7 @@ use adit_postgres::{Audit, EpochNo, StreamId};
 use tokio_postgres::Client;
 
 use super::view::{View, Way};
-use crate::managed::Outcome;
+use crate::fault::Fault;
 use crate::postgres::admin::said;
 
 /// Epochs whose keys are remembered.
@@ -59,7 +59,7 @@ impl Openers {
         way: &Way,
         row: &Row<'_>,
         out: &mut Vec<u8>,
-    ) -> Outcome<Seen> {
+    ) -> Result<Seen, Fault> {
         let name = (way.id, row.epoch);
         if !self.known.contains_key(&name) {
             if self.known.len() >= EPOCHS {
@@ -86,7 +86,7 @@ impl Openers {
     }
 }
 
-async fn learn(client: &Client, view: &View<'_>, way: &Way, no: EpochNo) -> Outcome<Known> {
+async fn learn(client: &Client, view: &View<'_>, way: &Way, no: EpochNo) -> Result<Known, Fault> {
     let reader = view.key().map_or(-1, |(reader, _)| reader.id().0);
     let row = client.query_opt(EPOCH, &[&way.id.0, &no.0, &reader]).await;
     let row = row.map_err(|error| said(&error))?;

@@ -7,7 +7,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 
 use super::time::Micros;
 use super::view::View;
-use crate::managed::Outcome;
+use crate::fault::Fault;
 use crate::postgres::admin::said;
 
 /// Of all leaves of the stream's sender: also one without an epoch of the stream may have rows that say they are of it.
@@ -67,14 +67,14 @@ impl Leaf {
         client: &impl GenericClient,
         stream: StreamId,
         no: LeafNo,
-    ) -> Outcome<Option<Self>> {
+    ) -> Result<Option<Self>, Fault> {
         let row = client.query_opt(NEXT_LEAF, &[&stream.0, &no.0]).await;
         let leaf = row.and_then(|row| row.as_ref().map(Self::read).transpose());
         leaf.map_err(|error| said(&error))
     }
 
     /// The newest that is there.
-    pub(super) async fn newest(client: &Client, stream: StreamId) -> Outcome<Option<Self>> {
+    pub(super) async fn newest(client: &Client, stream: StreamId) -> Result<Option<Self>, Fault> {
         let row = client.query_opt(LAST_LEAF, &[&stream.0]).await;
         let leaf = row.and_then(|row| row.as_ref().map(Self::read).transpose());
         leaf.map_err(|error| said(&error))
@@ -99,7 +99,7 @@ pub(super) async fn page(
     stream: StreamId,
     leaf: LeafNo,
     span: Span,
-) -> Outcome<Option<Vec<Row>>> {
+) -> Result<Option<Vec<Row>>, Fault> {
     let statement = format!(
         "SELECT {}, ts FROM {} WHERE stream = $5 AND seq > $1 AND ts >= $2 AND ts < $3 ORDER BY seq LIMIT $4",
         sql::SENT_COLUMNS,
@@ -116,7 +116,7 @@ pub(super) async fn last(
     stream: StreamId,
     leaf: LeafNo,
     limit: i64,
-) -> Outcome<Option<Vec<Row>>> {
+) -> Result<Option<Vec<Row>>, Fault> {
     let statement = format!(
         "SELECT {}, ts FROM {} WHERE stream = $2 ORDER BY seq DESC LIMIT $1",
         sql::SENT_COLUMNS,
@@ -125,7 +125,7 @@ pub(super) async fn last(
     there(view.client.query(&statement, &[&limit, &stream.0]).await)
 }
 
-fn there(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Outcome<Option<Vec<Row>>> {
+fn there(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Result<Option<Vec<Row>>, Fault> {
     match rows {
         Ok(rows) => Ok(Some(rows)),
         Err(error) if is_gone(&error) => Ok(None),

@@ -17,7 +17,6 @@ use super::pages::{Leaf, Span, last, page};
 use super::time::Micros;
 use super::view::{View, Way};
 use crate::fault::Fault;
-use crate::managed::Outcome;
 use crate::postgres::admin::{block_on, said};
 use crate::postgres::fields::fields;
 
@@ -46,7 +45,7 @@ pub fn tail(
     options: TailOptions,
     out: &mut dyn Write,
     note: &mut dyn FnMut(&str),
-) -> Outcome<()> {
+) -> Result<(), Fault> {
     block_on(async {
         let view = View::open(eyes, "tail").await?;
         for words in view.doubts.iter().chain(&view.notes) {

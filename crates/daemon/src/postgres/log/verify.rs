@@ -16,7 +16,6 @@ use super::{Eyes, Keys};
 use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::log::clean;
-use crate::managed::Outcome;
 use crate::postgres::admin::{block_on, said};
 use crate::postgres::fields::fields;
 use crate::postgres::node::directory::Pins;
@@ -49,7 +48,7 @@ pub struct Verified {
 ///
 /// # Errors
 /// The database cannot be asked.
-pub fn verify(eyes: &Eyes, say: &mut dyn FnMut(&str)) -> Outcome<Verified> {
+pub fn verify(eyes: &Eyes, say: &mut dyn FnMut(&str)) -> Result<Verified, Fault> {
     block_on(async {
         let mut view = View::open(eyes, "verify").await?;
         let mut verified = Verified::default();
@@ -101,7 +100,7 @@ struct Own<'e> {
 
 impl<'e> Own<'e> {
     /// Reads the node's files before the log, which only grows meanwhile.
-    fn of(eyes: &'e Eyes) -> Outcome<Self> {
+    fn of(eyes: &'e Eyes) -> Result<Self, Fault> {
         let Keys::Node(node) = &eyes.keys else { return Ok(Self::default()) };
         let places = &node.places;
         let received = positions::received(&places.positions_file()).map_err(|error| {
@@ -157,7 +156,7 @@ impl<'e> Own<'e> {
 }
 
 /// What may have expired, if the network's owner has signed that.
-async fn retention(view: &View<'_>) -> Outcome<Option<Rc<Retention>>> {
+async fn retention(view: &View<'_>) -> Result<Option<Rc<Retention>>, Fault> {
     let Some(history) = &view.settings else { return Ok(None) };
     let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));
     let used = used.map_err(|error| said(&error))?;
@@ -170,7 +169,7 @@ async fn stream(
     way: &Way,
     retention: Option<Rc<Retention>>,
     say: &mut dyn FnMut(&str),
-) -> Outcome<(Summary, Option<Seq>)> {
+) -> Result<(Summary, Option<Seq>), Fault> {
     let about = Stream {
         network: view.tag.clone(),
         id: way.id,
@@ -243,7 +242,7 @@ impl Sight<'_> {
         view: &mut View<'_>,
         before: LeafNo,
         say: &mut dyn FnMut(&str),
-    ) -> Outcome<Option<LeafNo>> {
+    ) -> Result<Option<LeafNo>, Fault> {
         let source = view.source;
         let snapshot = view.client.build_transaction().read_only(true);
         let snapshot = snapshot.isolation_level(IsolationLevel::RepeatableRead).start().await;
@@ -279,7 +278,7 @@ impl Sight<'_> {
         before: LeafNo,
         no: LeafNo,
         say: &mut dyn FnMut(&str),
-    ) -> Outcome<Option<LeafNo>> {
+    ) -> Result<Option<LeafNo>, Fault> {
         let snapshot = view.client.transaction().await.map_err(|error| said(&error))?;
         let leaf = Leaf::after(&snapshot, self.way.id, before).await?;
         let Some(leaf) = leaf.filter(|leaf| leaf.no == no) else { return Ok(Some(no)) };
@@ -306,7 +305,7 @@ impl Sight<'_> {
         snapshot: &Transaction<'_>,
         leaf: Leaf,
         say: &mut dyn FnMut(&str),
-    ) -> Outcome<()> {
+    ) -> Result<(), Fault> {
         let mut epochs = Epochs::of(self, snapshot, leaf.no).await?;
         while let Some(epoch) = epochs.next(snapshot).await? {
             epoch.show(&mut self.verifier, Some(leaf.dropped.map_or_else(unix_time, unix)));
@@ -329,7 +328,7 @@ impl Sight<'_> {
         leaf: LeafNo,
         portal: &tokio_postgres::Portal,
         say: &mut dyn FnMut(&str),
-    ) -> Outcome<()> {
+    ) -> Result<(), Fault> {
         let mut epochs = Epochs::of(self, snapshot, leaf).await?;
         let mut next = epochs.next(snapshot).await?;
         loop {
@@ -368,7 +367,11 @@ struct Epochs {
 }
 
 impl Epochs {
-    async fn of(sight: &Sight<'_>, snapshot: &Transaction<'_>, leaf: LeafNo) -> Outcome<Self> {
+    async fn of(
+        sight: &Sight<'_>,
+        snapshot: &Transaction<'_>,
+        leaf: LeafNo,
+    ) -> Result<Self, Fault> {
         let reader = sight.reader;
         // No node has -1.
         let wrapped_to = reader.unwrap_or(-1);
@@ -380,7 +383,7 @@ impl Epochs {
         })
     }
 
-    async fn next(&mut self, snapshot: &Transaction<'_>) -> Outcome<Option<Stored>> {
+    async fn next(&mut self, snapshot: &Transaction<'_>) -> Result<Option<Stored>, Fault> {
         if self.page.len() == 0 {
             let page = snapshot.query_portal(&self.portal, EPOCHS).await;
             self.page = page.map_err(|error| said(&error))?.into_iter();

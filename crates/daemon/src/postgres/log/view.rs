@@ -14,7 +14,6 @@ use super::{Eyes, Keys};
 use crate::clock::{now, unix_time};
 use crate::fault::Fault;
 use crate::log::clean;
-use crate::managed::Outcome;
 use crate::postgres::admin::{open, said};
 use crate::postgres::keys::{self, Follower};
 use crate::postgres::node::directory;
@@ -63,7 +62,7 @@ pub(super) struct View<'k> {
 
 impl<'k> View<'k> {
     /// Connects, and looks around.
-    pub(super) async fn open(eyes: &'k Eyes, purpose: &str) -> Outcome<Self> {
+    pub(super) async fn open(eyes: &'k Eyes, purpose: &str) -> Result<Self, Fault> {
         let client = open(&eyes.target, purpose).await?;
         // One plan for every leaf, however full: along its index.
         let settings = "SET search_path = pg_catalog; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
@@ -137,7 +136,7 @@ impl<'k> View<'k> {
     }
 
     /// Reads the network's settings. A node knows which ones it has seen, and an auditor does not.
-    async fn settings(&mut self, eyes: &Eyes) -> Outcome<()> {
+    async fn settings(&mut self, eyes: &Eyes) -> Result<(), Fault> {
         if self.reader.is_none() {
             return Ok(());
         }
@@ -158,7 +157,7 @@ impl<'k> View<'k> {
     }
 
     /// Reads the nodes' keys, as far as they are vouched for. Returns the name to show for each.
-    async fn nodes(&mut self) -> Outcome<BTreeMap<NodeId, String>> {
+    async fn nodes(&mut self) -> Result<BTreeMap<NodeId, String>, Fault> {
         let rows = self.client.query(directory::NODES, &[]).await.map_err(|error| said(&error))?;
         let mut names = BTreeMap::new();
         for row in &rows {
@@ -182,7 +181,11 @@ impl<'k> View<'k> {
         Ok(told_apart(names))
     }
 
-    async fn streams(&mut self, eyes: &Eyes, names: &BTreeMap<NodeId, String>) -> Outcome<()> {
+    async fn streams(
+        &mut self,
+        eyes: &Eyes,
+        names: &BTreeMap<NodeId, String>,
+    ) -> Result<(), Fault> {
         let me = match &eyes.keys {
             Keys::Node(node) => Some(node.settings.node),
             Keys::Auditor(_) | Keys::None => None,
@@ -216,7 +219,7 @@ async fn keys_of(
     eyes: &Eyes,
     client: &Client,
     tag: &str,
-) -> Outcome<(Option<KeyRing>, Option<String>)> {
+) -> Result<(Option<KeyRing>, Option<String>), Fault> {
     match &eyes.keys {
         Keys::None => Ok((None, None)),
         Keys::Auditor(key) => {

@@ -6,9 +6,9 @@ use adit_postgres::limits;
 
 use super::machine::{is_elsewhere, without_routes};
 use super::{UpOptions, settings};
+use crate::fault::Fault;
 use crate::helper::NodeDuty;
 use crate::host::{Device, HostPlan, PlannedRoute, Via};
-use crate::managed::Outcome;
 use crate::postgres::database::Target;
 use crate::postgres::{Places, Settings};
 
@@ -28,7 +28,7 @@ impl Bounds {
     ///
     /// # Errors
     /// They are wrong.
-    pub(crate) fn of(duty: &NodeDuty) -> Outcome<Self> {
+    pub(crate) fn of(duty: &NodeDuty) -> Result<Self, Fault> {
         let places = Places::new(duty.dir.as_deref(), &duty.name)?;
         let options = UpOptions {
             device: duty.device.clone(),

@@ -62,10 +62,10 @@ use crate::control::{Request, Response, Server};
 use crate::fault::Fault;
 use crate::helper::{self, Duty, NodeDuty};
 use crate::host::{Applied, HostHandle};
-use crate::rights::{self, Wanted};
+use crate::privileges::{self, Wanted};
 use crate::server::Signal;
 use crate::signals::Signals;
-use crate::{host, log, plane, say};
+use crate::{host, log, plane_backend, say};
 
 /// A connection that stood so long and then ended is opened again at once; others after growing pauses.
 const LASTED: Duration = Duration::from_secs(5);
@@ -179,7 +179,7 @@ async fn serve(
         Fault::environment(format!("cannot open {}: {error}", places.positions_file().display()))
     })?;
     let tun = host::Device::Tun(Some(settings.device.clone()));
-    let (mut host, device) = HostHandle::open(&tun, plane::tun_offloads(), 1)?;
+    let (mut host, device) = HostHandle::open(&tun, plane_backend::tun_offloads(), 1)?;
     let mut device = device.ok_or_else(|| Fault::ours("there is no device"))?;
     let queue = device.queues.pop().ok_or_else(|| Fault::ours("the device has no queue"))?;
     host.apply(&machine::plan(&settings, None, !options.no_routes)).await?;
@@ -189,7 +189,7 @@ async fn serve(
     let signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
     drop_rights(options, helped)?;
-    let instance: [u8; 4] = plane::random()?;
+    let instance: [u8; 4] = plane_backend::random()?;
     let shared = Rc::new(Shared {
         target,
         keys: secrets.keys,
@@ -199,7 +199,7 @@ async fn serve(
         key_trouble: RefCell::default(),
         instance: format!("{:08x}", u32::from_be_bytes(instance)),
         device,
-        random: RefCell::new(Random::new(plane::seed()?)),
+        random: RefCell::new(Random::new(plane_backend::seed()?)),
         pins: RefCell::new(pins),
         positions: RefCell::new(positions),
         directory: RefCell::default(),
@@ -253,7 +253,7 @@ async fn serve(
 /// Becomes a user of its own. Without a helper it keeps what it takes to change routes.
 fn drop_rights(options: &UpOptions, helped: bool) -> Result<(), Fault> {
     let wanted = Wanted { user: options.user.clone(), ..Wanted::default() };
-    let dropped = rights::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
+    let dropped = privileges::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
     if let Some(user) = dropped.user {
         say!(1, "the node runs as the user {user}");
     }

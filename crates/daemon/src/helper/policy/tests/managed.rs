@@ -3,12 +3,12 @@
 use std::fs;
 
 use super::*;
-use crate::managed::{self, Choices, Nat, Places};
+use crate::managed_server::{self, Choices, Nat, Paths};
 
 /// A server that was set up, and its policy.
 struct Setup {
     dir: tempfile::TempDir,
-    places: Places,
+    paths: Paths,
 }
 
 impl Setup {
@@ -19,7 +19,7 @@ impl Setup {
         let hook = "type filter hook forward priority 0;";
         let more = format!("table inet vpn {{ chain c {{ {hook} }} }}\n");
         fs::write(dir.path().join("more.nft"), more).unwrap();
-        let places = Places::new(Some(dir.path())).unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
         let choices = Choices {
             host: Some("vpn.example".into()),
             network: Some("10.73.0.0/24".parse().unwrap()),
@@ -31,8 +31,8 @@ impl Setup {
             filter: Some(rules),
             ..Choices::default()
         };
-        managed::init(&places, &choices, false).unwrap();
-        Self { dir, places }
+        managed_server::init(&paths, &choices, false).unwrap();
+        Self { dir, paths }
     }
 
     fn policy(&self) -> Policy {
@@ -40,7 +40,7 @@ impl Setup {
     }
 
     fn plan(&self) -> HostPlan {
-        Bounds::of(Some(self.dir.path())).unwrap().plan
+        HelperScope::of(Some(self.dir.path())).unwrap().plan
     }
 }
 
@@ -127,9 +127,9 @@ fn a_server_listens_where_the_settings_say_and_dials_nowhere() {
 fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() {
     let setup = Setup::new();
     let policy = setup.policy();
-    let (dir, data) = (setup.dir.path(), &setup.places.data);
+    let (dir, data) = (setup.dir.path(), &setup.paths.data);
     let readable = [
-        setup.places.settings_file(),
+        setup.paths.settings_file(),
         data.join("pki/server.json"),
         data.join("pki/ca.crt"),
         data.join("pki/server.pem"),
@@ -141,7 +141,7 @@ fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() 
     for path in &readable {
         policy.check(&Request::Read(path.clone())).unwrap();
     }
-    let (leases, control) = (data.join("leases.json"), setup.places.control_socket());
+    let (leases, control) = (data.join("leases.json"), setup.paths.control_socket());
     policy.check(&Request::Replace(leases.clone())).unwrap();
     policy.check(&Request::Commit(leases.clone())).unwrap();
     policy.check(&Request::Control(control.clone())).unwrap();
@@ -174,7 +174,7 @@ fn only_a_managed_server_prepares_the_machine_and_only_as_its_settings_say() {
     policy.check(&Request::PrepareServer).unwrap();
     policy.check(&Request::Masquerade(Nat::Auto)).unwrap();
     assert!(policy.check(&Request::Masquerade(Nat::Off)).unwrap_err().contains("masquerade"));
-    let path = setup.places.settings_file();
+    let path = setup.paths.settings_file();
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("nat = \"auto\"", "nat = \"off\"")).unwrap();
     let policy = setup.policy();

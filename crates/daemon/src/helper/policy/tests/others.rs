@@ -60,14 +60,14 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
 /// A node's files, and the duty of `adit postgres up` there.
 fn node() -> (tempfile::TempDir, NodeDuty) {
     let dir = tempfile::tempdir().unwrap();
-    let places = postgres::Places::new(Some(dir.path()), "vpn").unwrap();
-    places.create().unwrap();
+    let paths = postgres::Places::new(Some(dir.path()), "vpn").unwrap();
+    paths.create().unwrap();
     let settings = "database = \"postgres://db.example/vpn?sslmode=verify-full&sslrootcert=/etc/ca.crt&\
         sslcert=/etc/node.crt&sslkey=/etc/node.key\"\nrole = \"r\"\nnode = 1\nname = \"n\"\n\
         addresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\nsubnets = [\"192.168.7.0/24\"]\n\
         device = \"adit-vpn\"\npacket-size = 1400\n\
         durability = \"relaxed\"\n";
-    fs::write(places.settings_file(), settings).unwrap();
+    fs::write(paths.settings_file(), settings).unwrap();
     let duty = NodeDuty {
         dir: Some(dir.path().to_owned()),
         name: "vpn".into(),
@@ -128,9 +128,9 @@ fn a_nodes_plan_is_the_settings_one_with_routes_to_other_nodes() {
 #[test]
 fn a_node_without_a_packet_size_of_its_own_may_follow_the_networks() {
     let (_dir, duty) = node();
-    let places = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
-    let settings = std::fs::read_to_string(places.settings_file()).unwrap();
-    std::fs::write(places.settings_file(), settings.replace("packet-size = 1400\n", "")).unwrap();
+    let paths = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
+    let settings = std::fs::read_to_string(paths.settings_file()).unwrap();
+    std::fs::write(paths.settings_file(), settings.replace("packet-size = 1400\n", "")).unwrap();
     let policy = Policy::derive(&Duty::Postgres(duty), &[], 1).unwrap();
     for mtu in [7900, 1280, 1400] {
         apply(&policy, HostPlan { mtu, ..node_plan() }).unwrap();
@@ -145,30 +145,30 @@ fn a_node_without_a_packet_size_of_its_own_may_follow_the_networks() {
 fn a_node_reads_certificates_and_replaces_its_pins_and_the_networks_keys_alone() {
     let (_dir, duty) = node();
     let policy = Policy::derive(&Duty::Postgres(duty.clone()), &[], 1).unwrap();
-    let places = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
+    let paths = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
     for request in [
         Request::Read("/etc/ca.crt".into()),
         Request::Read("/etc/node.crt".into()),
         Request::Read("/etc/node.key".into()),
-        Request::Replace(places.pins_file()),
-        Request::Commit(places.pins_file()),
-        Request::Replace(places.ring_file()),
-        Request::Commit(places.ring_file()),
-        Request::Control(places.control_socket()),
-        Request::Remove(places.control_socket()),
+        Request::Replace(paths.pins_file()),
+        Request::Commit(paths.pins_file()),
+        Request::Replace(paths.ring_file()),
+        Request::Commit(paths.ring_file()),
+        Request::Control(paths.control_socket()),
+        Request::Remove(paths.control_socket()),
     ] {
         policy.check(&request).unwrap();
     }
     for request in [
-        Request::Read(places.secrets_file()),
+        Request::Read(paths.secrets_file()),
         Request::Read("/etc/shadow".into()),
-        Request::Read(places.ring_file()),
-        Request::Replace(places.secrets_file()),
-        Request::Replace(places.settings_file()),
-        Request::Replace(places.positions_file()),
-        Request::Remove(places.pins_file()),
-        Request::Control(places.lock_file()),
-        Request::Write { path: places.pins_file(), begin: Begin::Empty },
+        Request::Read(paths.ring_file()),
+        Request::Replace(paths.secrets_file()),
+        Request::Replace(paths.settings_file()),
+        Request::Replace(paths.positions_file()),
+        Request::Remove(paths.pins_file()),
+        Request::Control(paths.lock_file()),
+        Request::Write { path: paths.pins_file(), begin: Begin::Empty },
         Request::Stream(wish("0.0.0.0:0")),
         Request::Datagrams(wish("0.0.0.0:0")),
         Request::OpenPorts,

@@ -1,0 +1,229 @@
+//! IPv6 kept in by unreachable routes of the main table, where policy routing is not available.
+//!
+//! Two halves of the address space lead nowhere, and so does each more specific route that the
+//! machine has: by a route to the same network with a lower metric. Link-local addresses stay. Host
+//! routes to the servers stay too, since a mark means nothing without rules.
+
+use std::net::IpAddr;
+
+use adit_linux::net::{MAIN_TABLE, NetErrorKind, Route, RouteKind};
+use ipnet::{IpNet, Ipv6Net};
+
+use super::apply::Host;
+use super::enforce::{has_ipv6, unless_gone, warn};
+use super::routes::way_to;
+
+/// The metric of unreachable routes. Routers and the kernel use higher ones.
+const METRIC: u32 = 1;
+
+/// Networks that are made unreachable one by one at most.
+const NETWORKS: usize = 256;
+
+/// The loopback interface's index.
+const LOOPBACK: u32 = 1;
+
+/// What keeps IPv6 in.
+#[derive(Debug, Default)]
+pub(super) struct BlockIpv6 {
+    /// Whether IPv6 is to be kept in.
+    on: bool,
+    /// Whether it is.
+    complete: bool,
+    /// The server of the plan.
+    remote: Option<IpAddr>,
+    /// Routes that this tunnel has added.
+    routes: Vec<Route>,
+}
+
+impl BlockIpv6 {
+    pub(super) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.on && self.complete
+    }
+
+    pub(super) fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter()
+    }
+}
+
+/// The routes that keep the servers reachable, and those that keep all else in.
+fn wanted(
+    present: &[Route],
+    own: impl Fn(&Route) -> bool,
+    servers: &[IpAddr],
+) -> (Vec<Route>, Vec<Route>) {
+    let mut ways = Vec::new();
+    for server in servers.iter().filter(|server| server.is_ipv6()) {
+        let Some(hop) = way_to(*server, present, &own) else { continue };
+        // The kernel looks a gateway up before it takes a route by it.
+        let gateway = hop.gateway.filter(|gateway| match gateway {
+            IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+            IpAddr::V4(_) => false,
+        });
+        ways.extend(gateway.map(|gateway| Route::dev(gateway.into(), hop.interface)));
+        let to = IpNet::from(*server);
+        ways.push(Route { via: hop.gateway, ..Route::dev(to, hop.interface) });
+    }
+    let half = |first: u16| Ipv6Net::new_assert([first, 0, 0, 0, 0, 0, 0, 0].into(), 1);
+    let mut networks: Vec<IpNet> = vec![half(0).into(), half(0x8000).into()];
+    for route in present {
+        let IpNet::V6(to) = route.to else { continue };
+        let local = to.addr().is_unicast_link_local() || to.addr().is_multicast();
+        let specific = route.table == Some(MAIN_TABLE)
+            && route.kind == RouteKind::Unicast
+            && route.link != Some(LOOPBACK)
+            && !route.is_default();
+        let kept = ways.iter().any(|way| way.to.trunc() == route.to.trunc());
+        if specific && !local && !own(route) && !kept && !networks.contains(&route.to) {
+            networks.push(route.to);
+        }
+    }
+    let nowhere =
+        |net| Route { metric: Some(METRIC), ..Route::without_hop(net, RouteKind::Unreachable) };
+    (ways, networks.into_iter().take(NETWORKS).map(nowhere).collect())
+}
+
+impl Host {
+    /// Makes IPv6 unreachable outside the tunnel but for its transport, and keeps it so as the
+    /// machine's routes change.
+    ///
+    /// # Errors
+    /// A route could not be added or removed. What is in force stays.
+    pub(super) async fn block_ipv6(&mut self, remote: Option<IpAddr>) -> Result<(), String> {
+        (self.block6.on, self.block6.remote) = (true, remote);
+        let blocked = self.try_block().await;
+        self.block6.complete = blocked.is_ok();
+        blocked
+    }
+
+    /// Follows the machine's routes.
+    pub(super) async fn block_again(&mut self) {
+        if self.block6.on {
+            match self.block_ipv6(self.block6.remote).await {
+                Ok(()) => self.finished(),
+                Err(why) => self.unfinished(why),
+            }
+        }
+    }
+
+    async fn try_block(&mut self) -> Result<(), String> {
+        if !has_ipv6() {
+            return Ok(());
+        }
+        let present = self.net.routes().await.map_err(|e| e.to_string())?;
+        let mut servers: Vec<IpAddr> =
+            self.block6.remote.into_iter().chain(self.remote()).collect();
+        servers.extend(&self.follow.detours);
+        let (ways, nowhere) = wanted(&present, self.own_routes(), &servers);
+        let mut failed = (nowhere.len() >= NETWORKS)
+            .then(|| format!("this machine has routes to {NETWORKS} IPv6 networks or more"));
+        // The transport first: it must not be cut off for a moment.
+        for route in ways.iter().chain(&nowhere) {
+            if let Err(why) = self.put(route).await {
+                failed.get_or_insert(why);
+            }
+        }
+        let stale: Vec<Route> = self
+            .block6
+            .routes
+            .iter()
+            .filter(|route| !ways.contains(route) && !nowhere.contains(route))
+            .copied()
+            .collect();
+        for route in &stale {
+            if let Err(why) = self.take_back(route).await {
+                failed.get_or_insert(why);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Adds a route, also where it should be there: the kernel removes routes with their interface.
+    async fn put(&mut self, route: &Route) -> Result<(), String> {
+        let known = self.block6.routes.contains(route);
+        if !known {
+            self.undo_log.add(route);
+            self.block6.routes.push(*route);
+        }
+        // On another network the same server has another gateway.
+        let same = |other: &Route| {
+            other.kind == RouteKind::Unicast && other.to == route.to && other != route
+        };
+        let replaces = route.kind == RouteKind::Unicast && self.block6.routes.iter().any(same);
+        let put = match replaces {
+            true => self.net.replace_route(route).await,
+            false => self.net.add_route(route).await,
+        };
+        match put {
+            Ok(()) => Ok(()),
+            Err(e) => {
+                // One that exists is another tunnel's or another program's.
+                if !known {
+                    self.forget(route);
+                }
+                if e.kind() == NetErrorKind::Exists { Ok(()) } else { Err(e.to_string()) }
+            }
+        }
+    }
+
+    async fn take_back(&mut self, route: &Route) -> Result<(), String> {
+        unless_gone(self.net.delete_route(route).await)?;
+        self.forget(route);
+        Ok(())
+    }
+
+    fn forget(&mut self, route: &Route) {
+        self.block6.routes.retain(|other| other != route);
+        self.undo_log.remove(route);
+    }
+
+    /// Ends it: unreachable routes go first, so that the server is never cut off.
+    pub(super) async fn unblock_ipv6(&mut self) {
+        (self.block6.on, self.block6.complete) = (false, false);
+        for route in self.block6.routes.clone().iter().rev() {
+            warn(self.take_back(route).await);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_network_but_the_links_and_the_tunnels_is_unreachable_and_the_server_is_not() {
+        let main = |to: &str, link: u32| Route {
+            table: Some(MAIN_TABLE),
+            ..Route::dev(to.parse().unwrap(), link)
+        };
+        let gateway: IpAddr = "2001:db8::1".parse().unwrap();
+        let present = [
+            Route { via: Some(gateway), ..main("::/0", 2) },
+            main("2001:db8::/64", 2),
+            main("2001:db8:9::/48", 2),
+            main("2001:db8:5::5/128", 2),
+            main("fe80::/64", 2),
+            main("ff00::/8", 2),
+            main("::1/128", LOOPBACK),
+            main("fd77::/64", 9),
+            Route { table: Some(77), ..main("2001:db8:77::/48", 2) },
+            main("192.0.2.0/24", 2),
+        ];
+        let servers = ["2001:db8:a::7".parse().unwrap(), "198.51.100.7".parse().unwrap()];
+        let (ways, nowhere) = wanted(&present, |route| route.link == Some(9), &servers);
+        let text = |routes: &[Route]| routes.iter().map(|r| r.to.to_string()).collect::<Vec<_>>();
+        assert_eq!(text(&ways), ["2001:db8::1/128", "2001:db8:a::7/128"]);
+        assert_eq!((ways[0].via, ways[1].via), (None, Some(gateway)));
+        assert_eq!(
+            text(&nowhere),
+            ["::/1", "8000::/1", "2001:db8::/64", "2001:db8:9::/48", "2001:db8:5::5/128"]
+        );
+        assert!(nowhere.iter().all(|route| route.kind == RouteKind::Unreachable));
+        // Many routes of one network must not use up the limit.
+        let many: Vec<Route> = (0..1000).map(|n| Route { metric: Some(n), ..present[1] }).collect();
+        assert_eq!(wanted(&many, |_| false, &[]).1.len(), 3);
+    }
+}

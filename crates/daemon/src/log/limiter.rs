@@ -1,0 +1,421 @@
+//! Limits on the lines that others cause: strangers by their packets, clients by what they do in a session.
+//!
+//! Nothing that a peer chooses freely is a key here. Strangers count by network ([`Network`]: an IPv4 address, a /64 and
+//! the /48 around it) and clients by their certificate, each with a fixed [`Kind`] of event. What is left out is counted,
+//! and the count is logged once per [`PERIOD`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use adit_engine::{Instant, Network};
+
+/// The time for which lines are counted. A limit holds for each such period.
+pub const PERIOD: Duration = Duration::from_secs(60);
+
+/// Sources and kinds that are counted apart in one period. Events of further ones are only counted together.
+pub const SOURCE_LIMIT: usize = 1024;
+/// Of these, networks of IPv6, of which one party can have any number.
+pub const IPV6_SOURCE_LIMIT: usize = SOURCE_LIMIT / 2;
+/// Events of all strangers together that are logged in one period.
+pub const STRANGER_EVENTS: u32 = 1000;
+/// Lines about what was left out, at the end of a period. One more line counts the rest.
+pub const SUMMARY_LINES: usize = 16;
+
+/// An event that others cause, as far as the limits tell one from another.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A connection was accepted.
+    Accepted,
+    /// A handshake began.
+    HandshakeStarted,
+    /// A handshake failed.
+    HandshakeFailed,
+    /// A client was refused after its handshake.
+    Refused,
+    /// Packets were not authentic.
+    Unauthentic,
+    /// A session began or ended.
+    Session,
+    /// A client moved, renegotiated, or said something.
+    Activity,
+    /// A client did something worth a warning.
+    Warning,
+}
+
+impl Kind {
+    /// Events of this kind that one source may have logged in one period.
+    #[must_use]
+    pub const fn limit(self) -> u32 {
+        match self {
+            Self::HandshakeFailed | Self::Refused | Self::Unauthentic | Self::Warning => 10,
+            Self::Accepted | Self::HandshakeStarted | Self::Session | Self::Activity => 60,
+        }
+    }
+
+    /// Whether an event with the text of the one before it is left out at once.
+    const fn repeats(self) -> bool {
+        matches!(self, Self::HandshakeFailed | Self::Refused | Self::Unauthentic | Self::Warning)
+    }
+
+    /// The level of a line about events of this kind that were left out.
+    #[must_use]
+    pub const fn verb(self) -> u64 {
+        match self {
+            Self::Accepted | Self::HandshakeStarted | Self::Activity => 3,
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accepted => "TCP connections",
+            Self::HandshakeStarted => "handshakes begun",
+            Self::HandshakeFailed => "failed handshakes",
+            Self::Refused => "refused clients",
+            Self::Unauthentic => "packets that are not authentic",
+            Self::Session => "sessions begun or ended",
+            Self::Activity => "renegotiations, moves and messages",
+            Self::Warning => "warnings",
+        })
+    }
+}
+
+/// Who causes an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A stranger at this address.
+    Stranger(IpAddr),
+    /// The client with this common name.
+    Client(String),
+    /// Clients that have no session yet, all together.
+    Newcomer,
+    /// No peer in particular.
+    Server,
+}
+
+/// What is counted apart: of fixed size, whatever a peer sends.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Network(Network),
+    /// The hash of a name.
+    Client(u64),
+    Newcomer,
+    Server,
+}
+
+/// Decides what is logged.
+#[derive(Debug, Default)]
+pub struct LogLimiter {
+    counts: HashMap<(Key, Kind), Count>,
+    /// How many of these are networks of IPv6.
+    ipv6: usize,
+    /// The period of the counts.
+    period: u64,
+    /// Events of strangers logged in this period.
+    strangers: u32,
+    /// Events left out that no count of their own was kept for.
+    unlisted: u64,
+    names: RandomState,
+}
+
+#[derive(Debug)]
+struct Count {
+    /// For the line about what was left out.
+    name: Option<String>,
+    logged: u32,
+    left_out: u64,
+    /// The hash of the text that was logged last.
+    text: u64,
+}
+
+/// What to do with an event.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Log it.
+    Logged,
+    /// Leave it out: it is counted.
+    Repeated,
+}
+
+/// Events that were left out in a period that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Who caused them, in words; `None`: several.
+    pub source: Option<String>,
+    /// Of what kind they were; `None`: of several.
+    pub kind: Option<Kind>,
+    /// How many.
+    pub count: u64,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(source) = &self.source {
+            write!(f, "{source}: ")?;
+        }
+        let count = self.count;
+        match &self.kind {
+            Some(kind) => write!(f, "{kind}: {count} more were not logged"),
+            None => write!(f, "log limit: {count} more events of other peers were not logged"),
+        }
+    }
+}
+
+impl LogLimiter {
+    /// Counts an event, and decides whether it is logged. `text` is what its line would say.
+    pub fn count(&mut self, now: Instant, source: &Source, kind: Kind, text: &str) -> Seen {
+        // What was left out before the period changed is told by `overdue`.
+        if Self::period_of(now) != self.period && self.counts.is_empty() {
+            self.begin(now);
+        }
+        let text = self.names.hash_one(text);
+        let admitted = match source {
+            Source::Stranger(address) => self.stranger(Network::of(*address), kind, text),
+            Source::Client(name) => {
+                let key = Key::Client(self.names.hash_one(name));
+                self.admit((key, kind), kind.limit(), text, || Some(name.clone()))
+            }
+            Source::Newcomer => {
+                self.admit((Key::Newcomer, kind), kind.limit(), text, || Some("handshakes".into()))
+            }
+            Source::Server => self.admit((Key::Server, kind), kind.limit(), text, || None),
+        };
+        if admitted { Seen::Logged } else { Seen::Repeated }
+    }
+
+    fn stranger(&mut self, network: Network, kind: Kind, text: u64) -> bool {
+        if self.strangers >= STRANGER_EVENTS {
+            self.unlisted = self.unlisted.saturating_add(1);
+            return false;
+        }
+        let site = network.site();
+        // A site with more networks than its limit uses up no more counts than that.
+        let of_site = self.counts.get(&(Key::Network(site), kind));
+        let full = of_site.is_some_and(|count| count.logged >= 2 * kind.limit());
+        if site != network && full {
+            if let Some(count) = self.counts.get_mut(&(Key::Network(site), kind)) {
+                count.left_out = count.left_out.saturating_add(1);
+            }
+            return false;
+        }
+        let name = || Some(network.to_string());
+        if !self.admit((Key::Network(network), kind), kind.limit(), text, name) {
+            return false;
+        }
+        if site != network {
+            let key = (Key::Network(site), kind);
+            let name = || Some(site.to_string());
+            // Differing texts: of a site it is the number that counts.
+            let differing = u64::from(self.strangers).wrapping_add(1);
+            if !self.admit(key, 2 * kind.limit(), differing, name) {
+                return false;
+            }
+        }
+        self.strangers = self.strangers.saturating_add(1);
+        true
+    }
+
+    /// Counts an event of one key.
+    fn admit(
+        &mut self,
+        key: (Key, Kind),
+        limit: u32,
+        text: u64,
+        name: impl FnOnce() -> Option<String>,
+    ) -> bool {
+        let ipv6 = matches!(key.0, Key::Network(network) if network.is_ipv6());
+        if !self.counts.contains_key(&key) {
+            let full =
+                self.counts.len() >= SOURCE_LIMIT || (ipv6 && self.ipv6 >= IPV6_SOURCE_LIMIT);
+            if full {
+                self.unlisted = self.unlisted.saturating_add(1);
+                return false;
+            }
+            self.ipv6 = self.ipv6.saturating_add(usize::from(ipv6));
+            self.counts.insert(key, Count { name: name(), logged: 1, left_out: 0, text });
+            return true;
+        }
+        let Some(count) = self.counts.get_mut(&key) else { return false };
+        let repeated = key.1.repeats() && count.text == text;
+        if repeated || count.logged >= limit {
+            count.left_out = count.left_out.saturating_add(1);
+            return false;
+        }
+        count.logged = count.logged.saturating_add(1);
+        count.text = text;
+        true
+    }
+
+    /// What was left out in a period that is over; empty while it lasts. Call it about every second.
+    pub fn overdue(&mut self, now: Instant) -> Vec<LeftOut> {
+        if Self::period_of(now) == self.period {
+            return Vec::new();
+        }
+        let mut told: Vec<LeftOut> = self
+            .counts
+            .drain()
+            .filter(|(_, count)| count.left_out > 0)
+            .map(|((_, kind), count)| LeftOut {
+                source: count.name,
+                kind: Some(kind),
+                count: count.left_out,
+            })
+            .collect();
+        told.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.source.cmp(&b.source)));
+        let others = told.split_off(told.len().min(SUMMARY_LINES));
+        let more = others.iter().fold(self.unlisted, |sum, left| sum.saturating_add(left.count));
+        if more > 0 {
+            told.push(LeftOut { source: None, kind: None, count: more });
+        }
+        self.begin(now);
+        told
+    }
+
+    fn period_of(now: Instant) -> u64 {
+        now.since(Instant::default()).as_secs() / PERIOD.as_secs()
+    }
+
+    fn begin(&mut self, now: Instant) {
+        // Nothing else would make it smaller.
+        self.counts = HashMap::new();
+        (self.ipv6, self.strangers, self.unlisted) = (0, 0, 0);
+        self.period = Self::period_of(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn from(address: &str) -> Source {
+        Source::Stranger(address.parse().unwrap())
+    }
+
+    /// How many of 5000 events are logged in one period.
+    fn logged(kind: Kind, event: impl Fn(u16) -> (Source, String)) -> usize {
+        let mut repeats = LogLimiter::default();
+        let events = (0..5000).map(event);
+        events
+            .filter(|(source, text)| repeats.count(at(0), source, kind, text) == Seen::Logged)
+            .count()
+    }
+
+    const KINDS: [Kind; 3] = [Kind::HandshakeFailed, Kind::HandshakeStarted, Kind::Accepted];
+
+    #[test]
+    fn a_failure_is_logged_once_and_then_counted() {
+        let mut repeats = LogLimiter::default();
+        let peer = from("192.0.2.1");
+        let mut count = |s, text| repeats.count(at(s), &peer, Kind::HandshakeFailed, text);
+        assert_eq!(count(0, "bad key"), Seen::Logged);
+        assert_eq!((count(1, "bad key"), count(2, "bad key")), (Seen::Repeated, Seen::Repeated));
+        assert_eq!(count(3, "expired"), Seen::Logged);
+        assert!(repeats.overdue(at(59)).is_empty());
+        let told: Vec<String> = repeats.overdue(at(60)).iter().map(LeftOut::to_string).collect();
+        assert_eq!(told, ["192.0.2.1: failed handshakes: 2 more were not logged"]);
+        assert!(repeats.overdue(at(61)).is_empty());
+        let again = repeats.count(at(62), &peer, Kind::HandshakeFailed, "bad key");
+        assert_eq!(again, Seen::Logged);
+    }
+
+    #[test]
+    fn the_addresses_of_one_network_share_its_limit() {
+        for kind in KINDS {
+            let limit = kind.limit() as usize;
+            let network = |n: u16| (from(&format!("2001:db8:1:2::{n:x}")), format!("{n}"));
+            assert_eq!(logged(kind, network), limit, "{kind}");
+            let site = |n: u16| (from(&format!("2001:db8:1:{n:x}::1")), format!("{n}"));
+            assert_eq!(logged(kind, site), 2 * limit, "{kind}");
+            let host = |n: u16| (from("192.0.2.1"), format!("{n}"));
+            assert_eq!(logged(kind, host), limit, "{kind}");
+        }
+    }
+
+    /// A subject is what a stranger writes into its certificate.
+    #[test]
+    fn texts_that_a_stranger_chooses_make_no_lines() {
+        let subject =
+            |n: u16| (from("192.0.2.1"), format!("peer certificate \"CN={n}\" refused: expired"));
+        assert_eq!(logged(Kind::HandshakeFailed, subject), Kind::HandshakeFailed.limit() as usize);
+    }
+
+    #[test]
+    fn strangers_from_everywhere_are_logged_so_often_and_then_counted_in_one_line() {
+        let mut repeats = LogLimiter::default();
+        let mut lines = 0;
+        for n in 0..50_000_u32 {
+            let [a, b, c, d] = n.to_be_bytes();
+            let peer = Source::Stranger([10 + a, b, c, d].into());
+            let seen = repeats.count(at(0), &peer, Kind::HandshakeFailed, &n.to_string());
+            lines += u32::from(seen == Seen::Logged);
+            assert!(repeats.counts.len() <= SOURCE_LIMIT);
+        }
+        assert_eq!(lines, STRANGER_EVENTS);
+        let told = repeats.overdue(at(60));
+        let rest = 50_000 - u64::from(STRANGER_EVENTS);
+        assert_eq!(told, [LeftOut { source: None, kind: None, count: rest }]);
+        assert_eq!(
+            told[0].to_string(),
+            format!("log limit: {rest} more events of other peers were not logged")
+        );
+    }
+
+    #[test]
+    fn ipv6_leaves_room_for_the_failures_of_ipv4() {
+        let mut repeats = LogLimiter::default();
+        for n in 0..60_000_u16 {
+            let peer = from(&format!("2001:{n:x}::1"));
+            repeats.count(at(0), &peer, Kind::HandshakeFailed, "x");
+        }
+        assert!(repeats.counts.len() <= IPV6_SOURCE_LIMIT);
+        let other = repeats.count(at(0), &from("192.0.2.1"), Kind::HandshakeFailed, "x");
+        assert_eq!(other, Seen::Logged);
+    }
+
+    #[test]
+    fn a_client_has_one_limit_for_all_that_it_does_and_strangers_take_nothing_of_it() {
+        let mut repeats = LogLimiter::default();
+        let client = |name: &str| Source::Client(name.to_owned());
+        for n in 0..5000_u16 {
+            let [a, b] = n.to_be_bytes();
+            repeats.count(
+                at(0),
+                &Source::Stranger([10, a, b, 1].into()),
+                Kind::HandshakeFailed,
+                "x",
+            );
+        }
+        let count = |repeats: &mut LogLimiter, name: &str| {
+            let seen = |n: u32| repeats.count(at(1), &client(name), Kind::Activity, &n.to_string());
+            (0..5000).map(seen).filter(|seen| *seen == Seen::Logged).count()
+        };
+        assert_eq!(count(&mut repeats, "alice"), Kind::Activity.limit() as usize);
+        assert_eq!(count(&mut repeats, "bob"), Kind::Activity.limit() as usize);
+        let told = repeats.overdue(at(60));
+        let line = "alice: renegotiations, moves and messages: 4940 more were not logged";
+        assert!(told.iter().any(|left| left.to_string() == line), "{told:?}");
+    }
+
+    #[test]
+    fn the_end_of_a_period_is_told_in_few_lines() {
+        let mut repeats = LogLimiter::default();
+        for n in 0..200_u8 {
+            let peer = Source::Stranger([10, 0, 0, n].into());
+            for _ in 0..3 {
+                repeats.count(at(0), &peer, Kind::HandshakeFailed, "x");
+            }
+        }
+        let told = repeats.overdue(at(70));
+        assert_eq!(told.len(), SUMMARY_LINES + 1);
+        assert_eq!(told.iter().map(|left| left.count).sum::<u64>(), 400);
+    }
+}
