@@ -14,6 +14,7 @@ mod network;
 mod outbox;
 mod random;
 mod time;
+mod token_bucket;
 
 pub use address_quota::AddressQuota;
 pub use auth::{Identity, MAX_GROUPS, is_group_name};
@@ -23,6 +24,7 @@ pub use network::Network;
 pub use outbox::{Outbox, Output};
 pub use random::{Random, Seed};
 pub use time::{Instant, UnixTime};
+pub use token_bucket::{Rate, TokenBucket};
 
 /// One protocol, client or server, without I/O.
 pub trait Engine {

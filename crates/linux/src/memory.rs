@@ -1,10 +1,11 @@
-//! Giving memory back to the kernel.
+//! Releasing memory to the kernel.
 #![allow(unsafe_code)]
 
-/// Gives the pages of a buffer back whose contents are not needed any more; new ones come when they are touched.
-/// Afterwards each byte is zero or what it was before.
+/// Releases the pages of a buffer whose contents are no longer needed. The kernel supplies new ones on the next access.
+///
+/// Afterwards each byte is zero or has its former value.
 pub fn release(buffer: &mut [u8]) {
-    // SAFETY: it has no precondition.
+    // SAFETY: sysconf has no precondition.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
     if !page.is_power_of_two() {
         return;
@@ -13,60 +14,41 @@ pub fn release(buffer: &mut [u8]) {
     let Some(pages) = buffer.get_mut(before..) else { return };
     let len = pages.len() & !(page - 1);
     if len > 0 {
-        // SAFETY: whole pages within a slice that is borrowed exclusively. What is read from them afterwards is
-        // zeros, for memory of the heap, which is private and backed by no file: bytes are bytes. A failure (the
-        // pages are locked) leaves them as they are.
+        // SAFETY: the range is whole pages of a slice that is borrowed exclusively. Heap memory is private and anonymous,
+        // so the pages read as zeros afterwards, which are valid bytes. On failure (locked pages) they keep their contents.
         unsafe { libc::madvise(pages.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
     }
 }
 
-/// Has the allocator give back what was freed. It keeps that for the next allocations otherwise, for good where
-/// something in use lies behind it.
+/// Returns freed heap memory to the kernel. The allocator would otherwise keep it for later allocations, and for good where
+/// a block that is still in use follows it.
 pub fn trim() {
-    empty_thread_cache();
     #[cfg(target_env = "gnu")]
-    // SAFETY: it has no precondition; what is in use stays where it is.
+    // SAFETY: malloc_trim has no precondition; blocks in use do not move.
     unsafe {
         libc::malloc_trim(0)
     };
 }
 
-/// Has all threads that start from now on allocate in one place, the only one of which [`trim`] gives back the end, too.
-/// Of the others the allocator keeps as much as was ever in use at once.
+/// Restricts glibc to one malloc arena for threads started later. [`trim`] can release the top of the main arena only.
 pub fn share_one_arena() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it has no precondition; memory that was allocated elsewhere before stays there.
+    // SAFETY: mallopt has no precondition; memory that was allocated from another arena stays there.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1)
     };
 }
 
-/// Returns to the allocator what it keeps for the calling thread: some freed blocks of every small size, which lie
-/// wherever they were last in use, so that a quarter of a megabyte of them keeps half a megabyte of pages.
-pub fn empty_thread_cache() {
-    #[cfg(target_env = "gnu")]
-    {
-        // Taken out of this thread's cache, and freed into that of another one, which ends.
-        let blocks: Vec<Vec<u8>> = (0..CACHE_DEPTH)
-            .flat_map(|_| (0..CACHE_SIZES).map(|size| Vec::with_capacity(24 + 16 * size)))
-            .collect();
-        let end = move || drop(blocks);
-        let thread = std::thread::Builder::new().name("trim".into()).stack_size(64 << 10);
-        // Where no thread can start they are freed here: nothing is lost, nor gained.
-        if let Ok(thread) = thread.spawn(end) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Bytes of the heap that are in use, by all threads, with what is kept for the calling one given back before; `None`
-/// where the C library does not say. For tests of what stays in use: no other thread may allocate meanwhile.
+/// Returns the heap bytes in use by all threads, or `None` where the C library does not report them.
+///
+/// For tests of what stays in use: no other thread may allocate meanwhile. The calling thread's cache is emptied first,
+/// since glibc counts cached blocks as used.
 pub fn in_use() -> Option<usize> {
-    // What the first pass itself allocates and frees lies in the cache afterwards.
-    (0..3).for_each(|_| empty_thread_cache());
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: it has no precondition.
+        // The first pass leaves its own blocks in the cache.
+        (0..3).for_each(|_| empty_thread_cache());
+        // SAFETY: mallinfo2 has no precondition.
         let info = unsafe { libc::mallinfo2() };
         Some(info.uordblks.saturating_add(info.hblkhd))
     }
@@ -74,10 +56,24 @@ pub fn in_use() -> Option<usize> {
     None
 }
 
-/// Sizes that the C library keeps for a thread: 24 bytes, and 16 more each.
+/// Moves the blocks that glibc caches for the calling thread to the cache of a thread that ends, which frees them.
+#[cfg(target_env = "gnu")]
+fn empty_thread_cache() {
+    let blocks: Vec<Vec<u8>> = (0..CACHE_DEPTH)
+        .flat_map(|_| (0..CACHE_SIZES).map(|size| Vec::with_capacity(24 + 16 * size)))
+        .collect();
+    let end = move || drop(blocks);
+    let thread = std::thread::Builder::new().name("trim".into()).stack_size(64 << 10);
+    // If no thread can be started, the blocks are freed here and the figure is less exact.
+    if let Ok(thread) = thread.spawn(end) {
+        let _ = thread.join();
+    }
+}
+
+/// Block sizes that glibc caches for a thread: 24 bytes, and 16 more each.
 #[cfg(target_env = "gnu")]
 const CACHE_SIZES: usize = 64;
-/// Blocks of one size at most: 7 up to 2.41, 16 since.
+/// Largest number of cached blocks of one size: 7 up to glibc 2.41, 16 since.
 #[cfg(target_env = "gnu")]
 const CACHE_DEPTH: usize = 16;
 

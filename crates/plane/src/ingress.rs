@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use adit_engine::command::{Framing, FramingError, PeerSpec};
-use adit_engine::{Instant, Link, Notice, PeerId};
+use adit_engine::{Instant, Link, Notice, PeerId, Rate};
 use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
 use adit_wire::merge::Merger;
@@ -33,8 +33,8 @@ use crate::upcall::MAX_CONTROL;
 
 /// Longest in-band message handed up.
 const MAX_IN_BAND: usize = 512;
-/// Moves of one peer to another address in a second, and at once after a second without any.
-pub(crate) const MOVES_PER_SECOND: u64 = 100;
+/// How often one peer may move to another address.
+const MOVES: Rate = Rate::per_second(100);
 
 /// What the packets of one received burst become. Borrows the receive buffers: nothing is copied.
 pub struct Ingress<'a, 's> {
@@ -523,7 +523,7 @@ impl<'a, 's> Ingress<'a, 's> {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         let tell = || upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
         // Each move takes a lock that all workers share. A later packet moves the peer if this one may not.
-        let moved = run.peer.moves().take(self.now, 1, MOVES_PER_SECOND)
+        let moved = run.peer.moves().take(self.now, 1, MOVES)
             && tables.float(run.peer, *run.link, || run.peer.is_newest(key), tell);
         if !moved {
             stats.drop(DropReason::WrongAddress);

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use adit_crypto::aead::AeadError;
 use adit_engine::command::{DataKey, KeyLimits, Protection};
 
-use crate::apart::Apart;
 use crate::peer::{KeyOrigin, Tx};
 use crate::replay::ReplayCheck;
 use crate::stats::DropReason;
+use crossbeam_utils::CachePadded;
 
 /// AES-GCM's limit: blocks and packets together, after which confidentiality weakens.
 const GCM_LIMIT: u64 = 1 << 36;
@@ -50,8 +50,8 @@ pub(crate) struct Key {
     used: AtomicBool,
     warned: AtomicBool,
     /// One worker may seal while another opens.
-    sealed: Apart<Usage>,
-    opened: Apart<Usage>,
+    sealed: CachePadded<Usage>,
+    opened: CachePadded<Usage>,
 }
 
 /// What one direction has used up.
@@ -183,8 +183,8 @@ impl Key {
             failed: AtomicU64::new(0),
             used: AtomicBool::new(false),
             warned: AtomicBool::new(false),
-            sealed: Apart::default(),
-            opened: Apart::default(),
+            sealed: CachePadded::default(),
+            opened: CachePadded::default(),
         })
     }
 

@@ -27,7 +27,6 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
-mod apart;
 mod control;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod decompress;

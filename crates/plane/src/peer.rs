@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_engine::command::{Counters, KeySlot, PeerSpec, Traffic};
-use adit_engine::{Instant, Link, PeerId};
+use adit_engine::{Instant, Link, PeerId, TokenBucket};
 use arc_swap::ArcSwap;
 
-use crate::apart::Apart;
-use crate::ethernet::Bucket;
 use crate::fragment::Reassembler;
 use crate::key::Key;
+use crossbeam_utils::CachePadded;
 
 /// Messages of control that may wait while the peer's socket is full.
 pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
@@ -40,8 +39,8 @@ pub(crate) struct Peer {
     in_band_bytes: AtomicU64,
     // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
     // it comes from others' workers.
-    tx: Apart<TxState>,
-    rx: Apart<RxState>,
+    tx: CachePadded<TxState>,
+    rx: CachePadded<RxState>,
 }
 
 /// What changes with each burst to the peer.
@@ -63,9 +62,9 @@ struct RxState {
     packets: AtomicU64,
     bytes: AtomicU64,
     /// Copies of frames that it sent to everybody.
-    floods: Bucket,
+    floods: TokenBucket,
     /// How often it moved to another address.
-    moves: Bucket,
+    moves: TokenBucket,
     /// Packets that wait for pieces. Locked once per received run, after the replay window.
     reassembler: Mutex<Reassembler>,
 }
@@ -161,19 +160,19 @@ impl Peer {
             activity_wanted: AtomicBool::new(false),
             in_band_packets: AtomicU64::new(0),
             in_band_bytes: AtomicU64::new(0),
-            tx: Apart(TxState {
+            tx: CachePadded::new(TxState {
                 lock: Mutex::new(Tx { owner, ..Tx::default() }),
                 last: AtomicU64::new(now.as_nanos()),
                 packets: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
             }),
-            rx: Apart(RxState {
+            rx: CachePadded::new(RxState {
                 last: AtomicU64::new(now.as_nanos()),
                 silent: AtomicBool::new(false),
                 packets: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
-                floods: Bucket::default(),
-                moves: Bucket::default(),
+                floods: TokenBucket::default(),
+                moves: TokenBucket::default(),
                 reassembler: Mutex::default(),
             }),
         }
@@ -191,12 +190,12 @@ impl Peer {
     }
 
     /// Copies of frames that it sent to everybody.
-    pub fn floods(&self) -> &Bucket {
+    pub fn floods(&self) -> &TokenBucket {
         &self.rx.floods
     }
 
     /// How often it moved to another address.
-    pub fn moves(&self) -> &Bucket {
+    pub fn moves(&self) -> &TokenBucket {
         &self.rx.moves
     }
 

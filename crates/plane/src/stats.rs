@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::apart::Apart;
+use crossbeam_utils::CachePadded;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
@@ -213,8 +213,8 @@ thread_local! {
 /// The live counters.
 #[derive(Debug)]
 pub(crate) struct Stats {
-    workers: Box<[Apart<Counters>]>,
-    control: Apart<Counters>,
+    workers: Box<[CachePadded<Counters>]>,
+    control: CachePadded<Counters>,
     pub gates: Gates,
 }
 
@@ -281,8 +281,8 @@ impl Default for Counters {
 impl Stats {
     pub fn new(gates: Offloads, workers: usize) -> Self {
         Self {
-            workers: (0..workers).map(|_| Apart::default()).collect(),
-            control: Apart::default(),
+            workers: (0..workers).map(|_| CachePadded::default()).collect(),
+            control: CachePadded::default(),
             gates: Gates {
                 udp_gso: AtomicBool::new(gates.udp_gso),
                 udp_gro: AtomicBool::new(gates.udp_gro),
@@ -416,7 +416,7 @@ mod tests {
         stats.own().sent.record(1);
         stats.drop(DropReason::NoRoute);
         let each = stats.workers.iter().chain([&stats.control]);
-        let packets = |counters: &Apart<Counters>| counters.sent.packets.load(Relaxed);
+        let packets = |counters: &CachePadded<Counters>| counters.sent.packets.load(Relaxed);
         assert_eq!(each.map(packets).collect::<Vec<_>>(), [10, 11, 12, 13 + 1]);
         let totals = stats.totals();
         assert_eq!((totals.sent.batches, totals.sent.packets), (5, 47));

@@ -9,11 +9,11 @@ use adit_engine::{Link, PeerId, SocketId};
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 
-use crate::apart::Apart;
 use crate::peer::Peer;
 use crate::routes::Routes;
 use crate::sockets::Sockets;
 use crate::stream::Streams;
+use crossbeam_utils::CachePadded;
 
 /// Peer-ids are 24 bits wide; the highest means "none".
 pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
@@ -100,9 +100,9 @@ pub(crate) struct Tables {
     pub sockets: ArcSwap<Sockets>,
     pub streams: Streams,
     /// Read once per train of DATA_V1 packets, per control packet and per float.
-    addresses: Apart<RwLock<Addresses>>,
+    addresses: CachePadded<RwLock<Addresses>>,
     /// Links that proved their address. Read per control packet only.
-    admitted: Apart<RwLock<HashSet<Link>>>,
+    admitted: CachePadded<RwLock<HashSet<Link>>>,
     /// A static key was installed once: the first byte of a datagram may mean nothing. Read per
     /// received buffer.
     pub has_static_keys: AtomicBool,

@@ -14,9 +14,10 @@ mod macs;
 
 use std::sync::Arc;
 
+use adit_engine::TokenBucket;
 use adit_wire::ethernet::{Ethernet, Mac};
 
-pub(crate) use flood::{Bucket, Floods, PEER_COPIES_PER_SECOND, TOTAL_COPIES_PER_SECOND};
+pub(crate) use flood::{Floods, PEER_COPIES, TOTAL_COPIES};
 pub(crate) use macs::Macs;
 pub use macs::{MACS_PER_PEER, MAX_MACS, MacTotals};
 
@@ -30,9 +31,9 @@ pub(crate) struct Switch {
     /// Who is behind which peer.
     pub macs: Macs,
     /// Copies of what the device sends to all.
-    pub from_device: Bucket,
+    pub from_device: TokenBucket,
     /// Copies of what peers send to all.
-    pub from_peers: Bucket,
+    pub from_peers: TokenBucket,
 }
 
 /// Where a frame from the device goes, and where its IP packet starts (its end if it carries none).

@@ -7,17 +7,17 @@ use adit_crypto::aead::{AeadError, OpenKey, SealKey};
 use adit_crypto::{Cipher, DirectionKey};
 
 use super::{BurstUsage, FAILED_LIMIT, GCM_LIMIT, Key, Open, Opened, Seal, gcm_blocks};
-use crate::apart::Apart;
 use crate::packet::{self, Prefix};
 use crate::replay::ReplayWindow;
 use crate::stats::DropReason;
+use crossbeam_utils::CachePadded;
 
 #[derive(Debug)]
 pub(super) struct Aead {
     seal: SealKey,
     open: OpenKey,
     gcm: bool,
-    replay: Apart<Mutex<ReplayWindow>>,
+    replay: CachePadded<Mutex<ReplayWindow>>,
 }
 
 /// Seals one burst.
@@ -47,7 +47,7 @@ impl Aead {
             seal: SealKey::new(cipher, seal)?,
             open: OpenKey::new(cipher, open)?,
             gcm: is_gcm(cipher),
-            replay: Apart(Mutex::new(ReplayWindow::new(replay_window))),
+            replay: CachePadded::new(Mutex::new(ReplayWindow::new(replay_window))),
         })
     }
 

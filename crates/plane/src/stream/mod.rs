@@ -12,7 +12,7 @@ use adit_engine::Link;
 use adit_linux::poll::{Interest, Poller};
 use adit_linux::tcp::TcpStream;
 
-use crate::apart::Apart;
+use crossbeam_utils::CachePadded;
 use pending::Pending;
 
 /// Longest packet taken from a stream unless [`StreamOptions::max_frame`] says otherwise: a jumbo
@@ -97,11 +97,11 @@ type Part = RwLock<HashMap<u64, Arc<Stream>>>;
 
 /// The streams of the plane, by id.
 #[derive(Debug)]
-pub(crate) struct Streams(Box<[Apart<Part>]>);
+pub(crate) struct Streams(Box<[CachePadded<Part>]>);
 
 impl Default for Streams {
     fn default() -> Self {
-        Self((0..PARTS).map(|_| Apart::default()).collect())
+        Self((0..PARTS).map(|_| CachePadded::default()).collect())
     }
 }
 
@@ -122,7 +122,7 @@ impl Streams {
 
     /// Makes the table as small as what is in it.
     pub fn release_memory(&self) {
-        for Apart(part) in &self.0 {
+        for part in &self.0 {
             part.write().unwrap_or_else(PoisonError::into_inner).shrink_to_fit();
         }
     }
@@ -133,7 +133,7 @@ impl Streams {
     }
 
     fn part(&self, id: u64) -> Option<&Part> {
-        self.0.get(id as usize % PARTS).map(|part| &part.0)
+        self.0.get(id as usize % PARTS).map(|part| &**part)
     }
 }
 

@@ -22,12 +22,12 @@ use adit_linux::tun::TunQueue;
 use adit_linux::udp::{RecvBatch, UdpSocket};
 use adit_wire::merge::Merger;
 
-use crate::apart::Apart;
 use crate::egress::MAX_PACKET;
 use crate::filter_hook::{FilterHook, Relayed};
 use crate::shared::{Failure, Shared};
 use crate::sockets::{Sockets, find_socket};
 use crate::stats::Stats;
+use crossbeam_utils::CachePadded;
 use transmit::Transmitter;
 
 /// Buffers per `recvmmsg`, and packets that may merge where the kernel does not coalesce. 4 MiB, of
@@ -45,11 +45,11 @@ const TOKEN_FULL: u64 = u64::MAX;
 /// A worker's own way to what all share: it is cloned with each burst, and clones of one that all have would be
 /// counted by all in one place.
 #[derive(Clone)]
-struct SharedRef(Arc<Apart<Arc<Shared>>>);
+struct SharedRef(Arc<CachePadded<Arc<Shared>>>);
 
 impl SharedRef {
     fn new(shared: Arc<Shared>) -> Self {
-        Self(Arc::new(Apart(shared)))
+        Self(Arc::new(CachePadded::new(shared)))
     }
 }
 
@@ -58,7 +58,7 @@ impl Deref for SharedRef {
 
     #[inline(always)]
     fn deref(&self) -> &Shared {
-        &self.0.0
+        &self.0
     }
 }
 
@@ -132,7 +132,7 @@ impl Worker {
 
     /// Runs until the plane stops.
     pub fn run(mut self) {
-        let _panic_guard = PanicGuard(Arc::clone(&self.shared.0.0));
+        let _panic_guard = PanicGuard(Arc::<Shared>::clone(&self.shared.0));
         Stats::count_as(self.index);
         let mut events = Events::new();
         while !self.shared.stop.load(Ordering::Acquire) {
@@ -213,7 +213,6 @@ impl Worker {
             release(&mut self.packet);
         }
         self.transmitter.release_memory();
-        // Each thread has a cache of its own, and whichever is the last to empty it gives the pages back.
         adit_linux::memory::trim();
     }
 

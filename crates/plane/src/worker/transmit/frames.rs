@@ -8,9 +8,7 @@ use adit_wire::ethernet::Mac;
 use adit_wire::split::Segments;
 
 use super::{Destination, Reader, SUPER_PACKET, Transmitter, TxPath};
-use crate::ethernet::{
-    Floods, Outward, PEER_COPIES_PER_SECOND, Switch, TOTAL_COPIES_PER_SECOND, outward,
-};
+use crate::ethernet::{Floods, Outward, PEER_COPIES, Switch, TOTAL_COPIES, outward};
 use crate::peer::Peer;
 use crate::stats::DropReason;
 use crate::tables::PeerTable;
@@ -57,7 +55,7 @@ impl Transmitter {
     pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable, switch: &Switch) {
         let shared = self.shared.clone();
         let copies = floods.len().saturating_mul(peers.iter().count());
-        if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES_PER_SECOND) {
+        if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES) {
             return shared.stats.drop_many(DropReason::FloodLimited, floods.len());
         }
         for peer in peers.iter() {
@@ -75,8 +73,8 @@ impl Transmitter {
         for run in floods.chunk_by(|a, b| a.0 == b.0) {
             let Some(sender) = run.first().and_then(|(id, _)| peers.get(*id)) else { continue };
             let copies = run.len().saturating_mul(others);
-            if !sender.floods().take(now, copies, PEER_COPIES_PER_SECOND)
-                || !switch.from_peers.take(now, copies, TOTAL_COPIES_PER_SECOND)
+            if !sender.floods().take(now, copies, PEER_COPIES)
+                || !switch.from_peers.take(now, copies, TOTAL_COPIES)
             {
                 shared.stats.drop_many(DropReason::FloodLimited, run.len());
                 continue;
