@@ -107,7 +107,7 @@ fn directive(name: &str, path: &Path) -> String {
     format!("{word} {}", path.display())
 }
 
-/// A tunnel that stands.
+/// An established tunnel.
 #[derive(Debug)]
 pub struct Tunnel {
     /// The server's process. Declared first: processes end before their namespaces.
@@ -325,7 +325,7 @@ fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Resu
     })
 }
 
-/// The client leaves; the server must hear of it at once, not by timeout.
+/// The client leaves; the server must notice at once, not by timeout.
 fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.client.signal(nix::sys::signal::Signal::SIGTERM)?;
     let left = ScaledInstant::now();

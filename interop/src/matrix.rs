@@ -1,5 +1,5 @@
 //! What is combined with what: dimensions, which combinations make sense, and a set of cases in which every pair of
-//! values stands side by side at least once.
+//! values occurs at least once.
 
 use crate::pairwise;
 use crate::pki::PkiTool;
@@ -140,7 +140,7 @@ impl Case {
     }
 }
 
-/// A small set of cases in which every pair of values of any two dimensions stands side by side.
+/// A small set of cases that contains every pair of values of any two dimensions.
 #[must_use]
 pub fn pairwise() -> Vec<Case> {
     let choices = pairwise::covering_array(&SIZES, |_| true).into_iter();

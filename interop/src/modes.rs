@@ -156,7 +156,7 @@ impl Device {
     }
 }
 
-/// A small set of modes in which every pair of values that exists stands side by side at least once.
+/// A small set of modes that contains every pair of values that can be combined.
 #[must_use]
 pub fn pairwise() -> Vec<Mode> {
     let mode = |choice: &pairwise::Choice| <[usize; 7]>::try_from(&choice[..]).ok().map(Mode::of);

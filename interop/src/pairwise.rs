@@ -1,4 +1,4 @@
-//! Small sets of combinations in which every pair of values of any two dimensions stands side by side.
+//! Small sets of combinations that contain every pair of values of any two dimensions.
 
 /// One value, by its place, for each dimension.
 pub type Choice = Vec<usize>;
@@ -28,7 +28,7 @@ fn lot(choice: &Choice) -> usize {
     choice.iter().fold(7, |lot: usize, value| (lot ^ value).wrapping_mul(0x9e37_79b9) % 1_000_003)
 }
 
-/// A value of one dimension beside a value of another.
+/// A value of one dimension together with a value of another.
 #[derive(Debug, PartialEq, Eq)]
 struct ValuePair {
     one: (usize, usize),

@@ -86,7 +86,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Runs all cases on `jobs` threads, then those of `wall_clock` that failed, one at a time. `report` hears of each attempt.
+/// Runs all cases on `jobs` threads, then those of `wall_clock` that failed, one at a time. `report` is called for each attempt.
 pub fn run(
     cases: &[Job<'_>],
     jobs: usize,

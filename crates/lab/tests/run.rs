@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use adit_testbed::wait::ScaledInstant;
 use tempfile::TempDir;
 
 /// Skips by name where there is no root.
@@ -76,7 +77,7 @@ fn a_killed_run_leaves_nothing_behind_and_can_be_resumed() {
     let mut run = lab(dir.path(), &["run", "tiny.toml", "--out", "out"]);
     let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let killed = run.id();
-    let begun = Instant::now();
+    let begun = ScaledInstant::now();
     while lines(dir.path()).len() < 2 {
         assert!(begun.elapsed() < Duration::from_secs(60), "no trial ended");
         std::thread::sleep(Duration::from_millis(20));
@@ -85,7 +86,7 @@ fn a_killed_run_leaves_nothing_behind_and_can_be_resumed() {
     assert!(!inside.is_empty(), "a run has processes of its own");
     run.kill().unwrap();
     run.wait().unwrap();
-    let begun = Instant::now();
+    let begun = ScaledInstant::now();
     while inside.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
         assert!(begun.elapsed() < Duration::from_secs(10), "processes outlive the run");
         std::thread::sleep(Duration::from_millis(20));

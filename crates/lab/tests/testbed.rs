@@ -1,4 +1,6 @@
-//! Beds in a sandbox, one case after the other. Needs root; without it each case is skipped by name.
+//! Testbeds in a sandbox, one case after the other. Needs root; without it each case is skipped by name.
+//!
+//! Nothing here is decided by the wall clock: a case waits for the counter or the process state that shows what it asserts.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,6 +17,11 @@ use adit_testbed::failure::{Context, Failure, Result, ensure};
 use adit_testbed::net::Namespace;
 use adit_testbed::process::Daemon;
 use adit_testbed::sandbox::{self, Entered};
+use adit_testbed::traffic::roomy;
+use adit_testbed::wait::{ScaledInstant, until};
+
+/// Limit of each wait for something that must happen.
+const LIMIT: Duration = Duration::from_secs(20);
 
 type Case = (&'static str, fn() -> Result<()>);
 
@@ -144,30 +151,30 @@ fn pair_modes() -> Result<()> {
     Ok(())
 }
 
-/// Answers datagrams until three seconds pass without any.
+/// Answers datagrams on a detached thread until this process ends.
 fn echo(host: &Namespace, address: IpAddr) -> Result<SocketAddr> {
-    let (at, _thread) = receiver(host, address, |socket| {
-        socket.set_read_timeout(Some(Duration::from_secs(3)))?;
+    let (at, _thread) = receiver(host, address, |socket| -> Result<()> {
         let mut buffer = [0; 64];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            socket.send_to(&buffer[..length], from)?;
+        loop {
+            let (length, from) = socket.recv_from(&mut buffer)?;
+            // The sender may be gone, and its host with it.
+            let _ = socket.send_to(&buffer[..length], from);
         }
-        Ok(())
     })?;
     Ok(at)
 }
 
-/// Whether an echo answers.
-fn asks(from: &Namespace, to: SocketAddr) -> Result<bool> {
+/// Sends requests to an echo until it answers, for `limit` at most.
+fn answers(from: &Namespace, to: SocketAddr, limit: Duration) -> Result<bool> {
     join(from.thread(move || {
         let socket = UdpSocket::bind(any(to))?;
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;
         let mut buffer = [0; 64];
-        for _ in 0..4 {
+        let end = ScaledInstant::now() + limit;
+        while ScaledInstant::now() < end {
             if socket.send_to(b"hello", to).is_err() {
-                continue;
-            }
-            if matches!(socket.recv_from(&mut buffer), Ok((5, from)) if from == to) {
+                std::thread::sleep(Duration::from_millis(20));
+            } else if matches!(socket.recv_from(&mut buffer), Ok((5, from)) if from == to) {
                 return Ok(true);
             }
         }
@@ -175,17 +182,26 @@ fn asks(from: &Namespace, to: SocketAddr) -> Result<bool> {
     })?)
 }
 
+fn reaches(from: &Namespace, to: SocketAddr) -> Result<bool> {
+    answers(from, to, LIMIT)
+}
+
+/// How long an echo must stay silent; on the same path the others have just answered.
+const SILENCE: Duration = Duration::from_millis(800);
+
 fn star() -> Result<()> {
     let testbed = Testbed::star(30, LinkMode::Offload)?;
     ensure(testbed.clients.len() == 30, || format!("{} clients", testbed.clients.len()))?;
     for v6 in [false, true] {
         let server = echo(&testbed.server, testbed.server_outer(v6))?;
         for (n, client) in testbed.clients.iter().enumerate() {
-            ensure(asks(client, server)?, || format!("client {n} does not reach {server}"))?;
+            ensure(reaches(client, server)?, || format!("client {n} does not reach {server}"))?;
         }
         let last = echo(&testbed.clients[29], testbed.client_outer(29, v6))?;
-        ensure(asks(&testbed.server, last)?, || format!("the server does not reach {last}"))?;
-        ensure(!asks(&testbed.clients[0], last)?, || format!("clients see each other: {last}"))?;
+        ensure(reaches(&testbed.server, last)?, || format!("the server does not reach {last}"))?;
+        ensure(!answers(&testbed.clients[0], last, SILENCE)?, || {
+            format!("clients see each other: {last}")
+        })?;
     }
     let error = Testbed::star(251, LinkMode::Offload).err().context("251 clients fit")?.0;
     ensure(error.contains("250"), || error.clone())
@@ -213,22 +229,30 @@ fn agree(c: RelayCounters) -> Result<()> {
     ensure(c.sent + c.duplicated == ends, || format!("{c:?}"))
 }
 
-/// Sends numbered datagrams from the client and returns those that came to the server, in the order of their arrival.
+/// Sends numbered datagrams from the client and returns those that came to the server, in the order of their arrival. The
+/// relay's counters show when it holds none of them any more.
 fn datagrams(testbed: &Testbed, count: u8) -> Result<Vec<u8>> {
-    let (to, server) = receiver(&testbed.server, testbed.server_outer(false), |socket| {
-        socket.set_read_timeout(Some(Duration::from_millis(300)))?;
-        let (mut got, mut buffer) = (Vec::new(), [0; 8]);
-        while let Ok(length) = socket.recv(&mut buffer) {
-            got.extend(buffer[..length].first());
-        }
-        Ok(got)
-    })?;
+    let at = SocketAddr::new(testbed.server_outer(false), 0);
+    let server = join(testbed.server.thread(move || Ok(UdpSocket::bind(at)?))?)?;
+    roomy(&server)?;
+    let to = server.local_addr()?;
+    let [before, _] = relay(testbed)?.counters()?;
     join(testbed.clients[0].thread(move || {
         let socket = UdpSocket::bind(any(to))?;
         (0..count).try_for_each(|n| socket.send_to(&[n], to).map(drop))?;
         Ok(())
     })?)?;
-    join(server)
+    until("the relay has passed all datagrams", LIMIT, || {
+        let [up, _] = relay(testbed)?.counters()?;
+        Ok(up.sent >= before.sent + u64::from(count) && up.under_way == 0)
+    })?;
+    // What the relay has written lies in the socket's buffer.
+    server.set_nonblocking(true)?;
+    let (mut got, mut buffer) = (Vec::new(), [0; 8]);
+    while let Ok(length) = server.recv(&mut buffer) {
+        got.extend(buffer[..length].first());
+    }
+    Ok(got)
 }
 
 fn line_passes() -> Result<()> {
@@ -237,9 +261,9 @@ fn line_passes() -> Result<()> {
     ensure(got.iter().copied().eq(0..200), || format!("{got:?}"))?;
     for v6 in [false, true] {
         let server = echo(&testbed.server, testbed.server_outer(v6))?;
-        ensure(asks(&testbed.clients[0], server)?, || format!("{server} does not answer"))?;
+        ensure(reaches(&testbed.clients[0], server)?, || format!("{server} does not answer"))?;
         let client = echo(&testbed.clients[0], testbed.client_outer(0, v6))?;
-        ensure(asks(&testbed.server, client)?, || format!("{client} does not answer"))?;
+        ensure(reaches(&testbed.server, client)?, || format!("{client} does not answer"))?;
     }
     let [up, down] = relay(&testbed)?.counters()?;
     for way in [up, down] {
@@ -323,11 +347,15 @@ fn drops() -> Result<()> {
             (0..2000).try_for_each(|_| socket.send_to(&[0; 1400], to).map(drop))?;
             Ok(())
         })?)?;
+        let least = if v6 { 2000 } else { 1000 };
+        // A busy kernel may still have datagrams under way to the full socket.
+        until("the kernel has counted the drops", LIMIT, || {
+            Ok(testbed.drops()?.since(before).sockets > least)
+        })?;
         let since = testbed.drops()?.since(before);
         drop(end);
         join(server)?;
-        let least = if v6 { 2000 } else { 1000 };
-        ensure(since.sockets > least && since.tun == 0, || format!("{since:?}"))?;
+        ensure(since.tun == 0, || format!("{since:?}"))?;
     }
     Ok(())
 }
@@ -346,8 +374,15 @@ fn meter() -> Result<()> {
     };
     let server = spin(&testbed.server)?;
     let mut clients = testbed.clients.iter().map(sleeper).collect::<Result<Vec<_>>>()?;
-    // They are `ip` before they are what `ip` runs.
-    std::thread::sleep(Duration::from_millis(200));
+    // They are `ip` before they are what `ip` runs, and that start is no part of the window.
+    until("every host runs its program", LIMIT, || {
+        let daemons = clients.iter().map(|client| (client, "sleep")).chain([(&server, "sh")]);
+        let running = |(daemon, name): (&Daemon, &str)| {
+            let path = format!("/proc/{}/comm", daemon.pid());
+            std::fs::read_to_string(path).is_ok_and(|text| text.trim_end() == name)
+        };
+        Ok(daemons.map(running).all(|it| it))
+    })?;
     let pids = clients.iter().map(Daemon::pid).collect();
     let roles = [("server", vec![server.pid()]), ("client", pids)];
     let mut meter = Meter::start(&roles, &testbed)?;
@@ -356,7 +391,12 @@ fn meter() -> Result<()> {
     let before = cpu()?;
     meter.edge(Edge::Begin)?;
     let begun = cpu()?;
+    let end = ScaledInstant::now() + LIMIT;
     std::thread::sleep(Duration::from_millis(400));
+    // Two of the kernel's ticks at least, whatever else this machine does.
+    while cpu()? < begun + 0.05 && ScaledInstant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     clients.pop();
     let ending = cpu()?;
     meter.edge(Edge::End)?;

@@ -122,7 +122,11 @@ fn one_bulk_flow_each_way(pair: &Pair) -> Result<()> {
 fn twenty_bulk_flows_share_the_window(pair: &Pair) -> Result<()> {
     let (mut both, down) = routes(pair, 20, false);
     both.extend(down);
-    let measured = tcp_bulk(&both, &window(100, 500), &mut nothing)?;
+    // Where other work leaves a flow without a turn in half a second, a longer window must do.
+    let mut measured = tcp_bulk(&both, &window(100, 500), &mut nothing)?;
+    if measured.flows.iter().any(|flow| flow.bytes == 0) {
+        measured = tcp_bulk(&both, &window(100, 5000), &mut nothing)?;
+    }
     good(&measured, 40)?;
     let (up, down) = (measured.mbps_of("up"), measured.mbps_of("down"));
     ensure(up > 0.0 && down > 0.0, || format!("up {up}, down {down}"))?;
@@ -185,8 +189,13 @@ fn large_datagrams_come_in_fragments(pair: &Pair) -> Result<()> {
 fn echoes_come_back_also_under_load(pair: &Pair) -> Result<()> {
     let address = End::Server.outer(false);
     let (client, server) = (&pair.client, &pair.server);
+    let begun = Instant::now();
     let idle = echo_latency(client, server, address, 500.0, &window(20, 200))?;
-    ensure(idle.lost == 0 && (50..=150).contains(&idle.count), || format!("{idle:?}"))?;
+    // A busy machine makes the window longer, never shorter.
+    let most = begun.elapsed().as_secs_f64() * 500.0 + 1.0;
+    #[allow(clippy::cast_precision_loss)]
+    let possible = idle.count >= 50 && idle.count as f64 <= most;
+    ensure(idle.lost == 0 && possible, || format!("{idle:?}, {most:.0} at most"))?;
     let (up, _) = routes(pair, 2, false);
     let echo = Echo::start(client, server, address, 500.0)?;
     let measured = tcp_bulk(&up, &window(50, 200), &mut |edge| {
@@ -243,7 +252,7 @@ fn a_dead_path_is_named(pair: &Pair) -> Result<()> {
     for host in hosts {
         host.run("nft", &["delete", "table", "inet", "dead"])?;
     }
-    let silent = unreachable(&up, Duration::from_secs(5))?;
+    let silent = unreachable(&up, Duration::from_secs(30))?;
     ensure(silent.is_empty(), || format!("{silent:?}"))?;
     obstruct(&[&pair.server], "meta l4proto tcp reject with tcp reset")?;
     let failure = tcp_bulk(&up, &window(10, 100), &mut nothing).err();

@@ -1,4 +1,4 @@
-//! Many openvpn clients at one server, over UDP and TCP at once: what a matrix of pairs cannot show.
+//! Many openvpn clients at one server, over UDP and TCP at once, which a matrix of pairs cannot show.
 
 mod simultaneous;
 mod soak;
@@ -118,7 +118,7 @@ fn write_configs(
          server 10.88.0.0 255.255.252.0\nserver-ipv6 fd88::/64\nmax-clients {}\ncert {}\nkey {}\n\
          push \"route 198.51.100.0 255.255.255.0\"\nkeepalive 2 10\n\
          status {} 1\nstatus-version 2\n{more}\n",
-        // Those that died without a word count until their silence is noticed.
+        // Killed clients count until the server notices their silence.
         hosts * 4,
         file("server.crt"),
         file("server.key"),
@@ -162,7 +162,7 @@ fn join_all(pool: &ClientPool<'_>) -> Result<Vec<ConnectedClient>> {
     Ok(members)
 }
 
-/// Waits until the server's own ledger holds this many sessions.
+/// Waits until the server's status file lists this many sessions.
 fn wait_for_sessions(pool: &ClientPool<'_>, count: usize, limit: Duration) -> Result<StatusFile> {
     let begin = ScaledInstant::now();
     loop {

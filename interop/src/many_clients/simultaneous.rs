@@ -1,4 +1,4 @@
-//! All at once: everyone pings, everyone has what was pushed, and one that stops reading disturbs no one.
+//! Simultaneous clients: all ping, all have the pushed options, and one that stops reading does not disturb the others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -95,7 +95,7 @@ fn echo(pool: &ClientPool<'_>, from: &[&Namespace], to: IpAddr) -> Result<f64> {
     echoes.p99().context("no answer at all")
 }
 
-/// Addresses as the server's ledger has them, all different, and the pushed route, at every client.
+/// Checks at every client that its addresses are unique and those of the server's status file, and that it has the pushed route.
 fn check_pushed(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<()> {
     let status = wait_for_sessions(pool, members.len(), Duration::from_secs(10))?;
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Half an hour of coming and going: what leaks shows.
+//! Half an hour of connects and disconnects, which shows leaks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -23,22 +23,22 @@ pub struct Soak {
 /// Bytes of each transfer to a client, about every [`BEAT`] of its life.
 const TRANSFER: usize = 1_000_000;
 const BEAT: Duration = Duration::from_secs(3);
-/// All have come and gone once by then: what the process keeps for good, it has.
+/// By then every client has connected and left once, so the process has made all its permanent allocations.
 const WARM: Duration = Duration::from_secs(60);
-/// A server gives memory back when the last has gone, and for the last time so long afterwards; and what its start
+/// A server releases memory when the last client has left, and for the last time so long afterwards; and what its start
 /// needed so long after that.
 const SETTLE: Duration = Duration::from_secs(18);
 /// Lives are this many seconds long, by turns.
 const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
-/// What a server may hold more when all have gone than before the first came, besides a tenth, in KiB: the signatures
+/// How much more memory a server may hold after the last client than before the first, in KiB beyond a tenth: the signatures
 /// that it remembers (32), deeper stacks of its two threads (up to 64), tables of the crypto library that are made when
 /// they are first needed, and the edges of pages.
 const ONCE: u64 = 128;
-/// What it may hold more at the end than after the first minute, in KiB: what is made once was made then, and of 2,800
-/// lives more not even 50 bytes of each may stay.
+/// How much more it may hold at the end than after the first minute, in KiB: one-time allocations were made then, and of 2,800
+/// further sessions not even 50 bytes each may remain.
 const MORE: u64 = 128;
 
-/// What the server's process holds.
+/// The resources of the server's process.
 #[derive(Debug, Clone, Copy)]
 struct Resources {
     fds: usize,
@@ -47,10 +47,10 @@ struct Resources {
     memory: u64,
 }
 
-/// Clients connect over both transports, transfer, rekey every 30 s, leave in order or die, and come back, for `length`.
+/// For `length`, clients connect over both transports, transfer, rekey every 30 s, leave in order or are killed, and return.
 ///
 /// # Errors
-/// A client could not connect, or something did not return to where it began.
+/// A client could not connect, or the server's resources did not return to their initial values.
 pub fn soak(env: &TestEnv, server: &Program, client: &Program, soak: Soak) -> Result<String> {
     let folder = env.sandbox.folder("soak")?;
     let pool = ClientPool::start(env, &folder, server, client, soak.clients, "reneg-sec 30")?;
@@ -79,7 +79,7 @@ pub fn soak(env: &TestEnv, server: &Program, client: &Program, soak: Soak) -> Re
     Ok(told)
 }
 
-/// Runs clients for a while, waits until the server has forgotten them all, and returns how many connected.
+/// Runs clients for a while, waits until the server has removed them all, and returns how many connected.
 fn come_and_go(pool: &ClientPool<'_>, clients: usize, length: Duration) -> Result<u64> {
     let (stop, lives) = (AtomicBool::new(false), AtomicU64::new(0));
     let end = Instant::now() + length;
@@ -110,7 +110,7 @@ fn come_and_go(pool: &ClientPool<'_>, clients: usize, length: Duration) -> Resul
             .collect::<Result<Vec<_>>>()
     });
     outcome.map_err(|failure| format!("{failure}\n{}", pool.daemon.failure("meanwhile")))?;
-    // Those who died are found out by silence.
+    // The server notices killed clients by their silence.
     wait_for_sessions(pool, 0, Duration::from_secs(60))?;
     std::thread::sleep(SETTLE);
     Ok(lives.load(Relaxed))

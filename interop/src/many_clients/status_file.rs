@@ -1,4 +1,4 @@
-//! What the server itself says of its sessions: its status file, version 2.
+//! The server's own list of sessions: its status file, version 2.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -176,7 +176,7 @@ impl<'a> Ends<'a> {
         Ok(begin.elapsed())
     }
 
-    /// The client leaves, and the server hears of it at once where there is a way to say so.
+    /// The client leaves, and the server notices at once where the protocol has an exit message.
     fn part(mut self) -> Result<()> {
         self.client.signal(Signal::SIGTERM)?;
         if self.mode.transport == Transport::Udp && self.mode.credentials != Credentials::StaticKey

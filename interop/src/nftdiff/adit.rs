@@ -36,7 +36,7 @@ pub struct Adit {
     firewall: Arc<Firewall>,
     worker: Worker,
     now: Nanos,
-    /// Tells of a packet's connection what the firewall keeps to itself.
+    /// Reports details of a packet's connection that the firewall does not expose.
     shadow: Tracker,
     /// What was invalid so far, and why.
     invalid: Vec<(Invalid, u64)>,

@@ -21,11 +21,11 @@ pub enum Seen {
     Nothing,
     /// It passed, alone or with the pieces that were held.
     Passed,
-    /// It was dropped, and its sender told.
+    /// It was dropped, and its sender notified.
     Answered(Answer),
 }
 
-/// How a sender was told.
+/// How a sender was notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// A TCP reset.
@@ -64,7 +64,7 @@ pub struct Count {
 pub struct Sent {
     /// Where.
     pub side: Side,
-    /// From the Ethernet header on, as it stands on the wire.
+    /// From the Ethernet header on, in wire format.
     pub frame: Vec<u8>,
     /// What the generator meant by it, for a person.
     pub what: Cow<'static, str>,

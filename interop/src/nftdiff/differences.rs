@@ -116,14 +116,14 @@ fn bridged(frame: &[u8]) -> Option<&'static str> {
     if frame.len() > at + length {
         return Some("padding");
     }
-    // Behind which extension header ICMPv6 stands does not matter here.
+    // Which extension header precedes ICMPv6 does not matter here.
     let icmp = [1, 58, 0, 43, 60].contains(protocol);
     (tagged && icmp).then_some("ARP and ICMP behind a tag")
 }
 
 #[cfg(test)]
 mod tests {
-    /// Every name that this file returns stands in the document, with a reason.
+    /// The document lists every name that this file returns, with a reason.
     #[test]
     fn every_wanted_difference_is_documented() {
         let document = include_str!("../../../docs/filter-differences.md");

@@ -20,7 +20,7 @@ use super::compare::{Both, Case};
 use super::frame::Side;
 use crate::failure::{Context, Failure, Result, ensure};
 
-/// What stands in a file.
+/// The content of a fixture file.
 #[derive(Debug)]
 pub struct Fixture {
     /// The case.
@@ -147,7 +147,7 @@ pub fn kept() -> Result<Vec<(String, Fixture)>> {
 mod tests {
     use super::*;
 
-    /// Needs no root: what the kernel said is written in the files.
+    /// Needs no root: the files contain the kernel's verdicts.
     #[test]
     fn kept_cases_replay() {
         for (name, fixture) in kept().unwrap() {

@@ -211,7 +211,7 @@ pub fn icmp(ends: Ends, kind: u8, code: u8, rest: u32, payload: &[u8]) -> Vec<u8
     segment
 }
 
-/// What an IP header says beside its addresses.
+/// The fields of an IP header other than its addresses.
 #[derive(Debug, Clone)]
 pub struct Ip {
     /// TTL or hop limit.
@@ -310,7 +310,7 @@ pub struct Piece {
     pub more: bool,
 }
 
-/// A piece of an IP packet; what lies beyond the packet's end is zeros.
+/// A fragment of an IP packet; bytes beyond the end of the packet are zero.
 #[must_use]
 pub fn piece(packet: &[u8], id: u32, piece: Piece) -> Vec<u8> {
     let is_v6 = packet[0] >> 4 == 6;

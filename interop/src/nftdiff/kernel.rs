@@ -24,7 +24,7 @@ const BED: &str = "table inet bed {
 }
 ";
 
-/// Tells in which state the kernel sees a packet.
+/// Reports the conntrack state that the kernel assigns to a packet.
 const WATCH: &str = "table inet watch {
  chain states { type filter hook forward priority -999;
   ct state new counter
@@ -74,7 +74,7 @@ link set ta mtu 9000 up
 link set tb mtu 9000 up
 ";
 
-/// Before the devices exist. Answers are not rationed, no source is doubted, nothing is said unasked.
+/// Before the devices exist. No rate limit for ICMP, no reverse path filter, no unsolicited messages.
 const SYSCTLS: [(&str, &str); 13] = [
     ("net/ipv4/icmp_msgs_per_sec", "1000000000"),
     ("net/ipv4/icmp_msgs_burst", "1000000000"),
@@ -145,7 +145,7 @@ impl Kernel {
     /// Adds rules.
     ///
     /// # Errors
-    /// What `nft` said.
+    /// The output of `nft`.
     pub fn load(&self, rules: &str) -> std::result::Result<(), String> {
         let mut command = self.namespace.command("nft").map_err(|error| error.to_string())?;
         command.args(["-f", "-"]);

@@ -186,7 +186,7 @@ fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
     println!("{}:\n{}", path.display(), shown.join("\n"));
     Ok(())
 }
-/// Loads rules, less those that are refused: each stands in a line of its own. Returns what was loaded.
+/// Loads rules, less those that are refused: each is on a line of its own. Returns the rules that were loaded.
 fn settle(
     mut rules: String,
     mut load: impl FnMut(&str) -> std::result::Result<(), String>,

@@ -214,7 +214,7 @@ struct Writer<'a> {
     counters: usize,
 }
 
-/// A rule file; one rule stands in one line.
+/// A rule file with one rule on each line.
 #[must_use]
 pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     let mut text = String::new();
@@ -335,7 +335,7 @@ impl Writer<'_> {
             parts.extend(self.comparison(&mut scope));
         }
         // nft (1.0.6) merges comparisons of neighbouring fields of one header across a counter, which then counts what
-        // does not match: a counter stands between those of different headers only.
+        // does not match: a counter separates only expressions of different headers.
         let alike = |at: usize| parts[..at].iter().any(|part| header(part) == header(&parts[at]));
         if parts.len() > 1 && !(1..parts.len()).any(alike) && self.random.percent(20) {
             let at = 1 + self.random.below(parts.len() - 1);

@@ -38,7 +38,7 @@ pub const TOS: [u8; 8] = [0, 0, 0, 0x28, 0xb8, 0x02, 0x01, 0xff];
 /// VLAN tags' ids.
 pub const VLANS: [u16; 4] = [1, 2, 100, 4094];
 
-/// Hardware addresses beside those of the hosts.
+/// Hardware addresses other than those of the hosts.
 pub const MACS: [[u8; 6]; 3] =
     [[2, 0xad, 0x17, 0, 0xa, 2], [2, 0xad, 0x17, 0, 0xb, 2], [0x52, 0x54, 0, 0x12, 0x34, 0x56]];
 
@@ -62,7 +62,7 @@ pub fn v6(random: &mut Random, side: Side) -> Ipv6Addr {
     Ipv6Addr::from(u128::from(known).wrapping_add(u128::from(random.within(0..=4))).wrapping_sub(2))
 }
 
-/// Ends of a packet that comes in at `side`; rarely its source lies on the other one.
+/// Ends of a packet that comes in at `side`; rarely its source is on the other side.
 pub fn ends(random: &mut Random, side: Side, is_v6: bool) -> Ends {
     let from = if random.percent(3) { side.other() } else { side };
     if is_v6 {

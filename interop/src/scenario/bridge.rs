@@ -494,7 +494,7 @@ fn rules(scenario: &Scenario<'_>) -> Result<String> {
 /// No packet of a flow that both rule sets accept is lost, however often they take each other's place.
 fn reloads_under_load(scenario: &Scenario<'_>) -> Result<String> {
     let (place, _, mut bridge) = guarded(scenario)?;
-    let (mut reloads, mut frames, begin) = (0, 0, Instant::now());
+    let (mut reloads, mut frames, begin) = (0, 0, ScaledInstant::now());
     // A busy machine needs more than one round for as much work.
     while (reloads < 5 || frames <= 1000) && begin.elapsed() < 2 * LIMIT {
         reload_during_a_flow(&place, &mut bridge, &mut reloads)?;

@@ -28,7 +28,7 @@ pub(super) fn lines_without_effect(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server(&format!("client-config-dir {}\n{UNPRIVILEGED}", folder.display()));
     let by_adit = matches!(scenario.server, Program::Adit(_));
-    // openvpn pushes it, and adit's client wants to be told of fragments in its own file.
+    // openvpn pushes it, and adit's client requires `fragment` in its own file.
     let fragment = if by_adit { "push \"fragment 1300\"" } else { "# no fragments" };
     // Lines are named by their numbers.
     let lines = [
@@ -181,7 +181,7 @@ pub(super) fn without_a_pool(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// `server ... nopool` with a pool of its own beside it, which is smaller.
+/// `server ... nopool` together with a smaller pool of its own.
 pub(super) fn with_a_pool_of_its_own(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = no_pool(scenario);
     configs.server("ifconfig-pool 10.88.0.50 10.88.0.60 255.255.255.0");

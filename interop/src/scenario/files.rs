@@ -28,7 +28,7 @@ fn inline(pki: &Pki, wrapping: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The client's namespace gets a default route, as a laptop has one, for `redirect-gateway` to stand beside.
+/// The client's namespace gets a default route, as a laptop has one, which `redirect-gateway` must override.
 fn pair_with_default_route() -> Result<Pair> {
     let pair = Pair::new()?;
     let gateway = End::Server.outer(false).to_string();
@@ -139,7 +139,7 @@ pub(super) fn key_traditional(scenario: &Scenario<'_>) -> Result<String> {
     with_password(scenario, "client-traditional.key")
 }
 
-/// `auth-user-pass` from a file: the right password comes in, a wrong one is told so and ends.
+/// `auth-user-pass` from a file: the right password connects, a wrong one gets AUTH_FAILED and the client ends.
 pub(super) fn user_and_password(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let script = folder.join("verify.sh");

@@ -157,7 +157,7 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     Ok(captured)
 }
 
-/// Anyone who is refused with a reset hears of it at once.
+/// A client that is refused with a reset notices at once.
 fn is_refused(from: &Namespace, to: IpAddr) -> Result<()> {
     let connected = from
         .thread(move || Ok(TcpStream::connect_timeout(&SocketAddr::new(to, 9), SOON).map(drop)))?;

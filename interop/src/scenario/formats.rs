@@ -106,7 +106,7 @@ pub(super) fn epochs(scenario: &Scenario<'_>) -> Result<String> {
     configs.both("data-ciphers CHACHA20-POLY1305:AES-256-GCM");
     configs.client(REKEY);
     let mut tunnel = scenario.tunnel(&configs)?;
-    // 2.6 has none, which is seen when it stands in adit's place.
+    // 2.6 has none, as a run with --control shows.
     if [scenario.server, scenario.client].iter().all(|program| program.label() != "openvpn") {
         tunnel.client.wait_for("aead-epoch", SOON)?;
     }

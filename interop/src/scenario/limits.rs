@@ -31,7 +31,7 @@ fn ends_by_itself(scenario: &Scenario<'_>, line: &str) -> Result<String> {
     Ok(String::new())
 }
 
-/// A client that is told to end, and not to try again, when its server is silent.
+/// A client with `ping-exit` ends when its server is silent, and does not reconnect.
 pub(super) fn ping_exit(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.client("pull-filter ignore \"ping\"\nping 1\nping-exit 4");

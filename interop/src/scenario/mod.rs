@@ -43,7 +43,7 @@ pub struct Test {
     pub run: Box<Work>,
 }
 
-/// Runs on any thread, beside others.
+/// Runs on any thread, concurrently with others.
 pub type Work = dyn Fn(&TestEnv) -> Result<String> + Send + Sync;
 
 /// What a scenario is given: a folder and two namespaces of its own, and who plays which part.

@@ -64,7 +64,7 @@ fn ends(scenario: &Scenario<'_>, v6: bool, known: Known) -> Configs {
 
 fn allow_secret(scenario: &Scenario<'_>, configs: &mut Configs) {
     for (program, server) in [(scenario.server, true), (scenario.client, false)] {
-        // 2.7 wants it said.
+        // 2.7 requires it.
         if matches!(program, Program::Root { suite: "sid", .. }) {
             let line = "allow-deprecated-insecure-static-crypto";
             if server { configs.server(line) } else { configs.client(line) }
@@ -122,7 +122,7 @@ fn transfers(tunnel: &Tunnel) -> Result<()> {
     Ok(())
 }
 
-/// The machine tells the other one no longer of closed ports: one that dies, or that a NAT has
+/// The machine sends no more resets for closed ports: one that dies, or that a NAT has
 /// forgotten, does not either. openvpn pings the dead end's port until it is missed; where each ping
 /// brings an ICMP error, the error is what its next `sendto` fails with, and with `ping 1` that is the
 /// answer to each new peer, every time, for as long as that keeps it from missing any.

@@ -248,7 +248,7 @@ fn two_addresses(host: &Namespace) -> Result<JoinHandle<Result<()>>> {
     let proxy = host.thread(move || {
         let listener = TcpListener::bind((PROXY, SOCKS_PORT))?;
         let (near, far) = (UdpSocket::bind((RELAY, 0))?, UdpSocket::bind("0.0.0.0:0")?);
-        // The other thread has given up, or hears it.
+        // The receiver is gone only if the other thread has given up.
         let _ = ready.send(());
         let (mut control, _) = listener.accept()?;
         control.read_exact(&mut [0; 3])?;
@@ -432,7 +432,7 @@ pub(super) fn port_share(scenario: &Scenario<'_>) -> Result<String> {
     let (ready, wait) = mpsc::channel();
     let web = pair.server.thread(move || -> Result<()> {
         let listener = TcpListener::bind("127.0.0.1:8080")?;
-        // Who waits has given up, or hears it.
+        // The receiver is gone only if the waiting thread has given up.
         let _ = ready.send(());
         for _ in 0..2 {
             let (mut connection, _) = listener.accept()?;

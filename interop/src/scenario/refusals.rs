@@ -1,4 +1,4 @@
-//! Peers that must not come in, and that are told or shown why.
+//! Peers that must be refused, and the reason that either end reports.
 
 use std::time::Duration;
 

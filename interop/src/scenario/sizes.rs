@@ -98,7 +98,7 @@ pub(super) fn compress_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress lz4-v2\npush \"compress lz4-v2\"", "")
 }
 
-/// The client has nothing of it configured and is told.
+/// The client has none of it configured and gets it from the server.
 pub(super) fn pushed_stub(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "comp-lzo no\npush \"comp-lzo no\"", "")
 }
@@ -224,7 +224,7 @@ fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
     Ok((Pair { server, client }, routers))
 }
 
-/// adit finds the width of the path, whether routers tell it or not, limits TCP to it, and tells hosts behind it.
+/// adit finds the path MTU, with or without ICMP from routers, clamps TCP to it, and notifies the hosts behind it.
 fn path(scenario: &Scenario<'_>, silent: bool) -> Result<String> {
     let (pair, _routers) = narrow_line(silent)?;
     let mut configs = scenario.configs();
@@ -246,7 +246,7 @@ fn path(scenario: &Scenario<'_>, silent: bool) -> Result<String> {
         (is_adit(scenario.client), &tunnel.pair.client, tunnel.server_inner),
     ];
     for (_, from, to) in ends.iter().filter(|(adit, ..)| *adit) {
-        // A datagram that may not be cut is too large for the path in its envelope: the host is told.
+        // A datagram with DF set is too large for the path once it is encapsulated: the host gets an ICMP error.
         for (address, cut) in std::iter::once((to.v4, 28)).chain(to.v6.map(|v6| (v6, 48))) {
             let size = (1390 - cut).to_string();
             let _ = from.run(

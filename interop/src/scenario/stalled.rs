@@ -18,8 +18,8 @@ use crate::pki::PkiTool;
 use crate::process::Daemon;
 use crate::traffic::{ping, tcp};
 
-/// One of three clients stands still, and the connection to it fills up: the others' traffic goes on. When it goes on
-/// too, its tunnel still stands, though packets to it were dropped: openvpn takes a gap in the packet ids for an attack, so
+/// One of three clients stalls, and the connection to it fills up: the others' traffic goes on. When it resumes,
+/// its tunnel is still up, though packets to it were dropped: openvpn takes a gap in the packet ids for an attack, so
 /// none that had an id may be missing.
 pub(super) fn stalled_stream(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = Configs::new(&scenario.env.pki, PkiTool::OpenSslEc, false);

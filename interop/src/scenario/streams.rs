@@ -242,7 +242,7 @@ fn silent(pair: &Pair, count: usize) -> Result<Vec<TcpStream>> {
     opened.join().map_err(|_| "a thread panicked")?
 }
 
-/// A thousand connections that bring a byte every few seconds and never a packet: a real client comes in beside them, and
+/// A thousand connections that bring a byte every few seconds and never a packet: a real client connects meanwhile, and
 /// they are gone after ten seconds.
 pub(super) fn slow_unauthenticated(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCrypt, false);

@@ -211,7 +211,7 @@ pub(super) fn bridges_at_both_ends(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A client with a TUN device at a server with a TAP device is told what is wrong.
+/// A client with a TUN device at a server with a TAP device logs the mismatch.
 pub(super) fn against_tun(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario);
     configs.client = configs.client.replace("dev tap\n", "dev tun\n");

@@ -1,4 +1,4 @@
-//! What goes wrong in a test: a sentence, with logs where there are any.
+//! The error of all tests: a sentence, with logs where there are any.
 
 use std::fmt;
 

@@ -20,7 +20,7 @@ use crate::wait::ScaledInstant;
 /// Where `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
 
-/// How much is made at once: the kernel mostly waits while it makes a namespace.
+/// Number of threads that make namespaces: the kernel mostly waits while it makes one.
 const PARALLEL: usize = 8;
 
 /// A network namespace of the sandbox, removed when dropped.
@@ -42,7 +42,7 @@ const MOUNT_OWN_FILES: &str = "set -e; mount --bind \"$1\" /etc; mount -t tmpfs 
      mount -t tmpfs -o mode=0755 tmpfs /var/lib; echo mounted; exec sleep infinity";
 
 impl Namespace {
-    /// A new namespace with its loopback up. `label` is for a person who looks on.
+    /// Makes a namespace with its loopback up. `label` is part of its name.
     ///
     /// # Errors
     /// `ip netns` failed.
@@ -50,7 +50,7 @@ impl Namespace {
         Namespace::several(&[label])?.pop().context("no namespace was made")
     }
 
-    /// New namespaces with their loopbacks up, made faster together than one by one.
+    /// Makes several namespaces with their loopbacks up, which is faster than one by one.
     ///
     /// # Errors
     /// `ip netns` failed.
@@ -112,7 +112,7 @@ impl Namespace {
     /// Runs a program inside to its end and returns what it printed.
     ///
     /// # Errors
-    /// It failed: with what it said.
+    /// It failed: with its output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let mut command = self.command(program);
         command.args(arguments);
@@ -155,7 +155,7 @@ impl Drop for Namespace {
 /// Runs lines of `ip` in one process, in the sandbox's first namespace or another.
 ///
 /// # Errors
-/// A line failed: with what `ip` said; the lines after it have not run.
+/// A line failed: with the output of `ip`; the lines after it have not run.
 pub fn ip(inside: Option<&Namespace>, lines: impl Iterator<Item = String>) -> Result<()> {
     let lines: Vec<String> = lines.collect();
     if lines.is_empty() {
@@ -203,11 +203,11 @@ pub fn configure_veth(namespace: &Namespace, addresses: &[IpNet], offload: Offlo
     done?.context(namespace.name())
 }
 
-/// The switch's own interface, on which no one waits: only its ports carry packets.
+/// The switch's own interface, whose carrier does not matter: only its ports carry packets.
 const BRIDGE: &str = "bridge";
 
-/// Waits until all interfaces that are switched on can carry packets. The kernel tells them a moment after the other end has
-/// come; until then they hear no neighbour solicitation, and the next one comes a second later.
+/// Waits until all interfaces that are up can carry packets. The kernel reports the carrier a moment after the other end has
+/// come up; until then they receive no neighbour solicitation, and the next one follows a second later.
 ///
 /// # Errors
 /// They cannot after five seconds.
@@ -284,7 +284,7 @@ fn port(n: usize, namespace: &Namespace) -> Vec<String> {
 /// `ip` failed.
 pub fn veth_pair(one: &Namespace, other: &Namespace) -> Result<()> {
     let (one, other) = (one.name(), other.name());
-    // Of interfaces with the number of their other end the kernel tells but once a second that they have a carrier
+    // For interfaces with the same index as their peer the kernel reports a carrier only once a second
     // (linkwatch_urgent_event in net/core/link_watch.c): two numbers save that second.
     let (near, far) = (format!("{VETH} index 10"), format!("{VETH} index 11"));
     let line = format!("link add {near} netns {one} type veth peer name {far} netns {other}");
@@ -429,7 +429,7 @@ impl Pair {
         command
     }
 
-    /// How many datagrams the loss rules have eaten in both directions so far.
+    /// Counts the datagrams that the loss rules have dropped in both directions so far.
     ///
     /// # Errors
     /// `nft` failed, or there are no such rules.
@@ -492,8 +492,8 @@ impl Star {
     }
 }
 
-/// How many packets the kernel has dropped so far: at full sockets and full devices of these namespaces, and at the
-/// processors' full queues between devices, which all namespaces of the machine share. No program is to blame for these.
+/// Counts the packets that the kernel has dropped so far: at full sockets and full devices of these namespaces, and at the
+/// processors' full queues between devices, which all namespaces of the machine share. No program causes these losses.
 ///
 /// # Errors
 /// The counters could not be read.

@@ -1,4 +1,4 @@
-//! The programs under test and beside it.
+//! The programs under test and their peers.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

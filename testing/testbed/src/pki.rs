@@ -73,7 +73,7 @@ impl Pki {
 /// Runs `openssl` in `dir` with these words.
 fn openssl(dir: &Path, words: &str) -> Result<()> {
     let mut command = Command::new("openssl");
-    // A bare `\0` cannot stand in a word, so it stands for the spaces inside one.
+    // A word cannot contain a bare `\0`, so it represents the spaces inside one.
     command.current_dir(dir).args(words.split_whitespace().map(|word| word.replace('\0', " ")));
     output(command).map(drop)
 }

@@ -16,7 +16,7 @@ use crate::wait::ScaledInstant;
 /// Runs a program to its end and returns what it printed.
 ///
 /// # Errors
-/// It could not be started, or it failed: then with what it said.
+/// It could not be started, or it failed: then with its output.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -111,7 +111,7 @@ impl Daemon {
         self.wait_for_nth(needle, 1, limit)
     }
 
-    /// Waits until `needle` stands in at least `count` log lines and returns the last of these.
+    /// Waits until at least `count` log lines contain `needle` and returns the last of these.
     ///
     /// # Errors
     /// As [`Daemon::wait_for`].
@@ -134,7 +134,7 @@ impl Daemon {
                 };
                 let times =
                     if count > 1 { format!(" for the {count}th time") } else { String::new() };
-                return Err(self.failure(&format!("never said \"{needle}\"{times}: {why}")));
+                return Err(self.failure(&format!("never logged \"{needle}\"{times}: {why}")));
             }
             // Wakes also without a new line, to notice a process that has ended.
             let pause = left.min(Duration::from_millis(100));
@@ -158,14 +158,14 @@ impl Daemon {
             }
             if ScaledInstant::now() >= end {
                 return Err(
-                    self.failure(&format!("said none of {texts:?} in {} s", limit.as_secs()))
+                    self.failure(&format!("logged none of {texts:?} in {} s", limit.as_secs()))
                 );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// In how many log lines `needle` stands so far.
+    /// Counts the log lines that contain `needle` so far.
     #[must_use]
     pub fn count(&self, needle: &str) -> usize {
         self.log.lock().iter().filter(|line| line.contains(needle)).count()
@@ -207,7 +207,7 @@ impl Daemon {
         kill(Pid::from_raw(pid), signal).context(format!("{}: {signal}", self.name))
     }
 
-    /// With what it ended, if it has.
+    /// The exit status, if the process has ended.
     ///
     /// # Errors
     /// The kernel does not say.

@@ -87,7 +87,7 @@ fn inside(dir: PathBuf) -> Result<Sandbox> {
 }
 
 impl Sandbox {
-    /// A new folder of the sandbox, which lies in memory.
+    /// Makes a folder of the sandbox, in memory.
     ///
     /// # Errors
     /// The name is taken.

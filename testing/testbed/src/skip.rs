@@ -1,4 +1,4 @@
-//! Checks that cannot run on this machine are named, so that none is left out silently.
+//! Skipped checks, each of which is reported by name, so that none is left out silently.
 
 use std::fs::File;
 use std::io::Write;
@@ -34,7 +34,7 @@ pub fn without_root() -> bool {
 /// The reason of [`needs_root!`].
 pub const NEEDS_ROOT: &str = "needs root";
 
-/// Says that a check does not run, and why; `make test` names all of them in its last line.
+/// Reports that a check does not run, and why; `make test` names all of them in its last line.
 ///
 /// # Panics
 /// The file that collects them cannot be written.

@@ -28,7 +28,7 @@ pub struct Delivery {
     pub corrupted: u32,
 }
 
-/// A stream of numbered datagrams that runs until it is told to stop.
+/// A stream of numbered datagrams that runs until [`Stream::finish`].
 #[derive(Debug)]
 pub struct Stream {
     stop: Arc<AtomicBool>,

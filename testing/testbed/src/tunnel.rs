@@ -1,4 +1,4 @@
-//! What programs that speak OpenVPN say about a tunnel, and the addresses in it.
+//! Log lines of programs that speak OpenVPN, and the addresses in a tunnel.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
 
-/// What every program says, to the letter, when the tunnel stands.
+/// The exact log line of every program once the tunnel is established.
 pub const READY: &str = "Initialization Sequence Completed";
-/// What every program says once for each TLS handshake, the first and each rekey.
+/// Part of the line that every program logs once for each TLS handshake, the first and each rekey.
 pub const HANDSHAKE: &str = "Control Channel: TLSv1";
-/// What a server says when a client takes its leave, in band or on the control channel.
+/// Parts of the line that a server logs when a client sends an exit message, in band or on the control channel.
 pub const EXIT_NOTICES: &[&str] = &["exit message received by peer", "remote-exit"];
-/// How long a tunnel may take to stand. Under loss retransmissions start at 2 s and double.
+/// Limit for establishing a tunnel. Under loss retransmissions start at 2 s and double.
 pub const SETUP_LIMIT: Duration = Duration::from_secs(40);
 
 /// Addresses in the tunnel.

@@ -51,10 +51,10 @@ impl std::ops::Add<Duration> for ScaledInstant {
     }
 }
 
-/// Looks until `seen` says yes.
+/// Polls until `seen` returns true.
 ///
 /// # Errors
-/// It does not within the limit, or it fails.
+/// It did not within the limit, or it failed.
 pub fn until(what: &str, limit: Duration, mut seen: impl FnMut() -> Result<bool>) -> Result<()> {
     let begun = ScaledInstant::now();
     while !seen()? {

@@ -30,16 +30,6 @@ pub enum Bridging {
 }
 
 impl Bridging {
-    /// All of them.
-    pub const ALL: [Bridging; 5] =
-        [Self::Plain, Self::PlainThreads, Self::Relay, Self::Rules, Self::ManyRules];
-
-    /// The one that plans call so.
-    #[must_use]
-    pub fn find(name: &str) -> Option<Bridging> {
-        Self::ALL.into_iter().find(|bridging| bridging.name() == name)
-    }
-
     /// As plans call it.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -167,40 +167,17 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Subject, String> {
-        let bridge = || Bridging::find(text).map(Subject::Bridge);
-        let wired = || Joint::find(text).map(Subject::Wired);
-        let database = Scheme::find(text).map(Subject::Database);
-        if let Some(subject) = database.or_else(bridge).or_else(wired) {
-            return Ok(subject);
-        }
-        match text {
-            "bare" => Ok(Subject::Bare),
-            "copy" => Ok(Subject::Copy),
-            "adit" => Ok(Subject::Adit(None)),
-            "adit-tcp" => Ok(Subject::AditTcp),
-            "adit/openvpn" => Ok(Subject::AditServes),
-            "openvpn/adit" => Ok(Subject::OpenvpnServes),
-            "adit-tcp/openvpn-tcp" => Ok(Subject::AditServesTcp),
-            "openvpn-tcp/adit-tcp" => Ok(Subject::OpenvpnServesTcp),
-            "openvpn" => Ok(Subject::Openvpn),
-            "openvpn-tcp" => Ok(Subject::OpenvpnTcp),
-            "adit-tap" => Ok(Subject::AditTap),
-            "openvpn-tap" => Ok(Subject::OpenvpnTap),
-            "adit-filter" => Ok(Subject::AditFilter),
-            "tinc" => Ok(Subject::Tinc),
-            "wireguard-go" => Ok(Subject::WireguardGo),
-            _ => match (text.strip_prefix("adit@"), workers(text)) {
-                (Some(revision), _) if !revision.is_empty() => {
-                    Ok(Subject::Adit(Some(revision.to_owned())))
-                }
-                (_, Some(subject)) => Ok(subject),
-                _ => Err(format!(
-                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit-tcp-w1 to adit-tcp-w64, \
-                     adit/openvpn, openvpn/adit, adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, adit-bridge-veth, linux-bridge, linux-bridge-nft, tinc, wireguard-go, or a tunnel through a database: {}",
-                    Scheme::ALL.map(Scheme::name).join(", ")
-                )),
-            },
-        }
+        let named = || Subject::NAMED.into_iter().find(|subject| subject.to_string() == text);
+        let revision = || {
+            let revision = text.strip_prefix("adit@").filter(|revision| !revision.is_empty())?;
+            Some(Subject::Adit(Some(revision.to_owned())))
+        };
+        named().or_else(revision).or_else(|| workers(text)).ok_or_else(|| {
+            let names = Subject::NAMED.map(|subject| subject.to_string()).join(", ");
+            format!(
+                "no subject is called {text:?}; write {names}, adit@REVISION, adit-w1 to adit-w64 (workers) or adit-tcp-w1 to adit-tcp-w64"
+            )
+        })
     }
 }
 

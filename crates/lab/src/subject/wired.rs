@@ -22,9 +22,6 @@ pub enum Joint {
 }
 
 impl Joint {
-    /// All of them.
-    pub const ALL: [Joint; 3] = [Joint::Kernel, Joint::KernelRules, Joint::Adit];
-
     /// As plans call it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -33,12 +30,6 @@ impl Joint {
             Joint::KernelRules => "linux-bridge-nft",
             Joint::Adit => "adit-bridge-veth",
         }
-    }
-
-    /// The one that plans call so.
-    #[must_use]
-    pub fn find(name: &str) -> Option<Joint> {
-        Joint::ALL.into_iter().find(|joint| joint.name() == name)
     }
 }
 

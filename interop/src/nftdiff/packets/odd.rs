@@ -6,10 +6,10 @@ use crate::nftdiff::case::Sent;
 use crate::nftdiff::frame::{self, Ip, Piece, to_router};
 use crate::nftdiff::random::Random;
 
-/// What is said of pieces of which one lies within another.
+/// The difference for fragments of which one is contained in another.
 pub const WITHIN: &str = "a piece within another";
 
-/// What is said of datagrams whose checksum is zero.
+/// The difference for datagrams whose checksum is zero.
 pub const NO_CHECKSUM: &str = "UDP without checksum";
 
 /// A packet in pieces: in order, out of order, twice, overlapping, with holes, tiny.

@@ -85,7 +85,7 @@ pub fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Op
     let header = if v6 { 40 } else { 20 };
     let mut what = "error about what was sent";
     if random.percent(25) {
-        // Ports or addresses of which no one has heard.
+        // Ports or addresses without a connection.
         let at = if random.percent(50) { header + 1 } else { header - 1 };
         *inner.get_mut(at)? ^= 0x55;
         what = "error about what was not sent";

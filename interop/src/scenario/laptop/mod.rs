@@ -351,7 +351,7 @@ impl<'a> Laptop<'a> {
 }
 
 impl ConnectedLaptop<'_> {
-    /// Waits until the client has said `count` times that it is connected, and an answer comes through the tunnel.
+    /// Waits until the client has logged `count` times that it is connected, and a reply arrives through the tunnel.
     fn wait_connected(&mut self, count: usize) -> Result<()> {
         let line = self.laptop.connected_line();
         self.client

@@ -93,7 +93,7 @@ fn check_beside(laptop: &Laptop<'_>) -> Result<String> {
     Ok(format!("{} lines of findings, answer after {} ms", said.lines().count(), took.as_millis()))
 }
 
-/// The phone connects with the laptop's profile. The laptop is told and stays away.
+/// The phone connects with the laptop's profile. The laptop gets HALT and does not reconnect.
 fn two_devices(laptop: &Laptop<'_>) -> Result<String> {
     let mut laptop = laptop.connect(Setup::default())?;
     let phone = laptop.internet.phone()?;

@@ -25,7 +25,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// What a node says when its packets go.
 const READY: &str = "packets of up to";
 
-/// Who may make roles and has a database; password alike.
+/// The role that may create roles and owns the database; its password is the same word.
 pub(super) const ADMIN: &str = "admin";
 pub(super) const PASSWORD: &str = "Very5ecret-of-the-admin";
 /// Where the database listens.
@@ -125,7 +125,7 @@ impl Bed {
         format!("postgres://{ADMIN}:{PASSWORD}@{hosts}/{ADMIN}?{parameters}")
     }
 
-    /// Makes the network at the first node, and lets the others join it by the command that the first is told.
+    /// Makes the network at the first node, and lets the others join it by the command that the first prints.
     pub(super) fn found(&self, plan: &Plan<'_>) -> Result<()> {
         let (first, others) = self.nodes.split_first().context("no node")?;
         let url = self.url(plan);
@@ -210,7 +210,7 @@ impl Bed {
         self.cluster.number(ADMIN, sql)
     }
 
-    /// Waits until what one node has counted from the other is what lies in the tables: every row was delivered, or was
+    /// Waits until one node has counted as many rows from the other as the tables contain: every row was delivered, or was
     /// read when it was too old to be delivered, and nothing else. Returns the late ones' number: none but on a machine that
     /// is too busy. Rows of before the receiver's start must not be there.
     pub(super) fn all_accounted(&self, from: usize, to: usize) -> Result<u64> {
@@ -238,14 +238,14 @@ impl Bed {
         Ok(late)
     }
 
-    /// A failure with what the nodes have said last.
+    /// A failure with the last log lines of the nodes.
     pub(super) fn told(&self, what: &str) -> String {
         let running = self.nodes.iter().filter_map(|node| node.daemon.as_ref());
         let said: Vec<String> = running.map(|daemon| daemon.failure("").0).collect();
         format!("{what}\n{}", said.join("\n"))
     }
 
-    /// Adds to a failure what the nodes have said last.
+    /// Adds the last log lines of the nodes to a failure.
     pub(super) fn blame<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|failure| Failure(self.told(&failure.0)))
     }
@@ -257,7 +257,7 @@ impl Node {
         output(self.command(words))
     }
 
-    /// The same, which fails: what it said.
+    /// Runs a command that must fail, and returns its output.
     pub(super) fn refused(&self, words: &[&str]) -> Result<String> {
         let done = self.command(words).output()?;
         let said = format!(
@@ -372,7 +372,7 @@ impl Node {
     }
 }
 
-/// The URL in the command that the first node is told to run on the next machine.
+/// The URL in the command that the first node prints for the next machine.
 pub(super) fn invitation(told: &str) -> Result<String> {
     let url = told
         .split(|c: char| c.is_whitespace() || c == '\'')

@@ -75,7 +75,7 @@ pub(super) fn datagrams(
     join(receiver)
 }
 
-/// What the datagram of this number holds: no two are alike.
+/// The content of the datagram with this number; no two are the same.
 pub(super) fn content(number: u32, largest: usize) -> Vec<u8> {
     let length = 16 + (number as usize * 37) % (largest - 15);
     let mut state = number.wrapping_mul(2_654_435_761) | 1;

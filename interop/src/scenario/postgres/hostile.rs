@@ -1,4 +1,4 @@
-//! A database that lies: an attacker who may write anything anywhere delivers nothing, and what is honest arrives beside it.
+//! A hostile database: an attacker with write access to every table delivers nothing, and honest packets still arrive.
 
 use std::net::SocketAddr;
 

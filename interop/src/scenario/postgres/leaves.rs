@@ -13,7 +13,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
 const LEAF: i64 = 8 << 20;
 
 fn rotation(scenario: &Scenario<'_>) -> Result<String> {
-    // Leaves of 16 MiB; on a busy machine what runs beside takes several times the transfer itself.
+    // Leaves of 16 MiB; on a busy machine the other traffic takes several times the transfer itself.
     let init = ["--durability", "relaxed", "--retention", "256MiB"];
     let bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
@@ -64,7 +64,7 @@ fn retention(scenario: &Scenario<'_>) -> Result<String> {
         most = most.max(bed.number("SELECT bytes FROM adit.usage()")?);
     }
     let both = both.finish(&bed, u32::MAX)?;
-    // A node asks at most every ten seconds; until then it is the traffic that decides. What is kept after that, beside the
+    // A node asks at most every ten seconds; until then it is the traffic that decides. What is kept after that, apart from the
     // retention, is the leaves that are written to.
     let bound = (64 << 20) + 3 * LEAF;
     bed.blame(until("the leaves fit the retention", LIMIT, || {

@@ -1,4 +1,4 @@
-//! What can be told from the log afterwards, and what of it was touched.
+//! What an auditor can read from the log afterwards, and how tampering shows.
 
 use std::process::Command;
 use std::time::Duration;
@@ -189,7 +189,7 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} packets", both.lines().count()))
 }
 
-/// An auditor reads a standby, which takes no writes, while the database goes on; and what it has not is said.
+/// An auditor reads a standby, which takes no writes, while the database goes on; what the standby lacks is reported.
 fn standby(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, auditor) = passed(scenario, "headers")?;
     let second = Namespace::new("second")?;

@@ -32,7 +32,7 @@ fn program() -> Option<(PathBuf, Option<PathBuf>)> {
     program.exists().then_some((program, libraries))
 }
 
-/// Starts it beside the database. It asks for no password: who may log in is not its matter here, and nodes join by and by.
+/// Starts it in the database's namespace. It asks for no password: authentication is not tested here, and nodes join one by one.
 fn start(scenario: &Scenario<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon>> {
     let Some((program, libraries)) = program() else {
         skip(

@@ -55,7 +55,7 @@ fn pings(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} rows", bed.number("SELECT count(*) FROM adit.packet")?))
 }
 
-/// What lies in the tables from the first node to the second, of one protocol and port: hexadecimal packets in order.
+/// The packets of one protocol and port in the tables from the first node to the second, in hexadecimal and in order.
 fn packets(bed: &Bed, proto: u8, port: u16) -> Result<Vec<Vec<u8>>> {
     let said = bed.sql(&format!(
         "SELECT encode(payload, 'hex') FROM adit.packet WHERE proto = {proto} AND dport = {port} ORDER BY seq"
@@ -373,7 +373,7 @@ fn idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     let read = |node: &super::bed::Node, what: &str| -> Result<u64> {
         Ok(node.status()?.get(what).and_then(serde_json::Value::as_u64).unwrap_or(0))
     };
-    // What starting up and the pings of it have to say is said by then.
+    // By then startup and its pings have finished.
     std::thread::sleep(Duration::from_secs(3));
     let idle = bed.nodes.get(2..).unwrap_or_default();
     let before = idle.iter().map(|node| read(node, "notifications")).sum::<Result<u64>>()?;

@@ -36,7 +36,7 @@ fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     bed.found(&Plan { hosts: Some(&hosts), init: &init, ..Plan::default() })?;
     bed.up()?;
     proxy.link.delay_ms.store(DELAY_MS, Relaxed);
-    // What starting has to say is said by then, and no stream is active any more.
+    // By then startup has finished, and no stream is active any more.
     sleep(Duration::from_secs(15));
     let transactions = |bed: &Bed| {
         bed.number("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")

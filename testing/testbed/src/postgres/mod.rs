@@ -45,7 +45,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const ENTER: &str = "root=$1; shift; for at in dev proc tmp run; do mkdir -p \"$root/$at\" && \
     mount --rbind \"/$at\" \"$root/$at\" || exit 1; done; exec chroot \"$root\" \"$@\"";
 
-/// What every cluster here is told. The first three leave nothing behind in the system when it is killed.
+/// Settings of every cluster here. With the first three a killed cluster leaves nothing behind in the system.
 const SETTINGS: &[(&str, &str)] = &[
     ("dynamic_shared_memory_type", "mmap"),
     ("shared_memory_type", "mmap"),
@@ -71,7 +71,7 @@ pub struct Options<'a> {
     pub certificate: Option<&'a Certificate>,
     /// Passwords travel over TLS alone: `hostssl` instead of `host`.
     pub only_tls: bool,
-    /// Memory, the size of the log and its segments are left as the server makes them: for measuring.
+    /// Leaves memory, the size of the log and its segments at PostgreSQL's defaults, for measurements.
     pub measured: bool,
 }
 
@@ -257,7 +257,7 @@ impl Cluster {
     /// Starts the server, or starts it again after an end of any kind, and waits until it takes connections.
     ///
     /// # Errors
-    /// It does not come up: with what it said.
+    /// It does not come up: with its log.
     pub fn resume_service(&mut self) -> Result<()> {
         ensure(self.running.is_none(), || "the cluster runs already".to_owned())?;
         let mut command = self.command("postgres");
@@ -339,7 +339,7 @@ impl Cluster {
         Ok(processes::tree(self.pid()?))
     }
 
-    /// What the server has said since its last start.
+    /// The server's log since its last start.
     ///
     /// # Errors
     /// It does not run.

@@ -48,22 +48,6 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// All of them.
-    pub const ALL: [Scheme; 12] = [
-        Scheme::RowNotify,
-        Scheme::RowNotifyAsync,
-        Scheme::RowNotify1400,
-        Scheme::RowNotify7900,
-        Scheme::RowTrigger,
-        Scheme::PacketInNotify,
-        Scheme::Strict,
-        Scheme::Strict1400,
-        Scheme::Relaxed,
-        Scheme::Relaxed1400,
-        Scheme::Volatile,
-        Scheme::Readable,
-    ];
-
     /// As plans call it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -81,12 +65,6 @@ impl Scheme {
             Scheme::Volatile => "adit-postgres-volatile",
             Scheme::Readable => "adit-postgres-full",
         }
-    }
-
-    /// The one of this name.
-    #[must_use]
-    pub fn find(name: &str) -> Option<Scheme> {
-        Scheme::ALL.into_iter().find(|scheme| scheme.name() == name)
     }
 
     /// Whether it is `adit postgres`.
@@ -202,14 +180,17 @@ impl Drop for Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subject::Subject;
 
     #[test]
-    fn every_scheme_is_found_by_its_name() {
-        for scheme in Scheme::ALL {
-            assert_eq!(Scheme::find(scheme.name()), Some(scheme));
+    fn every_scheme_is_a_subject_of_its_name() {
+        let schemes: Vec<Scheme> = Subject::NAMED.iter().filter_map(Subject::database).collect();
+        assert_eq!(schemes.len(), 12);
+        for scheme in schemes {
+            assert_eq!(scheme.name().parse(), Ok(Subject::Database(scheme)));
             let adit = scheme.name().starts_with("adit");
             assert_eq!(scheme.is_adit(), adit, "{scheme:?}");
         }
-        assert_eq!(Scheme::find("adit-postgres"), None);
+        assert!("adit-postgres".parse::<Subject>().is_err());
     }
 }
