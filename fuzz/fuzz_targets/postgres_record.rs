@@ -1,4 +1,4 @@
-//! The record of an epoch, whoever it is from: what parses encodes to the same bytes again.
+//! The record of an epoch from any sender: what parses encodes to the same bytes again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_postgres::key::epoch::EpochRecord;

@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         Verb::List => list(),
         Verb::Run(arguments) => run(&arguments),
         Verb::ManyClients { clients } => alone(|env, adit| {
-            many_clients::simultaneous(env, "crowd", adit, &Program::OpenVpn, clients)
+            many_clients::simultaneous(env, "many-clients", adit, &Program::OpenVpn, clients)
         }),
         Verb::NftDiff { replay: Some(path), .. } => nft_diff(|| nftdiff::replay(&path)),
         Verb::NftDiff { seed, sets, packets, most, replay: None } => {
@@ -266,7 +266,7 @@ fn mode_test(mode: Mode, adit: &Program, openvpn: &Program) -> Test {
     Test { name, run: Box::new(run) }
 }
 
-/// Enough clients that transports mix; `adit-interop crowd` has more.
+/// Enough clients that transports mix; `adit-interop many-clients` has more.
 const CLIENTS: usize = 16;
 
 fn many_clients_test(adit: &Program) -> Test {

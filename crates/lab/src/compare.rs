@@ -4,7 +4,7 @@
 //!
 //! 1. **What is compared.** On a shared machine absolute figures drift from hour to hour, for all subjects alike. So wherever both runs
 //!    have the same reference (`openvpn`, else the first peer or bound) at the same point, what is compared is the logarithm of the *ratio to the
-//!    reference in the same round*. Where there is no reference (in memory, scenarios of adit alone) the absolute figures are compared, and said to be.
+//!    reference in the same round*. Where there is no reference (in memory, scenarios of adit alone) the absolute figures are compared, and labelled so.
 //! 2. **Who is judged.** Subjects whose name begins with `adit`. All others are the same programs in both runs: what they moved by is
 //!    the machine's drift and is shown as such.
 //! 3. **Fewer and stronger questions first.** Five rounds that scatter by 2 % cannot answer a hundred questions about 3 %. The figures are
@@ -135,7 +135,7 @@ pub struct Test {
     pub outcome: Outcome,
 }
 
-/// What can be said of B beside A.
+/// The verdict on B compared with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {

@@ -24,7 +24,7 @@ enum Verb {
     /// Show the plans, the kinds of scenario with their axes, and the subjects that are here
     #[command(after_help = "Example: adit-lab list")]
     List,
-    /// Write the report of a run anew
+    /// Write the report of a run again
     #[command(after_help = "Example: adit-lab report lab-results/standard-20260301-101500")]
     Report(report::Arguments),
     /// Write a run's figures into the tables of README.md and docs/benchmarks.md

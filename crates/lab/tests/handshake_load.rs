@@ -1,4 +1,4 @@
-//! The crowd of clients against the servers themselves: adit's and, where it is installed, openvpn's.
+//! The client pool against real servers: adit's and, where it is installed, openvpn's.
 //!
 //! It enters a sandbox, which the usual harness cannot.
 
@@ -17,7 +17,7 @@ const SUBJECTS: [Subject; 2] = [Subject::Adit(None), Subject::Openvpn];
 
 fn main() -> ExitCode {
     if !nix::unistd::geteuid().is_root() {
-        adit_testbed::skip::skip("the_crowd_comes_up", adit_testbed::skip::NEEDS_ROOT);
+        adit_testbed::skip::skip("clients_connect", adit_testbed::skip::NEEDS_ROOT);
         return ExitCode::SUCCESS;
     }
     let outcome = sandbox::enter().and_then(|entered| match entered {
@@ -34,22 +34,21 @@ fn all(sandbox: &Sandbox) -> Result<()> {
     let toolchain = Toolchain::new(sandbox, &SUBJECTS)?;
     for subject in &SUBJECTS {
         match program(&toolchain, subject) {
-            Err(why) => adit_testbed::skip::skip(
-                &format!("the_crowd_comes_up: {subject}"),
-                &why.to_string(),
-            ),
+            Err(why) => {
+                adit_testbed::skip::skip(&format!("clients_connect: {subject}"), &why.to_string())
+            }
             Ok(_) => {
-                the_crowd_comes_up(&toolchain, subject)?;
-                println!("passed: the_crowd_comes_up: {subject}");
+                clients_connect(&toolchain, subject)?;
+                println!("passed: clients_connect: {subject}");
             }
         }
     }
     Ok(())
 }
 
-/// Twenty clients of five hosts, each with an address of its own and all that it should be told; more than there are
+/// Twenty clients of five hosts, each with an address of its own and the expected configuration; more than there are
 /// places; and all once more after they vanished.
-fn the_crowd_comes_up(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
+fn clients_connect(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
     let testbed = Testbed::pair(LinkMode::Offload)?;
     let load = LoadGenerator::set(toolchain, &testbed, subject, 5, 4)?;
     let timeout = Duration::from_secs(10);

@@ -144,7 +144,7 @@ fn chooses_cipher(subject: &Subject) -> bool {
     matches!(subject, Subject::Adit(_) | Subject::AditTcp | Subject::Openvpn | Subject::OpenvpnTcp)
 }
 
-/// What cannot be measured is said by name, and starting it fails.
+/// What cannot be measured is reported by name, and starting it fails.
 fn refuses(toolchain: &Toolchain) -> Result<()> {
     let unknown = Subject::Adit(Some("no-such-revision".into()));
     toolchain.available(&unknown).err().context("an unknown revision is said to be available")?;

@@ -246,7 +246,7 @@ fn datagrams(testbed: &Testbed, count: u8) -> Result<Vec<u8>> {
         let [up, _] = relay(testbed)?.counters()?;
         Ok(up.sent >= before.sent + u64::from(count) && up.under_way == 0)
     })?;
-    // What the relay has written lies in the socket's buffer.
+    // The socket's buffer holds all that the relay has written.
     server.set_nonblocking(true)?;
     let (mut got, mut buffer) = (Vec::new(), [0; 8]);
     while let Ok(length) = server.recv(&mut buffer) {
@@ -376,12 +376,12 @@ fn meter() -> Result<()> {
     let mut clients = testbed.clients.iter().map(sleeper).collect::<Result<Vec<_>>>()?;
     // They are `ip` before they are what `ip` runs, and that start is no part of the window.
     until("every host runs its program", LIMIT, || {
-        let daemons = clients.iter().map(|client| (client, "sleep")).chain([(&server, "sh")]);
+        let mut daemons = clients.iter().map(|client| (client, "sleep")).chain([(&server, "sh")]);
         let running = |(daemon, name): (&Daemon, &str)| {
             let path = format!("/proc/{}/comm", daemon.pid());
             std::fs::read_to_string(path).is_ok_and(|text| text.trim_end() == name)
         };
-        Ok(daemons.map(running).all(|it| it))
+        Ok(daemons.all(running))
     })?;
     let pids = clients.iter().map(Daemon::pid).collect();
     let roles = [("server", vec![server.pid()]), ("client", pids)];

@@ -74,7 +74,7 @@ pub(super) fn frames(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Starts a server and its clients at a switch; the addresses of the clients.
-fn crowd(
+fn start_clients(
     scenario: &Scenario<'_>,
     configs: &Configs,
     star: &Star,
@@ -103,7 +103,7 @@ pub(super) fn client_to_client(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario);
     configs.server("duplicate-cn\nclient-to-client");
     let star = Star::new(3)?;
-    let (server, mut clients, inner) = crowd(scenario, &configs, &star)?;
+    let (server, mut clients, inner) = start_clients(scenario, &configs, &star)?;
     for (from, namespace) in star.clients.iter().enumerate() {
         for (_, other) in inner.iter().enumerate().filter(|(to, _)| *to != from) {
             ping_until(namespace, other.v4, TIMEOUT)?;
@@ -132,7 +132,7 @@ pub(super) fn isolated_clients(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario);
     configs.server("duplicate-cn");
     let star = Star::new(2)?;
-    let (_server, _clients, inner) = crowd(scenario, &configs, &star)?;
+    let (_server, _clients, inner) = start_clients(scenario, &configs, &star)?;
     let [first, second] = star.clients.as_slice() else { return Err("two".into()) };
     for client in [first, second] {
         ping_until(client, address("10.88.0.1")?, TIMEOUT)?;

@@ -1,7 +1,7 @@
 //! The ceiling: what a VPN of adit's shape could do if cryptography and checksums of payloads cost nothing.
 //!
 //! One thread moves super-packets from a TUN device to trains of datagrams and back, with the same system calls as the
-//! data plane and one pass over each packet on the way out. It authenticates nobody: for measuring only.
+//! data plane and one pass over each packet on the way out. It authenticates no peer: for measuring only.
 
 mod frame;
 
@@ -73,7 +73,7 @@ impl FromStr for Peer {
 /// Runs one end until it is killed.
 ///
 /// # Errors
-/// No right to make a TUN device, an address that is taken, or peers that cannot be told apart.
+/// No right to make a TUN device, an address that is taken, or peers that cannot be distinguished.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let peers = Peers::new(&arguments.peers)?;
     let options = TunOptions { name: Some(arguments.tun.clone()), ..TunOptions::default() };

@@ -1,4 +1,4 @@
-//! What became of each client that was to come, and what follows from that.
+//! The outcome of each client of a schedule, and figures computed from it.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::record::Latency;
 /// One client of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it was to come, from the start of the run.
+    /// The scheduled start, from the start of the run.
     pub intended: Duration,
-    /// From that instant until it was up, however late it really began; `None`: it never came up.
+    /// From that instant until it was connected, however late it really started; `None`: it never connected.
     pub latency: Option<Duration>,
 }
 
-/// What one run of a schedule came to.
+/// The outcome of one run of a schedule.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOutcome {
     /// In the order of the schedule.
     pub arrivals: Vec<Arrival>,
-    /// How often a client had to begin again or gave up, by reason.
+    /// How often a client restarted or gave up, by reason.
     pub setbacks: Vec<(String, u64)>,
-    /// What each client was told whenever it came up, also of those that have left since.
+    /// The configuration of each client at each connect, including those that have left since.
     pub told: Vec<Applied>,
-    /// Addresses that a client was given while another one that was up had it: who.
+    /// Addresses that a client received while another connected client had them, with both clients.
     pub shared: Vec<String>,
     /// CPU that the clients took, in seconds: engines, sockets and all.
     pub cpu: f64,
@@ -34,19 +34,19 @@ pub struct LoadOutcome {
 }
 
 impl LoadOutcome {
-    /// How many came up.
+    /// The number of clients that connected.
     #[must_use]
     pub fn up(&self) -> usize {
         self.arrivals.iter().filter(|arrival| arrival.latency.is_some()).count()
     }
 
-    /// The share that never came up, 0 to 1.
+    /// The share that never connected, 0 to 1.
     #[must_use]
     pub fn unfinished(&self) -> f64 {
         share(self.arrivals.len() - self.up(), self.arrivals.len())
     }
 
-    /// Clients a second from the first intended instant until the last was up.
+    /// Clients a second from the first intended instant until the last was connected.
     #[must_use]
     pub fn rate(&self) -> f64 {
         let ends = self.arrivals.iter().filter_map(|a| Some(a.intended + a.latency?));
@@ -81,7 +81,7 @@ fn share(part: usize, whole: usize) -> f64 {
 const SHARES: [f64; 14] =
     [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0];
 
-/// The distribution of those that came up; the others are its `lost`.
+/// The distribution of those that connected; the others are its `lost`.
 #[must_use]
 pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     // Three significant digits; it grows as it must. Only an impossible precision is refused.
@@ -103,7 +103,7 @@ pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     Latency { count: histogram.len(), lost, quantiles }
 }
 
-/// When the server was itself again: the time from `after` until the first instant from which on all clients that
+/// The recovery time of the server: from `after` until the first instant from which on all clients that
 /// came within `window` came up, 99 of 100 of them within `limit`. `None`: not within what was watched.
 #[must_use]
 pub fn recovery(

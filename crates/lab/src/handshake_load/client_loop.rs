@@ -1,4 +1,4 @@
-//! The thread that the clients of a crowd live on: engines, a socket each, timers.
+//! The thread of a client pool: engines, a socket each, timers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -20,15 +20,15 @@ use super::client_pool::Hosts;
 use super::pushed::Applied;
 use super::schedule::burst;
 
-/// Something to do with the clients, handed in from another thread.
+/// A command from another thread.
 pub(super) type PoolCommand = Box<dyn FnOnce(&mut ClientLoop) + Send>;
 
-/// What a client is at.
+/// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientState {
     Coming,
     Up,
-    /// Its place is already another's.
+    /// Its slot already belongs to another client.
     Leaving,
 }
 
@@ -37,20 +37,20 @@ struct Client {
     engine: ClientEngine,
     socket: UdpSocket,
     place: usize,
-    /// Which one of the schedule; `None` once that is settled.
+    /// Its index in the schedule; `None` once it has connected.
     arrival: Option<usize>,
     state: ClientState,
     applied: Option<Applied>,
     deadline: Option<Instant>,
 }
 
-/// Makes the configuration of one more client.
+/// Makes the configuration of another client.
 type ConfigSource = Box<dyn FnMut() -> Result<ClientConfig>>;
 
-/// The thread's side.
+/// The state of the thread.
 pub(super) struct ClientLoop {
     next_config: ConfigSource,
-    /// Of the clients that come next.
+    /// Configurations of the next clients.
     configs: VecDeque<ClientConfig>,
     hosts: Hosts,
     link: Link,
@@ -58,13 +58,13 @@ pub(super) struct ClientLoop {
     events: Events,
     clients: BTreeMap<u64, Client>,
     next_token: u64,
-    /// Soonest first; entries that no longer hold are skipped.
+    /// Soonest first; obsolete entries are skipped.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     free: VecDeque<usize>,
-    /// Up, longest first; entries that no longer hold are skipped.
+    /// Connected clients, longest first; obsolete entries are skipped.
     up: VecDeque<u64>,
     coming: usize,
-    /// Who was given an address last.
+    /// The last client with each address.
     holders: HashMap<IpAddr, u64>,
     buffer: Vec<u8>,
     /// Control packets sent and received.
@@ -72,7 +72,7 @@ pub(super) struct ClientLoop {
     run: Run,
 }
 
-/// The run under way.
+/// The current run.
 #[derive(Default)]
 struct Run {
     start: Instant,
@@ -111,7 +111,7 @@ fn cpu() -> Result<f64> {
 const IDLE: Duration = Duration::from_millis(20);
 
 impl ClientLoop {
-    /// No client is in it yet.
+    /// Creates the loop without clients.
     pub(super) fn new(
         next: impl FnMut() -> Result<ClientConfig> + 'static,
         hosts: Hosts,
@@ -138,7 +138,7 @@ impl ClientLoop {
         })
     }
 
-    /// Does what is handed in, and lets the clients live on in between, until nobody can hand anything in.
+    /// Runs commands, and the clients' timers and packets in between, until the sending half is dropped.
     pub(super) fn live(&mut self, inbox: &Receiver<PoolCommand>) -> Result<()> {
         loop {
             // Short, so that clients that are up acknowledge what comes.
@@ -197,7 +197,7 @@ impl ClientLoop {
         Ok(LoadOutcome { arrivals, setbacks, told, shared, cpu: cpu()? - before, seconds })
     }
 
-    /// Has the configurations of so many clients, so that making certificates is no part of what is measured.
+    /// Makes the configurations of so many clients in advance, so that making certificates is not measured.
     fn prepare(&mut self, clients: usize) -> Result<()> {
         while self.configs.len() < clients {
             self.configs.push_back((self.next_config)()?);
@@ -205,7 +205,7 @@ impl ClientLoop {
         Ok(())
     }
 
-    /// Starts one client. False if there is no place for it now.
+    /// Starts one client. False if there is no slot for it now.
     fn admit(&mut self, arrival: usize) -> Result<bool> {
         let Some(place) = self.place()? else { return Ok(false) };
         let source = place.checked_rem(self.hosts.sources.len());
@@ -238,7 +238,7 @@ impl ClientLoop {
         Ok(true)
     }
 
-    /// A free place, if need be that of the client that has been up longest.
+    /// A free slot, if necessary that of the client that has been connected longest.
     fn place(&mut self) -> Result<Option<usize>> {
         if let Some(place) = self.free.pop_front() {
             return Ok(Some(place));
@@ -253,7 +253,7 @@ impl ClientLoop {
         Ok(None)
     }
 
-    /// A client that is up begins to leave.
+    /// Starts the disconnect of a client.
     fn dismiss(&mut self, token: u64) {
         let Some(client) = self.clients.get_mut(&token) else { return };
         client.state = ClientState::Leaving;
@@ -262,7 +262,7 @@ impl ClientLoop {
         self.perform(token, out);
     }
 
-    /// Lets packets and timers that are due in work, after a wait of so long at most.
+    /// Handles packets and timers that are due, after a wait of so long at most.
     fn turn(&mut self, wait: Duration) -> Result<()> {
         let timer = self.timers.peek().map(|Reverse((at, _))| at.since(now()));
         let wait = timer.map_or(wait, |timer| timer.min(wait));
@@ -282,7 +282,7 @@ impl ClientLoop {
         Ok(())
     }
 
-    /// Hands a client what has come for it.
+    /// Hands a client its packets.
     fn receive(&mut self, token: u64) {
         let mut buffer = std::mem::take(&mut self.buffer);
         // An error is either "no more" or an ICMP message, which this read has cleared.
@@ -363,7 +363,7 @@ impl ClientLoop {
         }
     }
 
-    /// Notes what a client that has come up was told, and whether another one that is up has its address.
+    /// Records the configuration of a client that has connected, and whether another connected one has its address.
     fn told(&mut self, token: u64, applied: Applied) {
         for address in applied.addresses() {
             let other = self.holders.insert(address, token).filter(|other| *other != token);
@@ -380,7 +380,7 @@ impl ClientLoop {
         self.run.told.push(applied);
     }
 
-    /// Takes a client out, without a word.
+    /// Removes a client without an exit message.
     fn remove(&mut self, token: u64) {
         let Some(client) = self.clients.remove(&token) else { return };
         if client.state == ClientState::Coming {
@@ -418,7 +418,7 @@ impl ClientLoop {
         of_stage.map(|(token, _)| *token).collect()
     }
 
-    /// Drops those that are not up.
+    /// Drops clients that are not connected.
     fn give_up(&mut self) {
         self.tokens(ClientState::Coming).into_iter().for_each(|token| self.remove(token));
     }

@@ -1,4 +1,4 @@
-//! Hundreds of clients on one thread: the side of those who let them come.
+//! Hundreds of clients on one thread: the handle for the caller.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::arrivals::{LoadOutcome, count};
 use super::client_loop::{ClientLoop, PoolCommand};
 use super::pushed::Applied;
 
-/// Where clients come from and go to.
+/// The addresses of clients and server.
 #[derive(Debug, Clone)]
 pub struct Hosts {
-    /// The addresses of the hosts, all of the namespace that the crowd lives in. Servers limit what one address may
-    /// cause, so a crowd from a single one would meet that limit and no other.
+    /// The addresses of the hosts, all of the clients' namespace. Servers limit what one address may
+    /// cause, so many clients of a single one would meet that limit and no other.
     pub sources: Vec<IpAddr>,
-    /// How many clients each of them has at once at most.
+    /// The maximum number of simultaneous clients on each.
     pub sessions: usize,
     /// The server.
     pub server: SocketAddr,
 }
 
-/// The crowd; its clients live on a thread of their own until this is dropped.
+/// A pool of clients, which run on a thread of their own until this is dropped.
 #[derive(Debug)]
 pub struct ClientPool {
     work: Option<Sender<PoolCommand>>,
@@ -36,8 +36,8 @@ pub struct ClientPool {
 }
 
 impl ClientPool {
-    /// Opens the room that clients will stand in. None comes yet. `next` makes the configuration of each client that
-    /// comes for the first time.
+    /// Starts the thread, without clients yet. `next` makes the configuration of each client that
+    /// connects for the first time.
     ///
     /// # Errors
     /// The namespace is gone.
@@ -54,12 +54,12 @@ impl ClientPool {
         Ok(ClientPool { work: Some(work), thread: Some(thread) })
     }
 
-    /// Lets clients come as `schedule` says, and waits until all are up, at most for `timeout` after the last was to
-    /// come. Those that are not up by then are dropped without a word. Where all places are taken, the client that
-    /// has been up longest leaves for the next; where none is up, clients wait, and their time counts.
+    /// Starts clients by `schedule`, and waits until all are connected, at most for `timeout` after the last was to
+    /// start. Those not connected by then are dropped without an exit message. Where all slots are taken, the client that
+    /// has been connected longest leaves; where none is connected, clients wait, and their time counts.
     ///
     /// # Errors
-    /// Sockets cannot be made, or the crowd has ended.
+    /// Sockets cannot be made, or the pool's thread has ended.
     pub fn run(&self, schedule: Vec<Duration>, timeout: Duration) -> Result<LoadOutcome> {
         self.ask(move |clients| clients.run(&schedule, timeout, None))
     }
@@ -82,11 +82,11 @@ impl ClientPool {
         })
     }
 
-    /// Lets the client that has been up longest say this many things a second to the server, until the talk is
+    /// Has the client that has been connected longest send this many control messages a second to the server, until the talk is
     /// finished.
     ///
     /// # Errors
-    /// The crowd has ended.
+    /// The pool's thread has ended.
     pub fn talk(&self, rate: f64) -> Result<Talk> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -94,15 +94,15 @@ impl ClientPool {
         Ok(Talk { stop, packets })
     }
 
-    /// All clients vanish without a word, as when their hosts lose power, and do not come back. Returns how many.
+    /// Drops all clients without an exit message, as when their hosts lose power. Returns how many.
     ///
     /// # Errors
-    /// The crowd has ended.
+    /// The pool's thread has ended.
     pub fn vanish(&self) -> Result<usize> {
         self.ask(|clients| Ok(clients.vanish()))
     }
 
-    /// All clients lose their sessions at once, without a word, and the same clients come back at one instant.
+    /// Drops all sessions at once without an exit message, and reconnects the same clients at one instant.
     ///
     /// # Errors
     /// As [`ClientPool::run`].
@@ -110,18 +110,18 @@ impl ClientPool {
         self.ask(move |clients| clients.come_back(timeout))
     }
 
-    /// All clients take their leave. Returns how many; it takes as long as the server needs, a second or so at most.
+    /// Disconnects all clients in order. Returns how many; takes as long as the server needs, about a second at most.
     ///
     /// # Errors
-    /// The crowd has ended.
+    /// The pool's thread has ended.
     pub fn leave(&self) -> Result<usize> {
         self.ask(ClientLoop::leave_all)
     }
 
-    /// What the clients that are up now were told.
+    /// The configurations that the connected clients received.
     ///
     /// # Errors
-    /// The crowd has ended.
+    /// The pool's thread has ended.
     pub fn applied(&self) -> Result<Vec<Applied>> {
         self.ask(|clients| Ok(clients.applied()))
     }
@@ -139,7 +139,7 @@ impl ClientPool {
     ) -> Result<Receiver<Result<T>>> {
         let (answer, answered) = mpsc::channel();
         let work: PoolCommand = Box::new(move |clients| {
-            // Nobody listens any more if the caller has panicked.
+            // The receiver is gone only if the caller has panicked.
             let _ = answer.send(work(clients));
         });
         self.work.as_ref().ok_or_else(ended)?.send(work).map_err(|_| ended())?;
@@ -148,10 +148,10 @@ impl ClientPool {
 }
 
 fn ended() -> Failure {
-    Failure("the crowd's thread has ended".to_owned())
+    Failure("the client pool's thread has ended".to_owned())
 }
 
-/// A client that talks to the server.
+/// A client that sends control messages to the server.
 #[derive(Debug)]
 pub struct Talk {
     stop: Arc<AtomicBool>,
@@ -159,7 +159,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Ends it, and returns how many control packets went to and fro meanwhile.
+    /// Ends it, and returns the number of control packets in both directions meanwhile.
     ///
     /// # Errors
     /// The client lost its session.

@@ -73,7 +73,7 @@ pub fn client_file(keys: &Path, [certificate, key]: &[PathBuf; 2], server: IpAdd
     text
 }
 
-/// What every client of [`server`] should be told.
+/// The configuration that every client of [`server`] should receive.
 ///
 /// # Errors
 /// The constants of this module contradict each other.

@@ -1,4 +1,4 @@
-//! A subject's server, hosts with addresses of their own, and the crowd on them.
+//! A subject's server, hosts with addresses of their own, and the client pool on them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::record::Measurement;
 use crate::subject::{Subject, Toolchain};
 use crate::testbed::Testbed;
 
-/// Everything that a trial with a crowd needs. Dropping it ends the server.
+/// The server and the clients of a trial. Dropping it ends the server.
 #[derive(Debug)]
 pub struct LoadGenerator {
     /// The clients.
@@ -31,7 +31,7 @@ pub struct LoadGenerator {
     _folder: TempDir,
 }
 
-/// The program whose server the crowd can come to.
+/// The program whose server the clients can connect to.
 ///
 /// # Errors
 /// Why this subject cannot be measured so.
@@ -43,15 +43,17 @@ pub fn program(toolchain: &Toolchain, subject: &Subject) -> std::result::Result<
             toolchain.available(subject).map(|_| Program::OpenVpn)
         }
         Subject::AditWorkers(_) | Subject::AditTcpWorkers(_) => {
-            Err("the crowd's server has the workers of its machine".to_owned())
+            Err("the load generator's server has the workers of its machine".to_owned())
         }
-        Subject::AditFilter => Err("the crowd's server has no packet filter".to_owned()),
+        Subject::AditFilter => Err("the load generator's server has no packet filter".to_owned()),
         Subject::AditTcp
         | Subject::AditServesTcp
         | Subject::OpenvpnServesTcp
-        | Subject::OpenvpnTcp => Err("the crowd of clients comes over UDP only so far".to_owned()),
+        | Subject::OpenvpnTcp => {
+            Err("the load generator's clients connect over UDP only so far".to_owned())
+        }
         Subject::AditTap | Subject::OpenvpnTap => {
-            Err("the crowd of clients has no TAP devices".to_owned())
+            Err("the load generator's clients have no TAP devices".to_owned())
         }
         Subject::Bare
         | Subject::Copy
@@ -93,10 +95,10 @@ impl LoadGenerator {
         Ok(LoadGenerator { pool, server, places, expected, _folder: folder })
     }
 
-    /// Runs something, and returns beside its outcome what CPU the server took meanwhile, in seconds.
+    /// Runs something, and returns its outcome and the CPU time that the server took meanwhile, in seconds.
     ///
     /// # Errors
-    /// What `work` says, or the server is gone: with its log.
+    /// `work` fails, or the server is gone: with its log.
     pub fn costed(
         &self,
         work: impl FnOnce(&ClientPool) -> Result<LoadOutcome>,
@@ -109,7 +111,7 @@ impl LoadGenerator {
     /// Runs a trial with the server sampled meanwhile, and writes the samples into its outcome.
     ///
     /// # Errors
-    /// What `work` says, or the kernel's counters cannot be read.
+    /// `work` fails, or the kernel's counters cannot be read.
     pub fn metered(
         &self,
         testbed: &Testbed,
@@ -140,10 +142,10 @@ impl LoadGenerator {
         Ok(())
     }
 
-    /// Compares what each client of a run was told with what it should be, and writes that down.
+    /// Compares the configuration of each client of a run with the expected one, and records the findings.
     ///
     /// # Errors
-    /// The crowd has ended.
+    /// The pool's thread has ended.
     pub fn check(&self, ran: &LoadOutcome, measurement: &mut Measurement) -> Result<Findings> {
         let mut findings = check(&self.expected, &ran.told, &self.pool.applied()?);
         findings.duplicates.extend(ran.shared.iter().cloned());
@@ -164,14 +166,14 @@ pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
     measurement.notes.extend(lines.take(5));
 }
 
-/// Gives the crowd's namespace the addresses 10.66.0.1 and on, which the server reaches by the veth pair.
+/// Gives the clients' namespace the addresses 10.66.0.1 and on, which the server reaches by the veth pair.
 pub(crate) fn hosts_on(
     testbed: &Testbed,
     client: &Namespace,
     hosts: u16,
     folder: &TempDir,
 ) -> Result<Vec<IpAddr>> {
-    ensure(hosts > 0, || "a crowd needs at least one host".to_owned())?;
+    ensure(hosts > 0, || "a client pool needs at least one host".to_owned())?;
     let device = device(client, testbed.server_outer(false))?;
     let sources: Vec<IpAddr> = (1..=hosts)
         .map(|host| {

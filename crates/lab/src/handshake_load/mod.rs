@@ -1,12 +1,12 @@
-//! A crowd of clients in one process: handshakes against a real server, at a rate that the server does not choose.
+//! A pool of clients in one process: handshakes against a real server, at a rate that the server does not choose.
 //!
 //! ```text
 //!  schedule (intended times) -> ClientPool (client engines, a socket each, one thread) -> Arrivals -> steps, recovery
 //!                                        |
-//!                                        +-> Applied (what each client was told) -> pushed::check
+//!                                        +-> Applied (what each client received) -> pushed::check
 //! ```
 //!
-//! The clients are adit's engines whichever server they come to, so that what a client costs is the same beside each
+//! The clients are adit's engines for every server, so that the cost of a client is the same for each
 //! subject and is not taken for the server's limit; it is measured by itself (`getrusage` of the thread).
 
 pub mod arrivals;

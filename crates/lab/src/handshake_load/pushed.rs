@@ -1,4 +1,4 @@
-//! What each client was told, compared with what the server's configuration says.
+//! The configuration that each client received, compared with the server's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,7 +58,7 @@ impl Applied {
     }
 }
 
-/// What each client should be told.
+/// The configuration that each client should receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
     /// The server's IPv4 address and the network; clients have any other host address of it.
@@ -80,13 +80,13 @@ pub struct Expected {
 pub struct Findings {
     /// How many clients were looked at.
     pub looked_at: usize,
-    /// Clients that were told something else than they should.
+    /// Clients that received another configuration than they should.
     pub misconfigured: Vec<String>,
     /// Addresses that several clients have, and which.
     pub duplicates: Vec<String>,
 }
 
-/// Compares what each client was told; `now` are those that are up at one time, whose addresses must differ.
+/// Checks the configuration of each client; `now` are those connected at the same time, whose addresses must differ.
 #[must_use]
 pub fn check(expected: &Expected, told: &[Applied], now: &[Applied]) -> Findings {
     let misconfigured = told

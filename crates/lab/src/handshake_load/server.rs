@@ -1,4 +1,4 @@
-//! The server that the crowd comes to, and what it costs.
+//! The server that the clients connect to, and its cost.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ impl Server {
         &self.config
     }
 
-    /// CPU that it has taken since its start, in seconds.
+    /// CPU time since its start, in seconds.
     ///
     /// # Errors
     /// The process is gone: with its log.
@@ -70,8 +70,8 @@ impl Server {
         Ok(nanos as f64 / 1e9)
     }
 
-    /// Its memory of its own in KiB: what is mapped from files is left out, for how much of that is counted depends on
-    /// who else has it mapped.
+    /// Its private memory in KiB, without mapped files: how much of these counts depends on
+    /// which other processes map them.
     ///
     /// # Errors
     /// The process is gone: with its log.

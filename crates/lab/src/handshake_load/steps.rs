@@ -1,4 +1,4 @@
-//! Which rate to offer next, and which one the server sustained.
+//! Search for the highest rate that the server sustains.
 
 use std::time::Duration;
 
@@ -39,11 +39,11 @@ impl Default for Plan {
 pub struct Step {
     /// What was offered, clients a second.
     pub offered: f64,
-    /// What came of it, clients a second.
+    /// The achieved rate, clients a second.
     pub achieved: f64,
-    /// 99 of 100 that came up took no longer, in milliseconds.
+    /// The 99th percentile of those that connected, in milliseconds.
     pub p99_ms: f64,
-    /// The share that never came up.
+    /// The share that never connected.
     pub unfinished: f64,
 }
 

@@ -42,7 +42,7 @@ pub struct Meter {
     thread: JoinHandle<Result<()>>,
 }
 
-/// What the sampling thread is told.
+/// Orders to the sampling thread.
 enum Order {
     /// Look at everything: an edge has just been.
     Edge(Edge),
@@ -78,7 +78,7 @@ pub struct RoleUsage {
     pub switches: u64,
     /// Proportional set size at the stop, in KiB.
     pub pss_kib: u64,
-    /// The part of it that no file backs, in KiB: it is shared with nobody, so it grows with what the process keeps.
+    /// The part of it that no file backs, in KiB: it is not shared, so it grows with what the process keeps.
     pub anon_kib: u64,
     /// Open file descriptors at the stop.
     pub fds: u64,
@@ -125,7 +125,7 @@ impl Meter {
         self.orders.send(Order::Edge(edge)).map_err(|_| Failure::from("the sampling has ended"))
     }
 
-    /// Ends the sampling. Where no [`Edge::End`] was told, the window ends here.
+    /// Ends the sampling. Without an [`Edge::End`] before, the window ends here.
     ///
     /// # Errors
     /// As [`Meter::edge`].

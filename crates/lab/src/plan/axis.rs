@@ -86,7 +86,7 @@ impl Axis {
     }
 }
 
-/// Everything that a trial is told beside its subject.
+/// All parameters of a trial except its subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
     /// What the ends of the veth pair leave to each other.

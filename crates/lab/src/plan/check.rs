@@ -1,4 +1,4 @@
-//! From a file as it stands to a plan that can be run.
+//! Checks a plan file and turns it into a plan that can be run.
 
 use std::fmt::Display;
 use std::ops::Range;

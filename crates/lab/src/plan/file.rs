@@ -10,7 +10,7 @@ use super::kind::Kind;
 use crate::subject::Subject;
 use crate::testbed::LinkMode;
 
-/// A whole file, as it stands.
+/// A whole plan file, as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct File {
@@ -71,7 +71,7 @@ pub(super) struct ScenarioFile {
 }
 
 impl ScenarioFile {
-    /// Where each axis that is given stands, and whether it has any value.
+    /// The line of each axis that is given, and whether it has any value.
     pub(super) fn given(&self) -> Vec<(Axis, Range<usize>, bool)> {
         fn one<T>(axis: Axis, values: &Values<T>) -> Option<(Axis, Range<usize>, bool)> {
             values.as_ref().map(|values| (axis, values.span(), values.get_ref().is_empty()))

@@ -97,7 +97,7 @@ impl Plan {
         Plan::parse(name, &text)
     }
 
-    /// Reads a plan; `origin` stands before the line in messages.
+    /// Reads a plan; `origin` precedes the line number in messages.
     ///
     /// # Errors
     /// It is no plan: with the line of the mistake.

@@ -37,7 +37,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// A function that stands in a stack more than once has that stack's samples once.
+    /// A function that occurs in a stack more than once counts that stack's samples once.
     fn add(&mut self, stack: &[&str], count: u64) {
         self.total += count;
         let functions: BTreeSet<&str> = stack.iter().copied().collect();

@@ -6,7 +6,7 @@
 //!
 //! The clock interrupts (`cpu-clock`), which works without hardware counters too. Stacks are unwound from copies of
 //! their top 16 KiB by the unwind tables that every release build has: the program that is sampled is the one that is
-//! measured, and inlined functions are told apart by its line tables.
+//! measured, and inlined functions are distinguished by its line tables.
 
 mod calls;
 mod owner;
@@ -108,7 +108,7 @@ impl Recording {
     }
 }
 
-/// The two pipes by which perf is told to begin, and says that it did.
+/// The two pipes by which perf is started and acknowledges the start.
 struct Control {
     names: [PathBuf; 2],
     pipes: [File; 2],

@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn render(root: &Path, document: &str, text: &str) -> Result<String> {
     let mut plans = BTreeSet::new();
     region::replace(document, text, |region| match published(root, region.plan())? {
-        // What a reader must know of a run is said once in a document.
+        // The conditions of a run are printed once in a document.
         Some(figures) => region.table(&figures, plans.insert(figures.plan.clone())).map(Some),
         None => Ok(None),
     })

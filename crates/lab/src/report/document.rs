@@ -15,7 +15,7 @@ pub struct Document {
     pub notices: Vec<String>,
     /// What was run, and on what.
     pub facts: Vec<(String, String)>,
-    /// One sentence each, for somebody who reads nothing else.
+    /// One sentence each, for a reader who stops there.
     pub headline: Vec<Headline>,
     pub validity: Validity,
     /// Version and state of each subject.
@@ -28,7 +28,7 @@ pub struct Document {
 pub struct Headline {
     /// `link mode offload`.
     pub place: String,
-    /// What stands out: `12.4×`, `of openvpn’s throughput`.
+    /// The headline: `12.4×`, `of openvpn’s throughput`.
     pub figures: Vec<(String, &'static str)>,
     /// Whether all of it comes from valid results.
     pub valid: bool,
@@ -106,7 +106,7 @@ impl Text {
 }
 
 impl Document {
-    /// Everything that is said about a run.
+    /// The whole report of a run.
     pub fn of(run: &Run) -> Document {
         let name = match run.manifest.plan.name.as_str() {
             "" => "a run without a name",
@@ -239,7 +239,7 @@ fn stand(row: &Row, metric: &str) -> Option<Stand> {
     Some(Stand { subject: row.subject.clone(), value, text: format!("{} Mb/s", number(value, 0)) })
 }
 
-/// What somebody who takes the figure for that of a network should know first.
+/// The caveat for a reader who takes the figure for that of a network.
 fn caveat(link: &str) -> &'static str {
     match link {
         "offload" => {
@@ -257,7 +257,7 @@ fn caveat(link: &str) -> &'static str {
     }
 }
 
-/// What stands out, and the sentence.
+/// The headline figure, and the sentence.
 type Said = ((String, &'static str), String);
 
 /// `adit carries 8,480 Mb/s ±2 %, openvpn 690 Mb/s ±1 %: 12.4× [12.0, 12.9], adit is ahead`.
@@ -316,7 +316,7 @@ fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Said> {
     Some(((percent(share), "of the bare link"), sentence))
 }
 
-/// Where a row stands, for a sentence.
+/// The point of a row, in words.
 fn at(row: &Row) -> String {
     match row.point.get("link") {
         Some(link) => format!("Link mode {link}"),
@@ -346,7 +346,7 @@ fn subjects(run: &Run) -> Table {
             Some(_) => Text::toned("skipped", Tone::Weak),
             None => "measured".into(),
         };
-        // With what OpenVPN was built stands in the manifest.
+        // The manifest has OpenVPN's build options.
         let version = entry.version.split(" [").next().filter(|version| !version.is_empty());
         let version = version.unwrap_or("–");
         vec![name.as_str().into(), state, version.into()]

@@ -308,7 +308,7 @@ impl Plots<'_> {
             let measured = self.scenario.measured(row);
             let names: BTreeSet<&String> =
                 measured.iter().flat_map(|(_, m)| m.latencies.keys()).collect();
-            // How late the relay was stands in its table.
+            // The relay's table has its lateness.
             for name in names.into_iter().filter(|name| *name != "relay") {
                 let rounds: Vec<&Latency> =
                     measured.iter().filter_map(|(_, m)| m.latencies.get(name)).collect();
@@ -410,7 +410,7 @@ pub(super) fn after_comma(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!(", {place}") }
 }
 
-/// The bars for somebody who cannot see them.
+/// The bars as text, for readers who cannot see them.
 fn in_words(groups: &[(String, Vec<Bar>)]) -> String {
     let group = |(heading, bars): &(String, Vec<Bar>)| {
         let all: Vec<String> =

@@ -66,7 +66,7 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
             put(&mut html, format_args!("<p class=\"caveat\">{}</p>", escape(caveat)));
         }
         for sentence in sentences {
-            // The card's heading has said where.
+            // The card's heading names the point.
             let text = sentence.strip_prefix(&format!("{place}: ")).unwrap_or(sentence);
             put(&mut html, format_args!("<p>{}</p>", escape(&capital(text))));
         }
@@ -267,7 +267,7 @@ fn cell_of(table: &Table, row: usize, column: usize, cell: &Text) -> String {
             tone => format!("<td class=\"{tone}\">{text}</td>"),
         };
     }
-    // The last of the names tells rows apart, so it always stands.
+    // The last of the names distinguishes rows, so it is always printed.
     let last = column + 1 == table.stubs;
     if !last && repeats(table, row, column) {
         return String::new();

@@ -3,7 +3,7 @@
 use super::tables::better;
 use crate::metric::Better;
 
-/// What the scenario does, for somebody who does not know it.
+/// What the scenario does, for a reader who does not know it.
 pub fn intro(kind: &str) -> &'static str {
     match kind {
         "throughput" => {

@@ -17,7 +17,7 @@ pub fn fit(table: Table) -> Vec<Table> {
     let part = |(i, range): (usize, &std::ops::Range<usize>)| {
         let (from, to) = (table.stubs + range.start, table.stubs + range.end);
         let title = if i == 0 { "" } else { ", continued" };
-        // A row with a gap is shorter, and stands in the first part only.
+        // A row with a gap is shorter, and is in the first part only.
         let rows = table.rows.iter().filter(|row| i == 0 || row.len() > from);
         Table {
             title: format!("{}{title}", table.title),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The manifest's name in a run's folder.
 pub const FILE: &str = "manifest.json";
 
-/// What somebody needs to know to judge a run and to repeat it. Missing fields read as empty, so that old runs stay
+/// What is needed to judge a run and to repeat it. Missing fields read as empty, so that old runs stay
 /// readable.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -41,7 +41,7 @@ pub struct Manifest {
     pub tools: BTreeMap<String, String>,
     /// By the subject's name: what was measured, or why not.
     pub subjects: BTreeMap<String, SubjectEntry>,
-    /// By the link mode's name: the flags as `ethtool -k` told them.
+    /// By the link mode's name: the flags as `ethtool -k` printed them.
     pub links: BTreeMap<String, String>,
 }
 
@@ -146,7 +146,7 @@ impl Manifest {
 }
 
 impl Revision {
-    /// Of the tree in which the working directory lies; none outside of a git tree or without git.
+    /// Of the git tree that contains the working directory; none outside of a git tree or without git.
     #[must_use]
     pub fn here() -> Option<Revision> {
         Revision::of(Path::new("."))

@@ -60,7 +60,7 @@ pub fn render(document: &Document) -> String {
     text + "\n"
 }
 
-/// Where adit stands, a line for each link mode.
+/// adit's result, a line for each link mode.
 fn glance(lines: &[Headline]) -> Option<Table> {
     let first = lines.iter().max_by_key(|line| line.stands.len())?;
     let names = first.stands.iter().map(|stand| stand.subject.as_str());
@@ -96,7 +96,7 @@ fn code(command: &str) -> String {
 /// A table with columns of equal width; what names the row to the left, figures to the right.
 fn table(table: &Table, level: usize) -> String {
     let head: Vec<String> = table.head.iter().map(|name| escape(name)).collect();
-    // The reason of a gap has no room in a column; it stands below the tables.
+    // The reason of a gap does not fit into a column; it is below the tables.
     let short = |row: &[Text], cell: &Text| match cell.text.split_once(": ") {
         Some((gap, _)) if row.len() < table.head.len() => escape(gap),
         _ => escape(&cell.text),

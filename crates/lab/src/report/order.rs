@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::record::Point;
 use crate::subject::Subject;
 
-/// Bounds first, then adit, then its peers, then what nobody knows.
+/// Bounds first, then adit, then its peers, then unknown subjects.
 #[must_use]
 pub fn subjects(a: &str, b: &str) -> Ordering {
     let place = |name: &str| name.parse::<Subject>().ok();

@@ -9,7 +9,7 @@ pub struct Svg {
     body: String,
 }
 
-/// Where a text stands beside its point.
+/// The position of a text relative to its point.
 #[derive(Clone, Copy)]
 pub enum Anchor {
     Start,

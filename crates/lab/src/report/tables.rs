@@ -85,7 +85,7 @@ pub struct Scenario<'a> {
     skipped: Vec<&'a Row>,
     /// The names of the axes on which its points differ.
     pub axes: Vec<&'a str>,
-    /// The others, with their one value: said once instead of in each row.
+    /// The others, with their one value: printed once instead of in each row.
     same: Vec<(&'a str, &'a str)>,
     /// The names of the metrics that are present, in the order of the columns.
     pub metrics: Vec<&'a str>,
@@ -248,7 +248,7 @@ impl<'a> Scenario<'a> {
             "p50_ms" | "p90_ms" | "p99_ms" | "p999_ms" => self.kind != "connections",
             // There the rate is given.
             "sum_mbps" => self.kind != "growth",
-            // What each end spent is the matter of these kinds; elsewhere it stands in the ends' own tables.
+            // These kinds report what each end spent; others have it in the ends' own tables.
             _ if is_of_end(name) && !["throughput", "growth"].contains(&self.kind.as_str()) => {
                 false
             }
@@ -297,7 +297,7 @@ impl<'a> Scenario<'a> {
         let all = self.rows.iter().map(|row| self.per_client(row)).collect::<Vec<_>>();
         let any = all.iter().any(|by_direction| !by_direction.is_empty());
         let mut columns: Vec<String> = Vec::new();
-        // Where the number of clients is an axis, it stands there already.
+        // Where the number of clients is an axis, it is there already.
         let counted = self.axes.contains(&"clients");
         let per_client = PER_CLIENT.into_iter().filter(|name| !(counted && *name == "clients"));
         let per_client: Vec<String> = per_client.filter(|_| any).map(str::to_owned).collect();
@@ -410,7 +410,7 @@ impl<'a> Scenario<'a> {
 
     /// What describes the trials and is not compared.
     fn conditions(&self) -> Option<Table> {
-        // The relay has a table of its own, and Jain's index stands beside the clients that it is about.
+        // The relay has a table of its own, and Jain's index is next to its clients.
         let elsewhere = |name: &str| name.starts_with("relay_") || name == "jain";
         let neither = |name: &&str| {
             better(name) == Better::Neither && !self.is_result(name) && !elsewhere(name)

@@ -45,7 +45,7 @@ pub fn of(run: &Run) -> Validity {
     Validity {
         good: bad == 0 && measured > 0 && different == 0 && !unfinished && count_a_a(run) > 0,
         verdict: said.join(" "),
-        // How many are invalid has been said.
+        // The number of invalid trials is already printed.
         warnings: run
             .summary
             .warnings

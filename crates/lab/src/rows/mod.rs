@@ -1,7 +1,7 @@
 //! One end of a tunnel in the manner of the known one through PostgreSQL: a statement or two per packet.
 //!
 //! Made from its public description (<https://nickhuber.ca/blog/the-worst-vpn>, <https://nickhuber.ca/blog/less-worst-vpn>):
-//! what it asks of the database and in which order, not its code. It authenticates nobody: for measuring only.
+//! what it asks of the database and in which order, not its code. It authenticates no peer: for measuring only.
 
 mod device;
 mod ledger;
@@ -87,7 +87,7 @@ struct End {
     peer: Ipv4Addr,
 }
 
-/// An error with what the database said; of itself it only says that it said something.
+/// An error with the database's message, which the error's own text lacks.
 fn said(error: tokio_postgres::Error) -> Failure {
     Failure(match error.as_db_error() {
         Some(told) => told.to_string(),
@@ -95,7 +95,7 @@ fn said(error: tokio_postgres::Error) -> Failure {
     })
 }
 
-/// Runs one end until it is told to stop; on SIGUSR1 it tells its ledger.
+/// Runs one end until it is stopped; on SIGUSR1 it prints its counters.
 ///
 /// # Errors
 /// No right to make a TUN device, no database, or a statement that failed: the original ends then, too.

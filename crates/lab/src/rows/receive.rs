@@ -40,7 +40,7 @@ pub(super) async fn listen(database: &str, form: Form, peer: Ipv4Addr) -> Result
         Form::Row | Form::Notify => channel(peer.into()),
     };
     client.batch_execute(&format!("LISTEN \"{channel}\"")).await.map_err(said)?;
-    // The connection lives as long as somebody can ask it something.
+    // The connection lives as long as a client handle exists.
     tokio::spawn(async move {
         std::future::pending::<()>().await;
         drop(client);

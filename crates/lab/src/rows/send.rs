@@ -40,7 +40,7 @@ pub(super) async fn run(end: Arc<End>) -> Result<()> {
             let _place = place;
             match one(&end, &packet).await {
                 Ok(()) => end.ledger.sent(),
-                // Where one has been told already, that is enough.
+                // One pending notification is enough.
                 Err(failure) => drop(failures.try_send(failure)),
             }
         });

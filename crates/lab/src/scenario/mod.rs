@@ -1,6 +1,6 @@
 //! What a trial of each kind does.
 //!
-//! [`Runner::run`] is the one way in. A trial makes its tunnels anew, so that none inherits another's state; the hosts of a
+//! [`Runner::run`] is the one way in. A trial makes new tunnels, so that none inherits another's state; the hosts of a
 //! star, of which there are many, stay for the whole run.
 
 pub mod connections;

@@ -1,4 +1,4 @@
-//! More clients than a server can sustain, then few: how long it takes to be itself again, and what it told each client.
+//! More clients than a server can sustain, then few: how long it takes to recover, and what configuration each client received.
 
 use std::time::Duration;
 

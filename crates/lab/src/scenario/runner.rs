@@ -1,4 +1,4 @@
-//! What the trials of a run share, and which kind of trial does what.
+//! The state shared by the trials of a run, and the dispatch by kind of trial.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -21,15 +21,15 @@ pub type Configs = Vec<(String, String)>;
 /// Runs trials.
 pub struct Runner {
     toolchain: Toolchain,
-    /// A server of databases, once one was asked for.
+    /// A database server, once a trial has needed one.
     database: Option<Database>,
     /// Making and removing a hundred hosts takes longer than measuring with them.
     stars: BTreeMap<(u16, LinkMode), Rc<Testbed>>,
     /// Shapes of testbeds whose largest frame was looked at.
     looked: BTreeSet<(u16, LinkMode)>,
-    /// What the relay carries without impairment, once it was asked for.
+    /// The relay's throughput without impairment, once measured.
     pub(super) relay_ceiling: Option<f64>,
-    /// Handshakes a second that a server sustains, once they were measured.
+    /// Sustained handshakes per second of a server, once measured.
     pub(super) sustained: BTreeMap<Subject, f64>,
     configs: BTreeMap<String, Configs>,
     // Last: it holds what the others live in.
@@ -61,7 +61,7 @@ impl Runner {
     /// Runs one trial.
     ///
     /// # Errors
-    /// It broke: with what broke, and the end of the logs of those who took part.
+    /// It failed: with the failure and the ends of all logs.
     pub fn run(&mut self, trial: &Trial) -> Result<Measurement> {
         let settings = &trial.settings;
         let subject = trial.subject.as_ref();
@@ -108,7 +108,7 @@ impl Runner {
         Ok((&self.toolchain, database))
     }
 
-    /// Keeps what a subject was configured with, the first time.
+    /// Keeps the first configuration of each subject.
     pub(super) fn keep_configs(&mut self, subject: &Subject, configs: Configs) {
         self.configs.entry(subject.to_string()).or_insert(configs);
     }

@@ -20,7 +20,7 @@ use crate::testbed::Database;
 const RETENTION: &[&str] = &["--retention", "1GB"];
 /// How often the disk is looked at.
 const EVERY: Duration = Duration::from_secs(5);
-/// How much longer iperf3 may take than it was told.
+/// How much longer iperf3 may take than its `--time`.
 const GRACE: Duration = Duration::from_secs(30);
 /// Looks in a line of the report.
 const IN_NOTE: usize = 30;

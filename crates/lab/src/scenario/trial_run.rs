@@ -1,4 +1,4 @@
-//! Tunnels that stand, and the ways through them.
+//! Established tunnels, and the routes through them.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ pub(super) struct TrialRun {
     pub(super) testbed: Rc<Testbed>,
 }
 
-/// Which way bulk goes.
+/// The direction of bulk traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// From the clients to the server.
@@ -26,14 +26,14 @@ pub(super) enum Direction {
     Down,
 }
 
-/// What a window gave, and what it cost.
+/// The result of a window, and its cost.
 pub(super) struct MeasuredCost {
     pub(super) measured: Measured,
     pub(super) usage: Usage,
 }
 
 impl TrialRun {
-    /// So many flows of each client, all in one direction, each through its tunnel.
+    /// Routes for so many flows of each client, all in one direction, each through its tunnel.
     pub(super) fn routes(&self, direction: Direction, streams: u16) -> Vec<Route<'_>> {
         let clients = self.testbed.clients.iter().zip(&self.tunnels.client_inner);
         let flows = clients.enumerate().flat_map(|(number, client)| {
@@ -53,7 +53,7 @@ impl TrialRun {
             .collect()
     }
 
-    /// Runs traffic and prices what the daemons spent inside its window.
+    /// Runs traffic and measures what the daemons spent inside its window.
     pub(super) fn measure_cost(
         &self,
         traffic: impl FnOnce(&mut dyn FnMut(Edge) -> Result<()>) -> Result<Measured>,
@@ -64,7 +64,7 @@ impl TrialRun {
         Ok(MeasuredCost { measured, usage: meter.stop()? })
     }
 
-    /// A failure with the daemons' last words.
+    /// A failure with the ends of the daemons' logs.
     pub(super) fn broken(&self, failure: &adit_testbed::Failure) -> adit_testbed::Failure {
         adit_testbed::Failure(format!("{failure}\n{}", self.tunnels.logs()))
     }
@@ -76,7 +76,7 @@ impl MeasuredCost {
         self.measured.mbps() * self.measured.seconds / 1e3
     }
 
-    /// Takes the flows with their fairness into the record, and why they do not count, if so.
+    /// Adds the flows and their fairness to the record, and the reason where they do not count.
     pub(super) fn put_flows(&self, measurement: &mut Measurement) {
         let Measured { flows, skew, invalid, .. } = &self.measured;
         let worst = |name: &str, so_far: fn(f64, f64) -> f64, value: f64| {

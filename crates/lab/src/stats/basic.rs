@@ -61,7 +61,7 @@ pub fn geometric_mean(figures: &[f64]) -> Option<f64> {
 }
 
 /// Jain's index of fairness (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all get the same, `1/n` when one gets everything. 1 of none
-/// and where nobody gets anything.
+/// and 0 where no flow gets anything.
 #[must_use]
 #[allow(clippy::cast_precision_loss)]
 pub fn jain(shares: &[f64]) -> f64 {

@@ -19,7 +19,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether `x` lies in it.
+    /// Whether it contains `x`.
     #[must_use]
     pub fn contains(&self, x: f64) -> bool {
         self.low <= x && x <= self.high

@@ -12,11 +12,11 @@
 //!   `(t(0.975) + t(0.8)) * s * sqrt(2/n)` with `2(n - 1)` degrees of freedom: [`smallest_detectable`]. With five rounds it is about `2 s`: 4 % where the
 //!   rounds scatter by 2 %. A/A (the same subject twice in each round) has its own `s` per metric, pooled over both sides; the row's
 //!   SDD is the larger of the two.
-//! - *Ahead* or *behind* the reference is said only where the interval of the ratio excludes 1 **and** the difference is larger than the
+//! - *Ahead* or *behind* the reference requires that the interval of the ratio excludes 1 **and** that the difference is larger than the
 //!   row's SDD. All else is *inside the noise*.
 //! - A/A is judged by the same rule. Where A differs from A the run warns that the machine is not steady.
 //! - Growth is fitted twice by least squares: figure against clients (what one more client costs), and logarithm against logarithm, whose
-//!   slope is the exponent. *Above linear* means that the whole 95 % interval of the exponent lies above 1.
+//!   slope is the exponent. *Above linear* means that the whole 95 % interval of the exponent is above 1.
 
 mod basic;
 mod fit;

@@ -166,7 +166,7 @@ fn set_sdd(cell: &mut Cell, a_a: Option<f64>) {
 
 /// Fills in the ratios of the rows of one scenario and point.
 fn compare_with_reference(rows: &mut [Row]) {
-    // openvpn over what adit runs over too, where it is not openvpn as such; else whoever comes first.
+    // openvpn over the same transport as adit, where openvpn itself is not measured; otherwise the first subject.
     let kinds: [fn(&str) -> bool; 3] = [
         |subject| subject == "openvpn",
         |subject| subject.starts_with("openvpn-") && !subject.contains('/'),
@@ -234,7 +234,7 @@ fn paired(first: &BTreeMap<u32, f64>, second: &BTreeMap<u32, f64>) -> Vec<f64> {
 }
 
 /// Whether a ratio is beyond the noise: its interval excludes 1 and it is off by more than the SDD. A ratio of 0.5 is off by as much as
-/// one of 2. Without an SDD nothing can be said.
+/// one of 2. Without an SDD there is no verdict.
 fn differs(ratio: f64, interval: super::Interval, sdd_percent: Option<f64>) -> bool {
     let Some(sdd) = sdd_percent else { return false };
     !interval.contains(1.0) && ratio.ln().abs() > (sdd / 100.0).ln_1p()

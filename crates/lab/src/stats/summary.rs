@@ -74,13 +74,13 @@ pub struct Ratio {
     pub interval: Option<Interval>,
     /// How many rounds both had.
     pub pairs: usize,
-    /// By how much this ratio must differ from that of another run of as many rounds, in percent, to be told apart.
+    /// The smallest difference to the ratio of another run of as many rounds that can be detected, in percent.
     pub sdd_percent: Option<f64>,
     /// In a word.
     pub verdict: Verdict,
 }
 
-/// Who is better, and whether that can be said.
+/// Which one is better, and whether the data shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -150,6 +150,6 @@ pub struct Growth {
     pub linear: Slope,
     /// Logarithm against logarithm: its slope is 1 where the figure grows as the clients do.
     pub log_log: Option<Slope>,
-    /// Whether the interval of the log-log slope lies above 1.
+    /// Whether the whole interval of the log-log slope is above 1.
     pub above_linear: bool,
 }

@@ -10,7 +10,7 @@ use crate::testbed::Testbed;
 /// Nothing to start: the addresses in the tunnel are those outside.
 pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     no_lines(spec, "the bare link")?;
-    // Traffic goes to `v4`: where the tunnels' packets travel over IPv6, so must the traffic that stands beside them.
+    // Traffic goes to `v4`: where the tunnels' packets travel over IPv6, so must the traffic that is compared with them.
     let inner = |address: &dyn Fn(bool) -> std::net::IpAddr| InnerAddrs {
         v4: address(spec.outer_v6),
         v6: Some(address(true)),

@@ -31,11 +31,11 @@ pub(super) fn start(
 /// The kernel's module, where there is one, is another implementation.
 pub(super) const CLIENT: &str = "disable-dco\n";
 
-/// What the server needs beside that: it answers 100 new clients in 10 s and no more unless it is told; here all come at
+/// What the server needs beside that: it answers 100 new clients in 10 s unless configured otherwise; here all come at
 /// once.
 pub(super) fn server_lines(testbed: &Testbed, carrier: Carrier) -> &'static str {
-    let crowd = testbed.clients.len() > 50 && carrier != Carrier::Tcp;
-    if crowd { "disable-dco\nconnect-freq-initial 10000 10\n" } else { CLIENT }
+    let many = testbed.clients.len() > 50 && carrier != Carrier::Tcp;
+    if many { "disable-dco\nconnect-freq-initial 10000 10\n" } else { CLIENT }
 }
 
 pub(super) fn command(host: &Namespace, config: &Path) -> Command {

@@ -9,7 +9,7 @@ use adit_testbed::process::output;
 
 use super::Subject;
 
-/// Builds what `adit@REVISION` names, where it is not built yet, and says where each lies, by the revision as written.
+/// Builds the revisions that `adit@REVISION` names, where not built yet, and returns their paths by the revision as written.
 ///
 /// To be called before [`adit_testbed::sandbox::enter`]: cargo may need the registry, and the sandbox has no network.
 /// Costs milliseconds where everything is there.
@@ -34,7 +34,7 @@ pub fn prepare(subjects: &[Subject]) -> Result<BTreeMap<String, PathBuf>> {
 /// The folder of adit's sources: above this program, or above the current folder.
 ///
 /// # Errors
-/// Neither lies in a checkout.
+/// Neither is in a checkout.
 pub fn workspace() -> Result<PathBuf> {
     let starts = [std::env::current_exe()?, std::env::current_dir()?];
     let is_root = |path: &&Path| path.join("crates/lab/Cargo.toml").exists();
@@ -48,7 +48,7 @@ pub fn workspace() -> Result<PathBuf> {
 /// git in the folder of adit's sources.
 pub fn git(root: &Path) -> Command {
     let mut command = Command::new("git");
-    // Under sudo the checkout belongs to somebody else, which git refuses unless it is told.
+    // Under sudo the checkout belongs to another user, which git refuses unless it is declared safe.
     command.args(["-c", "safe.directory=*", "-C"]).arg(root);
     command
 }
@@ -94,12 +94,12 @@ fn side(root: &Path, sha: &str) -> PathBuf {
     root.join("target/lab/rev").join(sha)
 }
 
-/// Where the finished binary lies.
+/// The path of the finished binary.
 fn binary(root: &Path, sha: &str) -> PathBuf {
     side(root, sha).join("adit")
 }
 
-/// Unpacks the revision, builds it, and puts the binary in its place last, so that a build that was killed is begun anew.
+/// Unpacks the revision, builds it, and puts the binary in its place last, so that a killed build starts again.
 fn build(root: &Path, sha: &str, revision: &str) -> Result<()> {
     let side = side(root, sha);
     let sources = side.join("src");
@@ -135,7 +135,7 @@ fn build(root: &Path, sha: &str, revision: &str) -> Result<()> {
     let finished = side.join("target/release/adit");
     std::fs::copy(&finished, side.join("adit.new")).context(finished.display())?;
     std::fs::rename(side.join("adit.new"), binary(root, sha)).context("the finished binary")?;
-    // Most of a gigabyte that nobody needs again: a revision does not change.
+    // Most of a gigabyte that is not needed again: a revision does not change.
     std::fs::remove_dir_all(side.join("target")).context("removing what the build left")
 }
 

@@ -41,7 +41,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Waits until every client has said `needle`; the limit is for all together.
+    /// Waits until every client has logged `needle`; the limit is for all together.
     pub(super) fn wait_clients(&mut self, needle: &str) -> Result<()> {
         let last = Instant::now() + SETUP_LIMIT;
         for client in self.clients.iter_mut().flatten() {
@@ -54,7 +54,7 @@ impl Processes {
         Ok(())
     }
 
-    /// What all of them said, where something did not work that none of them had complained about.
+    /// The logs of all of them, for a failure that none of them reported.
     pub(super) fn blame(&self, failure: impl std::fmt::Display) -> String {
         let first = self.clients.first().into_iter().flatten();
         let daemons = self.server.iter().take(1).chain(first);
@@ -62,7 +62,7 @@ impl Processes {
         format!("{failure}\n{logs}")
     }
 
-    /// They carry traffic, between these addresses in the tunnel: nothing is left to be said of them but configs and notes.
+    /// They carry traffic, between these addresses in the tunnel: only configs and notes are left to record.
     pub(super) fn into_tunnels(
         mut self,
         server_inner: InnerAddrs,
@@ -118,7 +118,7 @@ pub(super) fn address_lines(inner: InnerAddrs, device: &str) -> String {
 /// `ip -batch` in a host.
 ///
 /// # Errors
-/// What `ip` said.
+/// The output of `ip`.
 pub(super) fn ip_batch(host: &Namespace, lines: &str) -> Result<()> {
     let mut command = host.command("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());

@@ -73,7 +73,7 @@ impl Tunnels {
         roles.into_iter().filter(|(_, pids)| !pids.is_empty()).collect()
     }
 
-    /// What the processes said last, for a report of something that broke.
+    /// The last log lines of the processes, for a report of a failure.
     #[must_use]
     pub fn logs(&self) -> String {
         let daemons = self.server.iter().chain(self.clients.iter().flatten().take(2));

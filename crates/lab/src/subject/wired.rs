@@ -1,4 +1,4 @@
-//! Two hosts and a third between them with a veth pair to each, as a firewall stands in a rack: the kernel's own bridge, or
+//! Two hosts and a third between them with a veth pair to each, like a firewall in a rack: the kernel's own bridge, or
 //! `adit bridge` on the same two ports.
 
 use adit_testbed::failure::{Context, Result, ensure};

@@ -71,7 +71,7 @@ fn watch(stop: &AtomicBool, ready: &mpsc::Sender<()>) -> Result<u64> {
         SockProtocol::EthAll,
     )
     .context("a socket that sees frames")?;
-    // Nobody is there any more to hear it if the start was given up.
+    // The receiver is gone only if the start was given up.
     let _ = ready.send(());
     let (mut largest, mut seen) = (0, 0);
     let mut buffer = vec![0; BUFFER];

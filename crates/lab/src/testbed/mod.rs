@@ -163,7 +163,7 @@ impl Testbed {
     /// One client (192.0.2.2, 2001:db8::2) and one veth pair to the server (192.0.2.1, 2001:db8::1).
     ///
     /// # Errors
-    /// The kernel or `ip` refused, with what it said.
+    /// The kernel or `ip` refused, with its message.
     pub fn pair(mode: LinkMode) -> Result<Testbed> {
         let (server, client) = ends()?;
         net::veth_pair(&server, &client)?;

@@ -44,7 +44,7 @@ struct Shared {
     end: AtomicU64,
 }
 
-/// Ends the threads also where nobody calls [`Echo::finish`].
+/// Ends the threads also where [`Echo::finish`] is not called.
 #[derive(Debug)]
 struct Sharing(Arc<Shared>);
 

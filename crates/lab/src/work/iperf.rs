@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// because iperf3 knows no others; the edges come at best effort.
 ///
 /// # Errors
-/// iperf3 is not there, failed or took too long: with what it said.
+/// iperf3 is missing, failed or took too long: with its output.
 pub fn iperf3(
     from: &Namespace,
     to: &Namespace,
@@ -64,7 +64,7 @@ pub fn iperf3(
 /// Bytes and seconds by the receiver's count, of a client that has ended and was asked for JSON.
 ///
 /// # Errors
-/// It failed: with what it said.
+/// It failed: with its output.
 pub fn iperf3_figures(client: &Daemon) -> Result<(u64, f64)> {
     figures(&whole_report(client).context("it gave no report")?)
 }

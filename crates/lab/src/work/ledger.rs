@@ -103,7 +103,7 @@ impl Seen {
     }
 }
 
-/// What stands at the beginning of each datagram.
+/// The first bytes of each datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Of the flow, from 0.

@@ -1,4 +1,4 @@
-//! UDP by a schedule that waits for nobody.
+//! UDP by a schedule that waits for no answer.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -311,7 +311,7 @@ impl<'a> Receiver<'a> {
             poller.add(&pair.far, token, Interest::READ)?;
         }
         let (mut events, mut batch) = (Events::new(), RecvBatch::new(BATCH));
-        // The sender ends soon after the window does; this only says so to whoever doubts it.
+        // The sender ends soon after the window; this makes it certain.
         let latest = course.frame.end + nanos(grace) + nanos(Duration::from_secs(5));
         loop {
             let (now, ended) = (boottime(), done.at.load(Ordering::Acquire));

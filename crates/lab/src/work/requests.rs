@@ -61,7 +61,7 @@ struct Side<'a> {
     times: Times,
 }
 
-/// Where one connection stands.
+/// The state of one connection.
 struct Talk {
     turn: Turn,
     /// When it began to speak, until the answer is complete.

@@ -1,4 +1,4 @@
-//! What all generators do alike: a common start, two threads, and somebody at the window's edges.
+//! The common part of all generators: a common start, two threads, and a callback at the window's edges.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -56,7 +56,7 @@ pub struct Highest {
     pub pps: f64,
     /// Payload of the confirming probe that arrived, in megabits a second.
     pub mbps: f64,
-    /// What lies above.
+    /// The rates above.
     pub limit: Limit,
     /// All tries in their order.
     pub probes: Vec<Probe>,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Sizes of datagrams, each told as the size of its whole IP packet inside the tunnel (IP and UDP headers included), so
+/// Sizes of datagrams, each given as the size of its whole IP packet inside the tunnel (IP and UDP headers included), so
 /// that IPv4 and IPv6 put the same load on a tunnel. Written `64`, `imix`, `jumbo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

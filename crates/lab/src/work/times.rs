@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::record::Latency;
 
-/// The longest time that is told apart from longer ones.
+/// The longest time that is distinguished from longer ones.
 const LONGEST: Duration = Duration::from_secs(100);
 
 /// Times in the making of a [`Latency`]: a histogram with three significant digits from 1 µs to 100 s.
@@ -43,7 +43,7 @@ impl Times {
         self.nanos.len()
     }
 
-    /// Those below which this share (0 to 1) lies, in milliseconds; 0 of none.
+    /// The quantile at this share (0 to 1), in milliseconds; 0 without times.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn at(&self, share: f64) -> f64 {

@@ -1,7 +1,7 @@
 //! The accounting, without any I/O: the window that all flows share, what falls into it, and whether the trial counts.
 //!
 //! All times are nanoseconds of the boot clock, which both ends share. What arrives is attributed by the time stamp that
-//! the receiver took right after its read, never by when somebody looked at a counter.
+//! the receiver took right after its read, never by when a counter was read.
 
 use crate::record::Flow;
 

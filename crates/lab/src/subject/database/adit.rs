@@ -1,4 +1,4 @@
-//! `adit postgres` on every host, as somebody would set it up: `init` on the first, `join` on the others, `up` on all.
+//! `adit postgres` on every host, as an operator would set it up: `init` on the first, `join` on the others, `up` on all.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -147,7 +147,7 @@ fn received(status: &Value) -> Result<Vec<Received>> {
     Ok(all)
 }
 
-/// What all nodes have received, once that stands still.
+/// What all nodes have received, once the counters no longer change.
 fn settled(nodes: &Nodes) -> Result<Vec<Received>> {
     let mut last: Option<Vec<Received>> = None;
     loop {

@@ -117,7 +117,7 @@ mod tests {
         packet.extend(number.to_be_bytes());
         packet.extend([0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
         packet.extend(payload);
-        // What stands behind the packet is padding.
+        // The bytes after the packet are padding.
         packet.extend([9; 3]);
         packet
     }

@@ -1,4 +1,4 @@
-//! Whether what was delivered lies in the tables.
+//! Checks that delivered packets are in the tables.
 
 use adit_testbed::failure::Result;
 

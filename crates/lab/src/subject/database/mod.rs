@@ -117,7 +117,7 @@ pub struct Nodes {
     pub daemons: Vec<Daemon>,
     /// Their addresses inside.
     pub inner: Vec<IpAddr>,
-    /// What they were told, as `(name, text)`.
+    /// Their configuration files, as `(name, text)`.
     pub configs: Vec<(String, String)>,
     /// What a reader should know.
     pub notes: Vec<String>,

@@ -12,7 +12,7 @@ use super::{Nodes, Scheme};
 use crate::rows::{MARK, Page, READY, TABLE, TRIGGER};
 use crate::testbed::Database;
 
-/// Connections of each end beside the one that listens: on two cores 4 to 45 could not be told apart, and 2 give a third.
+/// Connections of each end beside the one that listens: on two cores 4 to 45 made no difference, and 2 give a third.
 const POOL: &str = "16";
 /// How long a ledger may take to be told.
 const TIMEOUT: Duration = Duration::from_secs(10);
