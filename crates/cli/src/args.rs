@@ -218,7 +218,7 @@ pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
 
 /// Where the server's things are.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Place {
+pub struct Location {
     /// Keep settings, keys and sockets in this folder instead of /etc/adit, /var/lib/adit, /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
@@ -294,7 +294,7 @@ pub struct Init {
     pub dry_run: bool,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -308,7 +308,7 @@ pub struct Run {
     pub workers: Option<u16>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -325,7 +325,7 @@ pub struct Up {
     pub choices: Choices,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 /// On or off.
@@ -393,7 +393,7 @@ pub struct Status {
     pub json: bool,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -408,7 +408,7 @@ pub struct Top {
     pub sort: Sort,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
@@ -430,7 +430,7 @@ pub struct Reload {
     pub name: Option<String>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -440,7 +440,7 @@ pub struct Kick {
     pub name: String,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -454,7 +454,7 @@ pub struct Doctor {
     pub json: bool,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]

@@ -1,14 +1,13 @@
 //! `adit bridge`.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use adit_daemon::bridge::{
     self, BridgeOptions, LinkState, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
 };
 use adit_daemon::fault::Fault;
 use clap::{ArgGroup, Args, ValueEnum, ValueHint};
-
-use crate::Done;
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("passes").required(true).args(["rules", "relay", "settings"]))]
@@ -111,7 +110,7 @@ impl From<Link> for LinkState {
     }
 }
 
-pub fn run(options: Bridge) -> Done {
+pub fn run(options: Bridge) -> Result<ExitCode, Fault> {
     let down = options.down;
     let options = chosen(options)?;
     Ok(if down { bridge::switch_off(&options) } else { bridge::run(&options) })

@@ -58,7 +58,7 @@ fn words(arguments: &[OsString]) -> Option<&[OsString]> {
     (first == "--" && !words.is_empty()).then_some(words)
 }
 
-/// `--dir` among the words, because a candidate is not told what stands before it.
+/// `--dir` among the words: a completer does not receive the words before it.
 fn folder(words: &[OsString]) -> Option<PathBuf> {
     words.iter().enumerate().find_map(|(at, word)| match word.to_str()? {
         "--dir" => words.get(at.checked_add(1)?).map(PathBuf::from),

@@ -9,12 +9,12 @@ use adit_daemon::managed_server::demo::{self, DemoOptions, DemoReport, Holding, 
 
 use crate::args::Demo;
 use crate::text::{bytes, row, table};
-use crate::{Done, note, print, print_json};
+use crate::{note, print, print_json};
 
 /// Cells of the progress bar.
 const BAR: usize = 24;
 
-pub fn run(options: &Demo) -> Done {
+pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
     let told =

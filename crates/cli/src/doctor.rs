@@ -2,14 +2,15 @@
 
 use std::process::ExitCode;
 
+use adit_daemon::fault::Fault;
 use adit_daemon::managed_server::doctor::{Finding, Level, examine};
 
 use crate::args::Doctor;
 use crate::text::wrapped;
-use crate::{Done, note, paths, print, print_json};
+use crate::{note, paths, print, print_json};
 
-pub fn run(options: &Doctor) -> Done {
-    let paths = paths(&options.place)?;
+pub fn run(options: &Doctor) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     let mut findings = examine(&paths);
     if options.fix {
         let mut repaired = false;

@@ -17,9 +17,9 @@ use clap::{Args, Subcommand, ValueHint};
 use ipnet::IpNet;
 use serde::Serialize;
 
-use crate::args::Place;
+use crate::args::Location;
 use crate::filter_live as live;
-use crate::{Done, note, paths, print, print_json};
+use crate::{note, paths, print, print_json};
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -105,7 +105,7 @@ pub struct Check {
     json: bool,
 
     #[command(flatten)]
-    place: Place,
+    location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -124,7 +124,7 @@ pub struct Explain {
     group: Vec<String>,
 }
 
-pub fn run(verb: Filter) -> Done {
+pub fn run(verb: Filter) -> Result<ExitCode, Fault> {
     match verb {
         Filter::Check(options) => check(&options),
         Filter::Explain(options) => explain(&options),
@@ -159,7 +159,7 @@ struct Error<'a> {
     instead: Option<&'a str>,
 }
 
-fn check(options: &Check) -> Done {
+fn check(options: &Check) -> Result<ExitCode, Fault> {
     let name = options.file.display().to_string();
     let read = parse(&options.file, true)?;
     if options.json {
@@ -175,7 +175,7 @@ fn check(options: &Check) -> Done {
         return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     if let Ok(ruleset) = &read {
-        warn_of_unknown(&options.place, ruleset);
+        warn_of_unknown(&options.location, ruleset);
     }
     match read {
         Ok(ruleset) if options.print => print(&ruleset.to_string()),
@@ -188,7 +188,7 @@ fn check(options: &Check) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain(options: &Explain) -> Done {
+fn explain(options: &Explain) -> Result<ExitCode, Fault> {
     let ruleset = match parse(&options.file, false)? {
         Ok(ruleset) => ruleset,
         Err(diagnostics) => {
@@ -249,8 +249,8 @@ fn range(text: &str) -> Option<IpRange> {
 }
 
 /// Where there is a server whose clients are known, names that none of them has look like a mistake.
-fn warn_of_unknown(place: &Place, ruleset: &Ruleset) {
-    let known = paths(place).and_then(|paths| clients::names(&paths));
+fn warn_of_unknown(location: &Location, ruleset: &Ruleset) {
+    let known = paths(location).and_then(|paths| clients::names(&paths));
     let filter = adit_filter::Filter::compile(ruleset.clone());
     if let (Ok(known), Ok(filter)) = (known, filter) {
         let problems = adit_daemon::filter::unknown(&filter, &known);

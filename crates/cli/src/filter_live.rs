@@ -12,9 +12,9 @@ use adit_daemon::fault::Fault;
 use adit_daemon::filter;
 use clap::{Args, Subcommand, ValueHint};
 
-use crate::args::Place;
+use crate::args::Location;
 use crate::text::{bytes, row, span, table};
-use crate::{Done, note, paths, print, print_json};
+use crate::{note, paths, print, print_json};
 
 #[derive(Debug, Args)]
 pub struct Show {
@@ -31,7 +31,7 @@ pub struct Show {
     pub json: bool,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub struct Reload {
     pub file: Option<PathBuf>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -62,7 +62,7 @@ pub struct Flush {
     pub address: Option<String>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Subcommand)]
@@ -102,7 +102,7 @@ pub struct Elements {
     pub words: Vec<String>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -120,11 +120,11 @@ pub struct Capture {
     pub group: Option<u16>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
-pub fn show(options: &Show) -> Done {
-    let run = paths(&options.place)?.run;
+pub fn show(options: &Show) -> Result<ExitCode, Fault> {
+    let run = paths(&options.location)?.run;
     let report = filter::show(&run, options.name.as_deref(), options.flows)?;
     match options.json {
         true => print_json(&report)?,
@@ -133,8 +133,8 @@ pub fn show(options: &Show) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn reload(options: &Reload) -> Done {
-    let run = paths(&options.place)?.run;
+pub fn reload(options: &Reload) -> Result<ExitCode, Fault> {
+    let run = paths(&options.location)?.run;
     let (name, file) = name_and_file(options, &run);
     let report = filter::reload(&run, name, file)?;
     print(&format!(
@@ -144,8 +144,8 @@ pub fn reload(options: &Reload) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn flush(options: &Flush) -> Done {
-    let run = paths(&options.place)?.run;
+pub fn flush(options: &Flush) -> Result<ExitCode, Fault> {
+    let run = paths(&options.location)?.run;
     let (client, address) = (options.client.as_deref(), options.address.as_deref());
     let (instance, count) = filter::flush(&run, options.name.as_deref(), client, address)?;
     let s = if count == 1 { "" } else { "s" };
@@ -153,12 +153,12 @@ pub fn flush(options: &Flush) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn element(verb: &Element) -> Done {
+pub fn element(verb: &Element) -> Result<ExitCode, Fault> {
     let (delete, options) = match verb {
         Element::Add(options) => (false, options),
         Element::Del(options) => (true, options),
     };
-    let run = paths(&options.place)?.run;
+    let run = paths(&options.location)?.run;
     let text = options.words.join(" ");
     let (instance, count) = filter::element(&run, options.name.as_deref(), delete, &text)?;
     let s = if count == 1 { "" } else { "s" };
@@ -189,8 +189,8 @@ fn name_and_file<'o>(options: &'o Reload, run: &Path) -> (Option<&'o str>, Optio
     }
 }
 
-pub fn capture(options: &Capture) -> Done {
-    let run = paths(&options.place)?.run;
+pub fn capture(options: &Capture) -> Result<ExitCode, Fault> {
+    let run = paths(&options.location)?.run;
     let mut out = target(&options.file)?;
     let name = options.name.as_deref();
     let (written, lost) = filter::capture(&run, name, options.group, &mut *out)?;
@@ -371,7 +371,7 @@ mod tests {
             let options = Reload {
                 name: Some(name.into()),
                 file: file.map(Into::into),
-                place: Place::default(),
+                location: Location::default(),
             };
             let (name, file) = name_and_file(&options, dir.path());
             (name.map(str::to_owned), file.map(Path::to_owned))

@@ -27,7 +27,7 @@ use adit_daemon::log::fault_line;
 use adit_daemon::managed_server::{self, Paths};
 use clap::Parser;
 
-use args::{Cli, Connect, Place, Switch, Verb};
+use args::{Cli, Connect, Location, Switch, Verb};
 
 // musl's own allocator takes a lock for each call.
 #[cfg(target_env = "musl")]
@@ -36,8 +36,6 @@ static ALLOCATOR: ZeroizingAllocator<mimalloc::MiMalloc> = ZeroizingAllocator(mi
 #[cfg(not(target_env = "musl"))]
 #[global_allocator]
 static ALLOCATOR: ZeroizingAllocator<std::alloc::System> = ZeroizingAllocator(std::alloc::System);
-
-type Done = Result<ExitCode, Fault>;
 
 fn main() -> ExitCode {
     managed_server::demo::end_with_parent();
@@ -79,7 +77,7 @@ fn as_openvpn(arguments: &[OsString]) -> Option<Vec<OsString>> {
     (verb == "openvpn").then(|| options.to_vec())
 }
 
-fn run(verb: Verb) -> Done {
+fn run(verb: Verb) -> Result<ExitCode, Fault> {
     match verb {
         Verb::Server(verb) => server::run(verb),
         Verb::Connect(options) if options.release => release(),
@@ -102,8 +100,8 @@ fn run(verb: Verb) -> Done {
     }
 }
 
-fn paths(place: &Place) -> Result<Paths, Fault> {
-    Paths::new(place.dir.as_deref())
+fn paths(location: &Location) -> Result<Paths, Fault> {
+    Paths::new(location.dir.as_deref())
 }
 
 fn connect_options(options: Connect) -> ConnectOptions {
@@ -138,7 +136,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
 }
 
 /// `adit connect --release`.
-fn release() -> Done {
+fn release() -> Result<ExitCode, Fault> {
     let undone = adit_daemon::host::release()
         .map_err(|e| Fault::environment(format!("cannot change routes and rules: {e}")))?;
     match undone.as_slice() {

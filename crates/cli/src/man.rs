@@ -11,14 +11,13 @@ use adit_daemon::fault::Fault;
 use adit_daemon::managed_server::{KEYS, Key};
 use clap::CommandFactory;
 
-use crate::Done;
 use crate::args::Cli;
 
 /// The language of rule files.
 const FILTER: &str = include_str!("../../../docs/filter.md");
 
 /// Writes a page for each verb, that of `server.toml`, and that of the filter's language.
-pub fn write(dir: &Path) -> Done {
+pub fn write(dir: &Path) -> Result<ExitCode, Fault> {
     let fault = |error: io::Error| {
         Fault::environment(format!(
             "cannot write man pages into {}: {error}; name a folder that you may write to",
@@ -152,7 +151,7 @@ fn see_also(name: &str) -> String {
     format!(".SH \"SEE ALSO\"\n{}\n", pages.join(", "))
 }
 
-/// Where pages of another section go: `man5` beside a folder `man1`, else the same folder.
+/// Where pages of another section go: `man5` next to a folder `man1`, else the same folder.
 fn section_folder(dir: &Path, section: u8) -> PathBuf {
     match dir.file_name().is_some_and(|name| name == "man1") {
         true => dir.with_file_name(format!("man{section}")),
@@ -357,7 +356,7 @@ mod tests {
             );
         }
         assert!(!page.contains('`'), "{page}");
-        // Elsewhere it lies with the others.
+        // Elsewhere it is written next to the others.
         write(&dir.path().join("all")).unwrap();
         assert!(dir.path().join("all/server.toml.5").exists());
     }

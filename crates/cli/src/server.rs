@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::managed_server::clients::{self, Known, Wanted};
+use adit_daemon::managed_server::clients::{self, ClientOverview, ClientRequest};
 use adit_daemon::managed_server::{
     self, Created, Nat, Paths, Reach, Ready, Settings, Step, UpOptions,
 };
@@ -18,21 +18,26 @@ use crate::args::{
     Init, Server, Up,
 };
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
-use crate::{Done, doctor, paths, print, print_json};
+use crate::{doctor, paths, print, print_json};
 
-pub fn run(verb: Server) -> Done {
+pub fn run(verb: Server) -> Result<ExitCode, Fault> {
     match verb {
         Server::Up(options) => up(options),
         Server::Init(options) => init(options),
         Server::Run(options) => {
-            managed_server::run(&paths(&options.place)?, options.verbose, options.workers, None)?;
+            managed_server::run(
+                &paths(&options.location)?,
+                options.verbose,
+                options.workers,
+                None,
+            )?;
             Ok(ExitCode::SUCCESS)
         }
         Server::Client(verb) => client(verb),
     }
 }
 
-fn client(verb: Client) -> Done {
+fn client(verb: Client) -> Result<ExitCode, Fault> {
     match verb {
         Client::Add(options) => add(options),
         Client::List(options) => list(&options),
@@ -41,19 +46,19 @@ fn client(verb: Client) -> Done {
         Client::Group(options) => group(&options),
         Client::Remotes(options) => remotes(&options),
         Client::Revoke(who) => {
-            let ended = clients::revoke(&paths(&who.place)?, &who.name)?;
+            let ended = clients::revoke(&paths(&who.location)?, &who.name)?;
             said(&who.name, "is revoked, for good", ended)
         }
         Client::Disable(who) => {
-            let ended = clients::disable(&paths(&who.place)?, &who.name)?;
+            let ended = clients::disable(&paths(&who.location)?, &who.name)?;
             said(&who.name, "is locked out until it is enabled", ended)
         }
         Client::Enable(who) => {
-            clients::enable(&paths(&who.place)?, &who.name)?;
+            clients::enable(&paths(&who.location)?, &who.name)?;
             said(&who.name, "may connect again", 0)
         }
         Client::Kick(who) => {
-            let text = match clients::kick(&paths(&who.place)?, &who.name)? {
+            let text = match clients::kick(&paths(&who.location)?, &who.name)? {
                 0 => format!("{} was not connected\n", who.name),
                 1 => format!("{}: its session ended; it may connect again\n", who.name),
                 ended => {
@@ -66,8 +71,8 @@ fn client(verb: Client) -> Done {
     }
 }
 
-fn remotes(options: &ClientRemotes) -> Done {
-    let paths = paths(&options.place)?;
+fn remotes(options: &ClientRemotes) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     let remotes = clients::remotes(&paths, &options.done)?;
     remotes.lines.iter().for_each(|line| print(&format!("{line}\n")));
     let hint = match remotes.outdated.is_empty() {
@@ -82,8 +87,8 @@ fn remotes(options: &ClientRemotes) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn group(options: &ClientGroup) -> Done {
-    let client = clients::set_groups(&paths(&options.place)?, &options.name, &options.groups)?;
+fn group(options: &ClientGroup) -> Result<ExitCode, Fault> {
+    let client = clients::set_groups(&paths(&options.location)?, &options.name, &options.groups)?;
     print(&match client.groups.is_empty() {
         true => format!("{} is in no group\n", client.name),
         false => format!("{} is in: {}\n", client.name, groups(&client)),
@@ -91,7 +96,7 @@ fn group(options: &ClientGroup) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn said(name: &str, what: &str, ended: usize) -> Done {
+fn said(name: &str, what: &str, ended: usize) -> Result<ExitCode, Fault> {
     let sessions = match ended {
         0 => String::new(),
         1 => "; its session ended".to_owned(),
@@ -101,8 +106,8 @@ fn said(name: &str, what: &str, ended: usize) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn init(options: Init) -> Done {
-    let paths = paths(&options.place)?;
+fn init(options: Init) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     let created = managed_server::init(&paths, &choices(&options.choices)?, options.dry_run)?;
     if options.dry_run && created.new_settings {
         print(&format!("# This would be written to {}:\n\n", paths.settings_file().display()));
@@ -126,11 +131,11 @@ fn notes(created: &Created) {
     }
 }
 
-fn choices(choices: &Choices) -> Result<managed_server::Choices, Fault> {
+fn choices(choices: &Choices) -> Result<managed_server::NewServer, Fault> {
     // The server may run in another folder than this.
     let absolute = choices.filter.as_deref().map(std::path::absolute).transpose();
     let filter = absolute.map_err(|error| Fault::operator(format!("--filter: {error}")))?;
-    Ok(managed_server::Choices {
+    Ok(managed_server::NewServer {
         listen: choices.listen.clone(),
         host: choices.host.clone(),
         network: choices.network,
@@ -145,7 +150,7 @@ fn choices(choices: &Choices) -> Result<managed_server::Choices, Fault> {
 }
 
 /// The choices as arguments again, for the process that makes the keys.
-fn arguments(choices: &managed_server::Choices) -> Vec<OsString> {
+fn arguments(choices: &managed_server::NewServer) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut option = |name: &str, value: String| {
         arguments.push(format!("--{name}={value}").into());
@@ -220,8 +225,8 @@ fn facts(settings: &Settings) -> Vec<Vec<String>> {
     rows
 }
 
-fn up(options: Up) -> Done {
-    let paths = paths(&options.place)?;
+fn up(options: Up) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     let choices = choices(&options.choices)?;
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
@@ -284,11 +289,11 @@ fn serving(ready: &Ready, status: &str) {
     }
 }
 
-fn add(options: ClientAdd) -> Done {
-    let paths = paths(&options.place)?;
+fn add(options: ClientAdd) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     clients::check_new(&paths, &options.name)?;
     let target = target(options.output, &options.name)?;
-    let wanted = Wanted {
+    let wanted = ClientRequest {
         days: options.days,
         password: ask_password(options.password)?,
         address: options.ip,
@@ -298,11 +303,11 @@ fn add(options: ClientAdd) -> Done {
     deliver(&clients::add(&paths, &wanted)?, target)
 }
 
-fn renew(options: ClientRenew) -> Done {
-    let paths = paths(&options.place)?;
+fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     clients::show(&paths, &options.name)?;
     let target = target(options.output, &options.name)?;
-    let wanted = Wanted {
+    let wanted = ClientRequest {
         days: options.days,
         password: ask_password(options.password)?,
         address: None,
@@ -328,7 +333,7 @@ fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault>
     Ok(Some(path))
 }
 
-fn deliver(issued: &Issued, target: Option<PathBuf>) -> Done {
+fn deliver(issued: &Issued, target: Option<PathBuf>) -> Result<ExitCode, Fault> {
     let Some(path) = target else {
         print(issued.profile.text());
         crate::note("the profile, with its private key, goes to stdout: keep it out of logs\n");
@@ -364,7 +369,7 @@ fn ask_password(wanted: bool) -> Result<Option<Zeroizing<String>>, Fault> {
     Ok(Some(password))
 }
 
-fn state(known: &Known) -> &'static str {
+fn state(known: &ClientOverview) -> &'static str {
     match known.client.state {
         ClientState::Active if known.client.expires < crate::text::now() => "expired",
         ClientState::Active if known.sessions.is_empty() => "active",
@@ -374,8 +379,8 @@ fn state(known: &Known) -> &'static str {
     }
 }
 
-fn list(options: &ClientList) -> Done {
-    let paths = paths(&options.place)?;
+fn list(options: &ClientList) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     let known = clients::list(&paths)?;
     if options.json {
         print_json(&known)?;
@@ -394,7 +399,7 @@ fn list(options: &ClientList) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn inside(known: &Known) -> String {
+fn inside(known: &ClientOverview) -> String {
     let session = known.sessions.first();
     session
         .and_then(|session| session.tunnel.first().cloned())
@@ -402,7 +407,7 @@ fn inside(known: &Known) -> String {
         .unwrap_or_else(|| "-".into())
 }
 
-fn columns(known: &[Known]) -> Vec<Vec<String>> {
+fn columns(known: &[ClientOverview]) -> Vec<Vec<String>> {
     // A column in which no client has a group would be empty.
     let grouped = known.iter().any(|client| !client.client.groups.is_empty());
     let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "FROM", "INSIDE"])];
@@ -426,7 +431,7 @@ fn columns(known: &[Known]) -> Vec<Vec<String>> {
 }
 
 /// A line for each client, and beneath it where it is and what it belongs to.
-fn for_people(known: &[Known]) -> String {
+fn for_people(known: &[ClientOverview]) -> String {
     let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "INSIDE"])];
     rows.extend(known.iter().map(|client| {
         row([client.client.name.as_str(), state(client), &expiry(client), &inside(client)])
@@ -452,7 +457,7 @@ fn for_people(known: &[Known]) -> String {
 const SOON: u64 = 30 * 86_400;
 
 /// When a certificate ends, and a mark where that is soon.
-fn expiry(known: &Known) -> String {
+fn expiry(known: &ClientOverview) -> String {
     let client = &known.client;
     let left = client.expires.saturating_sub(crate::text::now());
     match client.state {
@@ -473,8 +478,8 @@ fn pair(row: &[String]) -> String {
     wrapped(&format!("{name:<15}"), value)
 }
 
-fn show(options: &ClientShow) -> Done {
-    let known = clients::show(&paths(&options.place)?, &options.name)?;
+fn show(options: &ClientShow) -> Result<ExitCode, Fault> {
+    let known = clients::show(&paths(&options.location)?, &options.name)?;
     if options.json {
         print_json(&known)?;
         return Ok(ExitCode::SUCCESS);
@@ -546,8 +551,8 @@ mod tests {
         };
         let long = "a-laptop-with-a-very-long-name@example.net";
         let known = [
-            Known { client: client(long, &["staff", "ops"]), sessions: vec![session] },
-            Known { client: client("b", &[]), sessions: Vec::new() },
+            ClientOverview { client: client(long, &["staff", "ops"]), sessions: vec![session] },
+            ClientOverview { client: client("b", &[]), sessions: Vec::new() },
         ];
         let text = for_people(&known);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -567,7 +572,7 @@ mod tests {
     /// What `up` hands to `init` must mean the same there.
     #[test]
     fn choices_survive_the_way_to_the_child() {
-        let given = managed_server::Choices {
+        let given = managed_server::NewServer {
             listen: vec!["udp/1195".parse().unwrap(), "udp/[::1]:9".parse().unwrap()],
             host: Some("-h".into()),
             network: Some("10.1.2.0/24".parse().unwrap()),
@@ -580,8 +585,8 @@ mod tests {
             filter: Some("/etc/adit/rules of mine.nft".into()),
         };
         let full =
-            managed_server::Choices { full_tunnel: true, ..managed_server::Choices::default() };
-        for given in [given, full, managed_server::Choices::default()] {
+            managed_server::NewServer { full_tunnel: true, ..managed_server::NewServer::default() };
+        for given in [given, full, managed_server::NewServer::default()] {
             let line = ["adit", "server", "init"].map(OsString::from);
             let line = line.into_iter().chain(arguments(&given));
             let Verb::Server(Server::Init(parsed)) = Cli::try_parse_from(line).unwrap().verb else {

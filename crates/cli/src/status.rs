@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use adit_daemon::control::{
     BridgeReport, CertificateReport, FlowTotals, PeerReport, SharedProfile, StatusReport,
 };
+use adit_daemon::fault::Fault;
 use adit_daemon::host::{self, Leftover};
 use adit_daemon::managed_server::{self, Overview, Paths};
 
@@ -19,12 +20,12 @@ use crate::filter_live::full_table;
 use crate::text::{
     bytes, count, cut, date_from_now, rate, row, span, table, table_of_names, wrapped,
 };
-use crate::{Done, note, paths, print, print_json};
+use crate::{note, paths, print, print_json};
 
 pub use reload::{kick, reload};
 pub use top::top;
 
-/// At most so much of a client's name stands in a line about its certificate.
+/// Longest part of a client's name in a line about its certificate.
 const LONGEST_OWNER: usize = 18;
 
 /// Certificates that end sooner are mentioned.
@@ -33,8 +34,8 @@ const SOON_DAYS: i64 = 30;
 /// What IPv6 sends on any interface: no loss that anything would notice.
 const HARMLESS: &str = "local-scope";
 
-pub fn once(options: &Status) -> Done {
-    let paths = paths(&options.place)?;
+pub fn once(options: &Status) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     let machine = managed_server::status(&paths)?;
     if options.json {
         print_json(&machine.reports)?;

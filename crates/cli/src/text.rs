@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-pub use adit_daemon::log::{WIDTH, wrapped};
+pub use adit_daemon::log::{WIDTH, bytes, rate, wrapped};
 
 /// Columns as wide as their widest cell, two spaces between them; the last one is not padded.
 pub fn table(rows: &[Vec<String>]) -> String {
@@ -49,7 +49,7 @@ pub fn count(number: usize, what: &str) -> String {
     }
 }
 
-/// At most so many characters; a `~` says that some are missing.
+/// Truncates to `width` characters; a `~` marks the truncation.
 pub fn cut(text: &str, width: usize) -> String {
     match text.chars().count() > width {
         true => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
@@ -60,32 +60,6 @@ pub fn cut(text: &str, width: usize) -> String {
 /// A row of a table.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.iter().map(ToString::to_string).collect()
-}
-
-/// `1.5 GB`: powers of a thousand, as network figures are.
-pub fn bytes(count: u64) -> String {
-    scaled(count, &["B", "kB", "MB", "GB", "TB", "PB"])
-}
-
-/// `1.5 Gb/s`.
-pub fn rate(bits_per_second: u64) -> String {
-    scaled(bits_per_second, &["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"])
-}
-
-fn scaled(count: u64, units: &[&str]) -> String {
-    let mut value = count as f64;
-    let mut unit = units.iter();
-    let mut name = unit.next().unwrap_or(&"");
-    while value >= 999.5 {
-        let Some(next) = unit.next() else { break };
-        value /= 1000.0;
-        name = next;
-    }
-    if value >= 99.95 || value.fract() == 0.0 {
-        format!("{value:.0} {name}")
-    } else {
-        format!("{value:.1} {name}")
-    }
 }
 
 /// `3 d 4 h`, `12 min 5 s`: the two largest units.

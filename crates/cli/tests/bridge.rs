@@ -38,7 +38,7 @@ fn a_settings_file_starts_a_bridge_that_says_how_it_is() {
     ];
     let bridge = TestProcess::program(&ns, "env", &line, dir.path(), "bridge.log");
     assert!(told().starts_with("READY=1\n"), "{}", bridge.log());
-    // As long as it lives it says so.
+    // It answers for as long as it runs.
     for _ in 0..3 {
         assert_eq!(told(), "WATCHDOG=1", "{}", bridge.log());
     }

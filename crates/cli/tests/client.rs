@@ -1,4 +1,4 @@
-//! The clients: `adit connect` and `adit openvpn`, beside a managed server.
+//! The clients `adit connect` and `adit openvpn`, against a managed server.
 
 mod world;
 
@@ -128,7 +128,7 @@ fn a_client_leaves_the_machine_as_it_was_and_after_kill_the_next_start_does() {
     assert_ne!(routing(&ns), before, "killed processes cannot undo their rules");
     let mut next = server.connect(&ns, "ann");
     until("the tunnel is up once more", || count(&next, "connected: 10.73.0.") == 3);
-    assert!(next.log().contains("a killed process had left it"), "{}", next.log());
+    assert!(next.log().contains("left by a killed process"), "{}", next.log());
     assert_eq!(next.end(), Some(0));
     assert_eq!(routing(&ns), before);
 }
@@ -150,7 +150,7 @@ fn as_openvpn_a_client_has_half_routes_that_the_next_start_removes_after_kill() 
     assert!(routes(&ns).contains("192.0.2.1 "), "killed processes cannot undo this one");
     let mut next = openvpn(&server, &ns, &[]);
     until("the tunnel is up once more", || count(&next, UP) == 2);
-    assert!(next.log().contains("a killed process had left it"), "{}", next.log());
+    assert!(next.log().contains("left by a killed process"), "{}", next.log());
     assert_eq!(next.end(), Some(0));
     assert_eq!(routing(&ns), before);
 }

@@ -132,7 +132,7 @@ fn called_as_openvpn_it_takes_openvpns_options() {
     let ours = adit(dir.path(), "openvpn --no-such-directive");
     let named = Command::new(&name).arg("--no-such-directive").output().unwrap();
     assert_eq!(ours.status, named.status);
-    // Clap's usage would say so.
+    // Clap's usage text would contain it.
     assert!(!err(&named).contains("Usage: adit"), "{}", err(&named));
 }
 
@@ -161,7 +161,7 @@ fn completed(dir: &Path, shell: &str, line: &[&str]) -> Vec<String> {
         .output()
         .unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {}", err(&output));
-    // Explanations stand behind a tab or a colon.
+    // Explanations follow a tab or a colon.
     let words = out(&output);
     words.lines().map(|word| word.split(['\t', ':']).next().unwrap().to_owned()).collect()
 }

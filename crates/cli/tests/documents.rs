@@ -109,7 +109,7 @@ impl Repository {
         this
     }
 
-    /// No configuration and no repository but its own, whatever the caller's environment says.
+    /// Git with no configuration and no repository but the test's own; the caller's environment is ignored.
     fn git(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new("git");
         for (name, _) in std::env::vars_os() {
@@ -128,7 +128,7 @@ impl Repository {
             .unwrap()
     }
 
-    /// Commits a file; what the hook says if it refuses.
+    /// Commits a file; returns the hook's message if it refuses.
     fn commit(&self, file: &str, text: &str) -> Result<(), String> {
         fs::write(self.0.path().join(file), text).unwrap();
         assert!(self.git(&["add", file]).status.success());

@@ -41,7 +41,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     // A client with a folder of its own for its socket is found by the same `--dir`.
     let (_, said) = adit(&server, &ns, "status --dir run-ann");
     assert!(said.contains("client ann: running"), "{said}");
-    // Beside it on the same machine, and from another device.
+    // A second session from the same machine, and one from another device.
     for place in [&ns, &elsewhere] {
         let (code, said) = adit(&server, place, "connect --check ann.ovpn");
         assert_eq!(code, Some(0), "{said}");
@@ -49,7 +49,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
         until("the check is gone", || sessions(&server) == before);
         assert!(answers(&ns, "10.73.0.1"));
     }
-    assert!(!client.log().contains("trying again"), "{}", client.log());
+    assert!(!client.log().contains("retrying"), "{}", client.log());
     assert!(!running.log().contains("replaced"), "{}", running.log());
     assert!(running.log().contains("ann: connection check from"), "{}", running.log());
 }
@@ -119,7 +119,7 @@ fn two_devices_with_one_profile_are_told_and_do_not_fight() {
     std::thread::sleep(std::time::Duration::from_secs(5));
     assert!(answers(&other, "10.73.0.1"));
     assert_eq!(first.log().matches("connected: 10.73.0.").count(), 1, "{}", first.log());
-    assert!(!second.log().contains("trying again"), "{}", second.log());
+    assert!(!second.log().contains("retrying"), "{}", second.log());
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_disabled_client_is_told_and_comes_back_when_it_is_enabled() {
     server.await_connected(&["ann"]);
     let (_, said) = server.adit("server client disable ann");
     assert!(said.contains("locked out until it is enabled; its session ended"), "{said}");
-    until("it is told", || client.log().contains("the client is disabled; trying again"));
+    until("it is told", || client.log().contains("the client is disabled: retrying"));
     assert_eq!(client.child.try_wait().unwrap(), None, "{}", client.log());
     assert!(server.adit("server client enable ann").0);
     server.await_connected(&["ann"]);
@@ -331,7 +331,7 @@ fn each_step_of_verb_says_more_than_the_one_below() {
     }
 }
 
-/// What TLS leaves out or doubts is said where the configuration is read, not when a peer is refused.
+/// Unsupported or doubtful TLS settings are reported when the configuration is read, not when a peer is refused.
 #[test]
 fn doubts_about_certificates_and_tls_reach_the_log() {
     adit_testbed::needs_root!();

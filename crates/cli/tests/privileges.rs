@@ -221,7 +221,7 @@ fn a_check_has_no_rights() {
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     let mut running = server.run();
-    // It hears the check and says nothing, so that there is time to look.
+    // It receives the check and does not answer, which leaves time to look.
     running.signal("STOP");
     let line = ["connect", "--check", "laptop.ovpn"];
     let mut check = world::start(&ns, &line, server.dir.path(), "check.log");
@@ -409,7 +409,7 @@ fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so()
     server.await_connected(&["laptop"]);
     until("the tunnel carries", || answers(&ns, "10.73.0.1"));
     let log = running.log();
-    assert!(log.contains("helper: cannot be started"), "{log}");
+    assert!(log.contains("helper: start failed"), "{log}");
     let pid = log.lines().find_map(|line| line.strip_prefix("pid=")?.parse::<u32>().ok());
     let pid = pid.expect(&log);
     assert_eq!(helper_of(pid), None);

@@ -49,7 +49,7 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
     kill_with_helper(&mut killed);
     assert_running();
     let mut next = server.run();
-    assert!(next.log().contains("undid what a killed server had left"), "{}", next.log());
+    assert!(next.log().contains("host state: restored after a killed server"), "{}", next.log());
     assert_running();
     assert_eq!(next.end(), Some(0));
     assert_undone();

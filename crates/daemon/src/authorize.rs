@@ -8,16 +8,16 @@ use adit_engine::{Identity, auth};
 /// A reply that may take its time.
 pub type Answer = Pin<Box<dyn Future<Output = auth::Response> + Send>>;
 
-/// Decides on peers that have proved who they are.
+/// Authorizes peers that have been authenticated.
 ///
-/// It may be slow (a script, a database): the driver goes on with everybody else meanwhile. What
-/// blocks a thread belongs into `tokio::task::spawn_blocking`.
+/// It may be slow (a script, a database): the driver serves all other peers meanwhile. Blocking work belongs in
+/// `tokio::task::spawn_blocking`.
 pub trait Authorizer: Send + Sync {
     /// Decides on one peer.
     fn authorize(&self, identity: Identity) -> Answer;
 }
 
-/// Lets everybody in whose certificate verified: what a server without further checks does.
+/// Accepts every peer whose certificate verified: the policy of a server without further checks.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct CertificateOnly;
 

@@ -1,4 +1,4 @@
-//! When our own certificates end, and whether the clock can be believed.
+//! Expiry of our own certificates, and plausibility of the clock.
 
 use time::OffsetDateTime;
 use x509_parser::pem::Pem;
@@ -16,7 +16,7 @@ const WRITTEN: u64 = 1_761_955_200;
 /// It has expired, is not valid yet, or the clock is off.
 pub(crate) fn check_own(origin: &str, pem: &[u8], now: u64) -> Result<(), Fault> {
     let Some((from, until)) = validity(pem).next() else {
-        // The TLS side says better what is wrong with it.
+        // TLS reports more precisely what is wrong with it.
         return Ok(());
     };
     if now < WRITTEN {

@@ -1,4 +1,4 @@
-//! What ends a program of this crate, and whose fault it is.
+//! Errors that end the program, with their blame.
 
 use std::fmt;
 use std::io;
@@ -20,8 +20,7 @@ pub enum Blame {
     Ours,
 }
 
-/// An error that ends the program: one sentence that says what is wrong and, where somebody can
-/// mend it, what to do.
+/// An error that ends the program: one sentence with the cause and, where there is one, the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     blame: Blame,

@@ -28,6 +28,7 @@ pub mod port_share;
 pub mod postgres;
 mod privileges;
 pub mod proxy;
+mod random;
 pub mod server;
 mod signals;
 mod worker_count;

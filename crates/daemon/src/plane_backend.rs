@@ -1,18 +1,18 @@
-//! The data plane behind the driver's face.
+//! The data plane as a driver backend.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_engine::{Command, Link, Seed, SocketId};
+use adit_engine::{Command, Link, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
-use adit_plane::{Failure, Histogram, Offloads, Plane, StreamOptions, Upcall, Upcalls};
+use adit_plane::{Failure, Histogram, Offloads, Plane, StreamOptions, Upcalls};
 
 use crate::control::StatusReport;
-use crate::driver::{Arrival, Backend};
+use crate::driver::{self, Backend};
 use crate::fault::Fault;
 
 /// Plane and upcalls together.
@@ -61,7 +61,7 @@ impl Backend for PlaneBackend {
 
     fn failure(&self) -> Option<Fault> {
         self.plane.failure().map(|why| match why {
-            Failure::TunGone => Fault::environment(format!("{why}: the tunnel cannot go on")),
+            Failure::TunGone => Fault::environment(format!("{why}: the tunnel cannot continue")),
             Failure::WorkerDied => Fault::ours(why.to_string()),
         })
     }
@@ -70,22 +70,24 @@ impl Backend for PlaneBackend {
         self.upcalls.as_fd().try_clone_to_owned()
     }
 
-    fn drain(&mut self, sink: &mut dyn FnMut(Arrival)) {
-        self.upcalls.drain(|upcall| sink(arrival(upcall)));
+    fn drain(&mut self, sink: &mut dyn FnMut(driver::Upcall)) {
+        self.upcalls.drain(|upcall| sink(convert(upcall)));
     }
 
-    fn look(&mut self, sink: &mut dyn FnMut(Arrival)) {
-        self.upcalls.look(|upcall| sink(arrival(upcall)));
+    fn look(&mut self, sink: &mut dyn FnMut(driver::Upcall)) {
+        self.upcalls.look(|upcall| sink(convert(upcall)));
     }
 }
 
-fn arrival(upcall: Upcall) -> Arrival {
+fn convert(upcall: adit_plane::Upcall) -> driver::Upcall {
     match upcall {
-        Upcall::Frame(link, packet) | Upcall::Stranger(link, packet) => {
-            Arrival::Frame(link, packet)
+        adit_plane::Upcall::Frame(link, packet) | adit_plane::Upcall::Stranger(link, packet) => {
+            driver::Upcall::Frame(link, packet)
         }
-        Upcall::Notice(notice) => Arrival::Notice(notice),
-        Upcall::StreamEnded(link, why) => Arrival::StreamEnded(link, why.to_string()),
+        adit_plane::Upcall::Notice(notice) => driver::Upcall::Notice(notice),
+        adit_plane::Upcall::StreamEnded(link, why) => {
+            driver::Upcall::StreamEnded(link, why.to_string())
+        }
     }
 }
 
@@ -112,26 +114,6 @@ fn gates_without(disabled: &str) -> Offloads {
 pub(crate) fn tun_offloads() -> TunOffloads {
     let gates = gates();
     TunOffloads { csum: true, tso: gates.tun_tso, uso: gates.tun_uso }
-}
-
-/// Fresh randomness, for keys.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Fault> {
-    let mut bytes = [0; N];
-    fill(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// A fresh seed for an engine.
-pub(crate) fn seed() -> Result<Seed, Fault> {
-    Seed::try_with(fill)
-}
-
-fn fill(bytes: &mut [u8]) -> Result<(), Fault> {
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| {
-        use std::io::Read;
-        file.read_exact(bytes)
-    });
-    read.map_err(|e| Fault::environment(format!("/dev/urandom gives no randomness: {e}")))
 }
 
 /// Puts what the data plane counted into a report.
@@ -179,8 +161,8 @@ mod tests {
             ethernet: false,
         };
         let (plane, upcalls) = Plane::start(config, crate::clock::now).unwrap();
-        let mut planes = PlaneBackend::new(plane, upcalls, StreamOptions::default());
-        let wakeup = crate::driver::watch(planes.wakeup().unwrap(), tokio::io::Interest::READABLE);
+        let mut backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
+        let wakeup = driver::watch(backend.wakeup().unwrap(), tokio::io::Interest::READABLE);
         let wakeup = wakeup.unwrap();
         let spec = PeerSpec {
             float: false,
@@ -189,12 +171,12 @@ mod tests {
         let soon = std::time::Duration::from_millis(20);
         for _ in 0..3 {
             // An id that no peer can have is refused by a notice.
-            planes.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
+            backend.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
             wakeup.readable().await.unwrap().clear_ready();
-            planes.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
+            backend.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
             assert!(tokio::time::timeout(soon, wakeup.readable()).await.is_err(), "he is awake");
             let mut seen = 0;
-            planes.drain(&mut |_| seen += 1);
+            backend.drain(&mut |_| seen += 1);
             assert_eq!(seen, 2);
         }
     }

@@ -1,6 +1,7 @@
 //! `port-share`: one TCP port for the tunnel and for something else, mostly a web server.
 //!
-//! The first bytes of a connection tell what it is. What is not a client's reset goes on, both ways, to the other service.
+//! The first bytes of a connection identify it. Everything but a client's reset is forwarded, both ways, to the
+//! other service.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +29,7 @@ const IDLE: Duration = Duration::from_secs(600);
 const BUFFER: usize = 8 * 1024;
 /// How long the other service may take to accept.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How often it is said that the other service does not accept.
+/// How often a failure to reach the other service is logged.
 const COMPLAINTS: Duration = Duration::from_secs(60);
 /// Bytes by which a client is known: the length of its first frame, and the opcode.
 const LEAD: usize = 3;
@@ -83,7 +84,7 @@ pub enum Kind {
     Tunnel,
     /// Another protocol's.
     Foreign,
-    /// It ended, or said nothing for too long.
+    /// It ended, or was silent for too long.
     Mute,
 }
 
@@ -122,7 +123,7 @@ impl PortShare {
     /// Carries a foreign connection to the other service until either end closes.
     pub async fn carry(&self, stream: TcpStream, remote: SocketAddr) {
         let Some(_place) = self.room.take(remote.ip()) else {
-            // Strangers cause it at will.
+            // Unauthenticated senders can cause it at will.
             tracing::debug!(
                 "port-share: too many foreign connections, in all or from this network; {remote} is \
                  closed"
@@ -208,7 +209,7 @@ async fn pass(
 }
 
 impl PortShare {
-    /// Strangers cause such complaints at will: one a minute is enough.
+    /// Unauthenticated senders can cause these warnings at will: one a minute is enough.
     fn may_complain(&self, now: Instant) -> bool {
         let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         let due = last.is_none_or(|last| now.since(last) >= COMPLAINTS);

@@ -1,4 +1,4 @@
-//! Giving up rights: what faces the network runs as a user of its own, without capabilities.
+//! Drops privileges: the network process runs as a user of its own, without capabilities.
 
 use adit_linux::privileges::{
     self, Capability, PrivilegeError, Privileges, Profile, Violation, find_group, find_user,
@@ -9,9 +9,9 @@ use crate::fault::Fault;
 /// The system user that packages make, and the one that every system has.
 const USERS: [&str; 2] = ["adit", "nobody"];
 
-/// What the configuration says of it.
+/// The privilege options of the configuration.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct PrivilegeOptions {
     /// The user; `None`: [`USERS`].
     pub(crate) user: Option<String>,
     /// The group; `None`: the user's own.
@@ -20,7 +20,7 @@ pub(crate) struct Wanted {
     pub(crate) lock_memory: bool,
 }
 
-/// What was done.
+/// The result of dropping privileges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dropped {
     /// The user that the process runs as now, if that was changed.
@@ -35,7 +35,11 @@ pub(crate) struct Dropped {
 ///
 /// # Errors
 /// A user that does not exist, or something could not be given up: the process must not go on.
-pub(crate) fn drop(wanted: &Wanted, helped: bool, needed: &[Capability]) -> Result<Dropped, Fault> {
+pub(crate) fn drop(
+    wanted: &PrivilegeOptions,
+    helped: bool,
+    needed: &[Capability],
+) -> Result<Dropped, Fault> {
     let kept = if helped { Vec::new() } else { needed.to_vec() };
     // What CAP_NET_RAW is kept for are packet sockets.
     let profile = match kept.contains(&Capability::CAP_NET_RAW) {
@@ -59,7 +63,7 @@ pub(crate) fn drop(wanted: &Wanted, helped: bool, needed: &[Capability]) -> Resu
 }
 
 fn choose_user(
-    wanted: &Wanted,
+    wanted: &PrivilegeOptions,
     privileges: &mut Privileges,
     dropped: &mut Dropped,
 ) -> Result<(), Fault> {
@@ -82,7 +86,7 @@ fn choose_user(
         && let Some(why) = privileges::obstacle(user, group)
     {
         tracing::warn!(
-            "user: cannot become {name}: {why}: the process stays root, with few rights"
+            "user: cannot become {name}: {why}: the process stays root, with few privileges"
         );
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Signals as a stream.
+//! Signals as a channel.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

@@ -1,4 +1,4 @@
-//! How many threads move packets.
+//! The number of data plane workers.
 
 use std::fs;
 use std::num::NonZero;
@@ -25,11 +25,11 @@ const MAX_BY_DEFAULT: u16 = 16;
 /// packets are for what the first could give them, and for a single stream costs a little.
 const SMALL_MACHINE: u16 = 2;
 
-/// For a server: what the command line says, else [`VARIABLE`], else the settings, else as many as
-/// there are cores, within limits.
+/// Workers of a server: from the command line, else [`VARIABLE`], else the settings, else the number of cores
+/// within limits.
 ///
 /// # Errors
-/// A number that cannot be.
+/// The number is out of range.
 pub(crate) fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u16, Fault> {
     let chosen = match command {
         Some(workers) => Some(workers),
@@ -45,11 +45,11 @@ pub(crate) fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u
     }
 }
 
-/// For a client: all its packets are one peer's, which sends from one core by design, so one unless
-/// [`VARIABLE`] says otherwise.
+/// Workers of a client: one unless [`VARIABLE`] is set, since all packets belong to one peer, which sends from
+/// one core by design.
 ///
 /// # Errors
-/// A number that cannot be.
+/// The number is out of range.
 pub(crate) fn of_client() -> Result<u16, Fault> {
     Ok(from_environment()?.unwrap_or(1))
 }
@@ -58,7 +58,7 @@ pub(crate) fn of_client() -> Result<u16, Fault> {
 pub(crate) fn checked(workers: u16) -> Result<u16, String> {
     match workers {
         1..=MAX_WORKERS => Ok(workers),
-        _ => Err(format!("{workers} workers cannot be; choose 1 to {MAX_WORKERS}")),
+        _ => Err(format!("{workers} workers: out of range; choose 1 to {MAX_WORKERS}")),
     }
 }
 

@@ -29,7 +29,14 @@ pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PkiErr
 }
 
 fn write_by(path: &Path, content: &[u8], mode: u32, suffix: &str) -> Result<(), PkiError> {
-    let fail = |error| PkiError::io(path, "write", error);
+    replace(path, content, mode, suffix).map_err(|error| PkiError::io(path, "write", error))
+}
+
+/// Replaces `path` by `content` with exactly this mode, through a file next to it whose name has `suffix` appended.
+///
+/// # Errors
+/// The file or its directory cannot be written; `path` is unchanged then.
+pub fn replace(path: &Path, content: &[u8], mode: u32, suffix: &str) -> std::io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -49,9 +56,9 @@ fn write_by(path: &Path, content: &[u8], mode: u32, suffix: &str) -> Result<(), 
     })();
     if let Err(error) = written {
         let _ = std::fs::remove_file(&temporary);
-        return Err(fail(error));
+        return Err(error);
     }
-    sync_directory(directory).map_err(fail)
+    sync_directory(directory)
 }
 
 /// Makes renames in `directory` survive a power cut.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::Place;
+use super::Location;
 use crate::complete;
 
 #[derive(Debug, Subcommand)]
@@ -93,7 +93,7 @@ pub struct ClientAdd {
     pub output: Option<PathBuf>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -107,7 +107,7 @@ pub struct ClientGroup {
     pub groups: Vec<String>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -129,7 +129,7 @@ pub struct ClientRenew {
     pub output: Option<PathBuf>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -139,7 +139,7 @@ pub struct ClientList {
     pub json: bool,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -153,7 +153,7 @@ pub struct ClientShow {
     pub json: bool,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -163,7 +163,7 @@ pub struct ClientRemotes {
     pub done: Vec<String>,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -173,7 +173,7 @@ pub struct ClientName {
     pub name: String,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }
 
 #[derive(Debug, Args)]
@@ -183,5 +183,5 @@ pub struct ClientEnable {
     pub name: String,
 
     #[command(flatten)]
-    pub place: Place,
+    pub location: Location,
 }

@@ -11,14 +11,14 @@ use adit_daemon::postgres::demo::{self, Holding, Progress, Report, Shown};
 use crate::args::Demo;
 use crate::demo::Screen;
 use crate::text::{bytes, row, table};
-use crate::{Done, note, print, print_json};
+use crate::{note, print, print_json};
 
 /// Characters of a token that are shown: it lets a machine in, and is longer than a line.
 const TOKEN_SHOWN: usize = 10;
 /// Of a terminal, less the margin.
 const WIDTH: usize = 72;
 
-pub fn run(options: &Demo) -> Done {
+pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
     let told =

@@ -13,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::Here;
 use super::members::SecretWord;
-use crate::{Done, note, print};
+use crate::{note, print};
 
 /// Whose eyes, and on which streams.
 #[derive(Debug, Args)]
@@ -122,7 +122,7 @@ fn moment(text: &str) -> Result<i64, String> {
     Ok(now.saturating_sub(i64::from(ago).saturating_mul(unit).saturating_mul(1_000_000)))
 }
 
-pub fn verify(options: Verify) -> Done {
+pub fn verify(options: Verify) -> Result<ExitCode, Fault> {
     let eyes = options.sight.eyes(&options.here)?;
     let verified = log::verify(&eyes, &mut |line| print(&format!("{line}\n")))?;
     let all = verified.all;
@@ -137,7 +137,7 @@ pub fn verify(options: Verify) -> Done {
     Ok(if all.findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub fn export(options: Export) -> Done {
+pub fn export(options: Export) -> Result<ExitCode, Fault> {
     let eyes = options.sight.eyes(&options.here)?;
     let wanted = ExportOptions { since: options.since, until: options.until.unwrap_or(i64::MAX) };
     let mut say = |line: &str| note(&format!("{line}\n"));
@@ -182,7 +182,7 @@ fn summary(done: Exported) -> String {
     words
 }
 
-pub fn tail(options: Tail) -> Done {
+pub fn tail(options: Tail) -> Result<ExitCode, Fault> {
     let here = Here { network_name: options.network_name, dir: options.dir };
     let eyes = options.sight.eyes(&here)?;
     let wanted = TailOptions { lines: options.lines, follow: options.follow };

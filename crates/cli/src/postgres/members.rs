@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::Here;
 use super::settings::{NetworkSettings, time};
 use crate::args::network;
-use crate::{Done, note, print};
+use crate::{note, print};
 
 #[derive(Debug, Args)]
 pub struct Init {
@@ -189,7 +189,7 @@ impl SecretWord {
     }
 }
 
-pub fn init(options: Init) -> Done {
+pub fn init(options: Init) -> Result<ExitCode, Fault> {
     let url = options.database.read()?;
     let asked = InitOptions {
         network4: options.network,
@@ -230,7 +230,7 @@ pub fn init(options: Init) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn join(options: Join) -> Done {
+pub fn join(options: Join) -> Result<ExitCode, Fault> {
     let on_the_line = options.invitation.0.as_str() != "-";
     let invitation = options.invitation.invitation()?;
     if on_the_line {
@@ -261,7 +261,7 @@ pub fn join(options: Join) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn invite(options: &Invite) -> Done {
+pub fn invite(options: &Invite) -> Result<ExitCode, Fault> {
     let places = options.here.places()?;
     let invitation = postgres::invite(&places, options.valid, options.offline)?;
     warn(&invitation.notes);
@@ -269,7 +269,7 @@ pub fn invite(options: &Invite) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn remove(options: &Remove) -> Done {
+pub fn remove(options: &Remove) -> Result<ExitCode, Fault> {
     let places: Places = options.here.places()?;
     if !options.yes && !confirmed(&options.name, &places.name)? {
         print("Nothing was changed.\n");
@@ -296,7 +296,7 @@ pub fn remove(options: &Remove) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn rekey(options: &Rekey) -> Done {
+pub fn rekey(options: &Rekey) -> Result<ExitCode, Fault> {
     let places = options.here.places()?;
     let renewed = postgres::rekey(&places)?;
     tell_of(&places, &renewed);
@@ -328,7 +328,7 @@ fn confirmed(node: &str, network: &str) -> Result<bool, Fault> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-pub fn expire(options: &Expire) -> Done {
+pub fn expire(options: &Expire) -> Result<ExitCode, Fault> {
     let expired = postgres::expire(&options.here.places()?)?;
     if options.json {
         let dropped: Vec<_> = expired

@@ -8,12 +8,11 @@ pub mod show;
 mod up;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
 use adit_daemon::postgres::Places;
 use clap::{Args, Subcommand, ValueHint};
-
-use crate::Done;
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -145,7 +144,7 @@ impl Here {
     }
 }
 
-pub fn run(verb: Postgres) -> Done {
+pub fn run(verb: Postgres) -> Result<ExitCode, Fault> {
     match verb {
         Postgres::Init(options) => members::init(*options),
         Postgres::Join(options) => members::join(options),

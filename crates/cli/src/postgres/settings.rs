@@ -9,7 +9,7 @@ use adit_daemon::postgres::{self, Audit, Durability, SettingsChange, SettingsCha
 use clap::{Args, Subcommand, ValueHint};
 
 use super::Here;
-use crate::{Done, print};
+use crate::print;
 
 /// The settings that can be changed later, as `init` and `set` take them.
 #[derive(Debug, Args)]
@@ -91,7 +91,7 @@ pub struct RemoveAuditor {
     pub here: Here,
 }
 
-pub fn set(options: &Set) -> Done {
+pub fn set(options: &Set) -> Result<ExitCode, Fault> {
     let places = options.here.places()?;
     let change = options.settings.change();
     if change == SettingsChange::default() {
@@ -103,7 +103,7 @@ pub fn set(options: &Set) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn auditor(verb: &Auditor) -> Done {
+pub fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
     match verb {
         Auditor::Add(options) => {
             let places = options.here.places()?;

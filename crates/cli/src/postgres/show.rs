@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use adit_daemon::control::{LinkReport, PostgresReport, StatusReport};
+use adit_daemon::fault::Fault;
 use adit_daemon::postgres::survey::{self, DatabaseSurvey, NodeSurvey, Survey};
 use clap::Args;
 
 use super::Here;
 use crate::text::{bytes, rate, row, span, table};
-use crate::{Done, print, print_json};
+use crate::{print, print_json};
 
 /// How long rates are taken over.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ pub struct Show {
     json: bool,
 }
 
-pub fn status(options: &Show) -> Done {
+pub fn status(options: &Show) -> Result<ExitCode, Fault> {
     let survey = survey::survey(&options.here.places()?)?;
     match options.json {
         true => print_json(&survey)?,
@@ -35,7 +36,7 @@ pub fn status(options: &Show) -> Done {
     Ok(end(&survey))
 }
 
-pub fn peers(options: &Show) -> Done {
+pub fn peers(options: &Show) -> Result<ExitCode, Fault> {
     let places = options.here.places()?;
     let before = (survey::running(&places.control_socket())?, Instant::now());
     if before.0.is_some() {

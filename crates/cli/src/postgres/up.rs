@@ -1,11 +1,13 @@
 //! `adit postgres up`.
 
+use std::process::ExitCode;
+
+use adit_daemon::fault::Fault;
 use adit_daemon::postgres::node::{self, UpOptions};
 use adit_postgres::Durability;
 use clap::Args;
 
 use super::Here;
-use crate::Done;
 
 /// How the node runs; what is not given is as in its node.toml.
 #[derive(Debug, Args)]
@@ -40,7 +42,7 @@ pub struct Up {
 }
 
 impl Up {
-    pub fn run(self) -> Done {
+    pub fn run(self) -> Result<ExitCode, Fault> {
         let places = self.here.places()?;
         let options = UpOptions {
             device: self.dev,

@@ -3,21 +3,22 @@
 use std::process::ExitCode;
 
 use adit_daemon::control::ReloadReport;
+use adit_daemon::fault::Fault;
 use adit_daemon::managed_server::{self, Paths, Reloaded};
 
 use crate::args::{Kick, Reload};
 use crate::text::{count, wrapped};
-use crate::{Done, paths, print};
+use crate::{paths, print};
 
-pub fn kick(options: &Kick) -> Done {
-    let ended = managed_server::kick(&paths(&options.place)?, &options.name)?;
+pub fn kick(options: &Kick) -> Result<ExitCode, Fault> {
+    let ended = managed_server::kick(&paths(&options.location)?, &options.name)?;
     let text = format!("{}: {} ended; it may connect again", options.name, count(ended, "session"));
     print(&wrapped("", &text));
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn reload(options: &Reload) -> Done {
-    let paths = paths(&options.place)?;
+pub fn reload(options: &Reload) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     let reloaded = managed_server::reload(&paths, options.name.as_deref())?;
     print(&reload_page(&reloaded, &paths));
     Ok(ExitCode::SUCCESS)

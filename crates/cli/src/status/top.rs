@@ -1,18 +1,20 @@
 //! `adit top`.
 
 use std::cmp::Reverse;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_daemon::control::{PeerReport, StatusReport};
+use adit_daemon::fault::Fault;
 use adit_daemon::managed_server::{self, Overview, Paths};
 
 use super::{drops, no_session, page, ports, since, title};
 use crate::args::{Sort, Top};
 use crate::text::{bytes, count, rate, row, span, table_of_names};
-use crate::{Done, paths, print};
+use crate::{paths, print};
 
-pub fn top(options: &Top) -> Done {
-    let paths = paths(&options.place)?;
+pub fn top(options: &Top) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
     loop {
         let machine = managed_server::status(&paths)?;
         // Home, then each line's rest, then what is below: no flicker.

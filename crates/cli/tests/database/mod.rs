@@ -6,7 +6,7 @@ use adit_testbed::postgres::{Cluster, Options, missing, scratch};
 
 pub const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
-/// `adit postgres` without what the test's own environment says of databases.
+/// `adit postgres` without the database variables of the test's own environment.
 pub fn postgres() -> Command {
     let mut command = Command::new(ADIT);
     command.arg("postgres").env("HOME", "/nonexistent");

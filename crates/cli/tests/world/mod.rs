@@ -74,7 +74,7 @@ impl Server {
         let ns = NetNs::unnamed().unwrap();
         let cable = format!("c{}", self.clients);
         self.ns.connect(&cable, &ns, "up").unwrap();
-        // Every cable a network of its own; the server's address lies on its loopback.
+        // Every veth pair is a network of its own; the server's address is on its loopback interface.
         let net = |host: u8| format!("203.0.113.{}/30", self.clients * 4 + host);
         if self.clients == 0 {
             address(&self.ns, "lo", "192.0.2.1/32");

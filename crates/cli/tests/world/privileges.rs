@@ -1,4 +1,4 @@
-//! What the kernel says of a process's rights.
+//! The privileges of a process as /proc reports them.
 
 use std::collections::HashMap;
 use std::fs;

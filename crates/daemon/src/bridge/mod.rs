@@ -32,7 +32,7 @@ use crate::fault::Fault;
 use crate::filter;
 use crate::helper::{self, BridgeDuty, Duty, Watcher};
 use crate::managed_server::Paths;
-use crate::privileges::{self, Wanted};
+use crate::privileges::{self, PrivilegeOptions};
 use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{log, say, worker_count};
@@ -246,7 +246,7 @@ async fn serve(
 
 /// Becomes a user of its own. Without a helper it keeps what it takes to open a port again.
 fn drop_rights(options: &BridgeOptions, helped: bool) -> Result<(), Fault> {
-    let wanted = Wanted { user: options.user.clone(), ..Wanted::default() };
+    let wanted = PrivilegeOptions { user: options.user.clone(), ..PrivilegeOptions::default() };
     let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
     let dropped = privileges::drop(&wanted, helped, &needed)?;
     if let Some(user) = dropped.user {

@@ -24,11 +24,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::authorize::CertificateOnly;
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, CertificateReport, Request};
-use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
+use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, Event, Sockets};
 use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan};
 use crate::log;
-use crate::plane_backend::{PlaneBackend, gates, seed, tun_offloads};
+use crate::plane_backend::{PlaneBackend, gates, tun_offloads};
+use crate::random::seed;
 use crate::say;
 use crate::server::{Signal, next_request};
 use crate::signals::Signals;
@@ -156,7 +157,7 @@ pub enum Next {
     GoOn,
     /// A packet goes through the tunnel, as if it had come from the device.
     Send(Vec<u8>),
-    /// Say good-bye and end.
+    /// Send an exit notice and end.
     End,
 }
 
@@ -167,7 +168,7 @@ pub enum Reaction {
     Ignore,
     /// Connect again.
     Reconnect,
-    /// Say good-bye and end.
+    /// Send an exit notice and end.
     Stop,
     /// End at once, without a word to the server: the process begins again.
     Leave,
@@ -212,8 +213,8 @@ impl Client {
         Ok(Self { options, host, tun, control })
     }
 
-    /// Connects and stays connected until told to end, or the engine gives up; then undoes what it
-    /// changed on the machine.
+    /// Connects and stays connected until it is stopped or the engine gives up; then undoes its changes to the
+    /// machine.
     ///
     /// # Errors
     /// What ended it otherwise.
@@ -405,8 +406,8 @@ impl<E: Drives> Running<E> {
                 }
                 () = until(self.check_due()) => self.check_stream(),
                 event = self.host.event() => self.host_event(&event?, hooks),
-                news = self.driver.next() => {
-                    if let Some(stop) = self.news(news?, hooks).await? {
+                event = self.driver.next() => {
+                    if let Some(stop) = self.handle_event(event?, hooks).await? {
                         return Ok(Ended::Stopped(stop));
                     }
                 }
@@ -418,8 +419,8 @@ impl<E: Drives> Running<E> {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
         let last = async {
             loop {
-                let news = self.driver.next().await?;
-                if self.news(news, hooks).await?.is_some() {
+                let event = self.driver.next().await?;
+                if self.handle_event(event, hooks).await?.is_some() {
                     return Ok(());
                 }
             }
@@ -428,20 +429,20 @@ impl<E: Drives> Running<E> {
         tokio::time::timeout(FAREWELL, last).await.unwrap_or(Ok(()))
     }
 
-    async fn news(
+    async fn handle_event(
         &mut self,
-        news: News<ClientEvent>,
+        event: Event<ClientEvent>,
         hooks: &mut dyn Hooks,
     ) -> Result<Option<Stop>, Fault> {
-        let event = match news {
-            News::Dialling(remote) => {
+        let event = match event {
+            Event::Dialling(remote) => {
                 hooks.dialling(remote);
                 self.proxy = Some(remote.ip());
                 // Its packets must not enter the tunnel that it is to carry.
                 self.host.keep_reachable(remote.ip()).await;
                 return Ok(None);
             }
-            News::Dialled(dialled) => {
+            Event::Dialled(dialled) => {
                 self.stream = dialled.link.is_stream();
                 self.relay = Some(dialled.hop).filter(|hop| *hop != dialled.link.remote());
                 self.network_dialled(&dialled);
@@ -449,16 +450,16 @@ impl<E: Drives> Running<E> {
                 self.host.keep_reachable(dialled.hop.ip()).await;
                 return Ok(None);
             }
-            News::DialFailed(reason) => {
+            Event::DialFailed(reason) => {
                 hooks.dial_failed(&reason);
                 return Ok(None);
             }
             // Routes and hooks are about where packets go, not about our own relay to the proxy.
-            News::Event(ClientEvent::Up(mut tunnel)) => {
+            Event::Engine(ClientEvent::Up(mut tunnel)) => {
                 tunnel.remote = self.relay.or(tunnel.remote);
                 ClientEvent::Up(tunnel)
             }
-            News::Event(event) => event,
+            Event::Engine(event) => event,
         };
         hooks.event(&event);
         match event {
@@ -486,7 +487,7 @@ impl<E: Drives> Running<E> {
     async fn up(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
         let (plan, notes) = hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
-        self.driver.access().remember();
+        self.driver.resolver().remember();
         let applied = self.host.apply(&plan).await?;
         self.keep_proxy_reachable().await;
         self.redirected(&plan, hooks);
@@ -536,13 +537,13 @@ impl<E: Drives> Running<E> {
         if !self.persist_tun {
             self.host.undo().await;
             // Rules that keep traffic in stay, and keep unmarked queries in as well.
-            self.driver.access().redirected = self.host.capture().await != Capture::default();
+            self.driver.resolver().redirected = self.host.capture().await != Capture::default();
         }
     }
 
     /// A plan is in force: the server's name must be looked up outside the tunnel, which may be down by then.
     fn redirected(&mut self, plan: &HostPlan, hooks: &mut dyn Hooks) {
-        let access = self.driver.access();
+        let access = self.driver.resolver();
         access.redirected = plan.redirect.is_some() || plan.dns.is_some();
         access.tunnel =
             plan.dns.iter().flat_map(|dns| dns.servers.iter().map(|server| server.ip())).collect();

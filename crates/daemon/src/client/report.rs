@@ -1,4 +1,4 @@
-//! What a client tells `adit status`, and what it can be asked for.
+//! A client's status report and its answers on the control socket.
 
 use super::engines::Drives;
 use super::{Hooks, Running};

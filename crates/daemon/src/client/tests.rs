@@ -35,7 +35,7 @@ fn tls() -> ClientTls {
     ClientTls::new(ClientTlsOptions { common }).unwrap()
 }
 
-/// Counts lost attempts, and ends the client when it is told to.
+/// Counts lost attempts, and ends the client on request.
 struct Watched {
     lost: Arc<AtomicUsize>,
     end: Arc<AtomicBool>,

@@ -21,7 +21,7 @@ use crate::helper::files::Configs;
 use crate::host::{self, HostPlan, Leftover};
 use crate::log;
 use crate::openvpn;
-use crate::privileges::{self, Wanted};
+use crate::privileges::{self, PrivilegeOptions};
 
 /// A server that has not answered by then counts as silent.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -106,12 +106,12 @@ struct Verdict<'a> {
     not_tried: &'a [Stage],
 }
 
-/// Tries every stage and says which one fails. Needs no rights: there is no device.
+/// Tries every stage and reports the one that fails. Needs no privileges: there is no device.
 ///
-/// A server lets a certificate have one session, and ends the former one at the key exchange that follows TLS. So a check
-/// goes on past TLS only with a server that takes part in checks, or with `--full`.
+/// A server allows one session per certificate, and ends the former one at the key exchange after TLS. So a
+/// check continues past TLS only with a server that supports checks, or with `--full`.
 pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
-    // Only the findings are printed; what the parts log would be said twice.
+    // Only the findings are printed; the log lines would repeat them.
     let mut settings = log::Settings::friendly(wanted.verbose);
     settings.verb = wanted.verbose;
     log::start(settings).map_err(|e| Fault::environment(format!("cannot log: {e}")))?;
@@ -157,7 +157,7 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
         low.then_some(Capability::CAP_NET_BIND_SERVICE),
     ];
     let needed: Vec<Capability> = needed.into_iter().flatten().collect();
-    privileges::drop(&Wanted::default(), false, &needed).map(drop)
+    privileges::drop(&PrivilegeOptions::default(), false, &needed).map(drop)
 }
 
 fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> {

@@ -1,4 +1,4 @@
-//! `adit connect`: a client that says in plain words what it does.
+//! `adit connect`: a client with readable log lines.
 
 mod check;
 mod ping;
@@ -25,13 +25,13 @@ use crate::host::{Capture, Captured, Device, DnsInUse, HostPlan};
 use crate::log;
 use crate::managed_server::local_networks;
 use crate::openvpn::{self, TlsMaterial};
-use crate::privileges::{self, Wanted};
+use crate::privileges::{self, PrivilegeOptions};
 use crate::say;
 
 /// Where control sockets go.
 const RUN: &str = "/run/adit";
 
-/// What `adit connect` is told.
+/// Options of `adit connect`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectOptions {
     /// The profile, an OpenVPN client config file.
@@ -58,7 +58,7 @@ pub struct ConnectOptions {
     pub verbose: u8,
 }
 
-/// Connects, and stays until it is told to end or cannot go on.
+/// Connects, and runs until it is stopped or fails.
 pub fn run(options: ConnectOptions) -> ExitCode {
     let result = if options.check { check::run(&options) } else { connect(&options) };
     result.unwrap_or_else(|fault| {
@@ -146,9 +146,13 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             allow_recursive: profile.options.routes.allow_recursive,
             tick: Duration::from_secs(1),
         })?;
-        privileges::drop(&Wanted::default(), helper.is_some(), &[Capability::CAP_NET_ADMIN])?;
+        privileges::drop(
+            &PrivilegeOptions::default(),
+            helper.is_some(),
+            &[Capability::CAP_NET_ADMIN],
+        )?;
         let certificate = profile.certificate;
-        let mut narrator = Narrator {
+        let mut log_hooks = ConnectLog {
             options: &profile.options,
             certificate,
             up: false,
@@ -156,8 +160,8 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             compared: false,
             dns: DnsInUse::default(),
         };
-        narrator.expiry();
-        let ended = client.run(&mut narrator).await?;
+        log_hooks.expiry();
+        let ended = client.run(&mut log_hooks).await?;
         conclude(ended, profile.client.auth_user_pass.is_some())
     })
 }
@@ -266,7 +270,7 @@ fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     clause
 }
 
-/// What is said of a tunnel that is up.
+/// The log line of a tunnel that is up.
 fn connected(inside: &str, device: Option<&str>, cipher: &str, reach: &str, dns: &str) -> String {
     let device = device.unwrap_or("no device");
     format!("connected: {inside} on {device}, {cipher}, {reach}, DNS: {dns}")
@@ -295,8 +299,8 @@ fn overlaps(tunnel: &TunnelConfig, local: &[IpNet]) -> Vec<String> {
     notes
 }
 
-/// Says what happens, one event a line.
-struct Narrator<'a> {
+/// Logs the client's events, one per line.
+struct ConnectLog<'a> {
     options: &'a Options,
     certificate: Option<CertificateReport>,
     up: bool,
@@ -311,7 +315,7 @@ struct Narrator<'a> {
 /// Most answers come within one second; a hint after this many.
 const HINT_AFTER: u32 = 5;
 
-impl Narrator<'_> {
+impl ConnectLog<'_> {
     /// A certificate that ends soon is easier renewed while it works.
     fn expiry(&self) {
         const SOON: i64 = 14;
@@ -326,7 +330,7 @@ impl Narrator<'_> {
     }
 }
 
-impl Narrator<'_> {
+impl ConnectLog<'_> {
     /// Whose DNS servers are in use, and why not the server's.
     fn shown_dns(&self, tunnel: &TunnelConfig) -> String {
         let offered = self.options.routes.dns.merged(&tunnel.dns).settings().is_some();
@@ -338,7 +342,7 @@ impl Narrator<'_> {
     }
 }
 
-impl Hooks for Narrator<'_> {
+impl Hooks for ConnectLog<'_> {
     fn event(&mut self, event: &ClientEvent) {
         match event {
             ClientEvent::Connecting(server) => {
@@ -347,27 +351,29 @@ impl Hooks for Narrator<'_> {
             }
             ClientEvent::ServerAnswered(link, _) => {
                 self.unanswered = None;
-                say!(1, "{} answered", link.remote());
+                say!(1, "{}: answered", link.remote());
             }
             ClientEvent::Unreachable(link, errno) => {
                 let error = std::io::Error::from_raw_os_error(*errno);
-                say!(1, "{} cannot be reached: {error}", link.remote());
+                say!(1, "{}: unreachable: {error}", link.remote());
             }
             ClientEvent::Authenticated { server, tls } => {
                 say!(1, "the server is {}; {tls}", server.common_name);
             }
-            ClientEvent::Pushed(message) => say!(3, "the server's options: {message}"),
+            ClientEvent::Pushed(message) => say!(3, "pushed options: {message}"),
             ClientEvent::Up(_) => {}
-            ClientEvent::Updated(_) => say!(1, "the server changed the tunnel's options"),
-            ClientEvent::Reverified { tls, .. } => say!(3, "the server's certificate again: {tls}"),
+            ClientEvent::Updated(_) => say!(1, "tunnel: options updated by the server"),
+            ClientEvent::Reverified { tls, .. } => {
+                say!(3, "server certificate: verified again: {tls}")
+            }
             ClientEvent::Rekeyed { key_id, cipher } => {
                 say!(2, "new data key {key_id}, {}", cipher.name());
             }
             ClientEvent::Restarting(reason) => {
-                let lost = if self.up { "the connection is lost" } else { "not connected" };
+                let lost = if self.up { "connection lost" } else { "connection failed" };
                 self.unanswered = None;
                 let reason = reason.strip_prefix("AUTH_FAILED,TEMP: ").unwrap_or(reason);
-                tracing::warn!("{lost}: {reason}; trying again");
+                tracing::warn!("{lost}: {reason}: retrying");
                 self.up = false;
             }
             ClientEvent::Stopped(_) => {}

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A rule file with all that it includes, as whoever asks has read it: the process that filters may no
-/// longer have the right to.
+/// A rule file with everything that it includes, read by the requesting process: the filtering process may no
+/// longer have permission to read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleFiles {
     /// The path of the file itself.

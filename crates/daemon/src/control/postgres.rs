@@ -13,7 +13,7 @@ pub struct PostgresReport {
     pub id: i32,
     /// `strict`, `relaxed` or `volatile`: what has happened to a packet before its peer can read it.
     pub durability: String,
-    /// `full`, `headers`, `metadata` or `none`: what the rows tell.
+    /// `full`, `headers`, `metadata` or `none`: what the rows reveal.
     pub audit: String,
     /// Longest IP packet in a row, bytes.
     pub packet_size: usize,

@@ -29,7 +29,7 @@ pub enum Request {
     /// may be others than those of the configured file, or the file may be in the middle of an edit.
     #[serde(rename = "reload.clients")]
     ReloadClients,
-    /// Tell the peers and end.
+    /// Notify the peers and end.
     Stop,
     /// The filter's rules with their counters. Answered with [`Response::Filter`].
     #[serde(rename = "filter.show")]
@@ -37,7 +37,7 @@ pub enum Request {
         /// Also single connections.
         #[serde(default)]
         flows: bool,
-        /// Only what tells which filter it is: without rules and counters.
+        /// Only what identifies the filter: no rules, no counters.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         brief: bool,
     },
@@ -71,7 +71,7 @@ pub enum Request {
     /// ends when no request has come for some seconds. Answered with [`Response::Capture`].
     #[serde(rename = "filter.capture")]
     FilterCapture {
-        /// What the last answer said; `None` at first.
+        /// The value of the last answer; `None` at first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<u64>,
         /// The last question.
@@ -92,7 +92,7 @@ pub enum Response {
     Filter(Box<FilterReport>),
     /// Captured packets.
     Capture(Box<CaptureBatch>),
-    /// Done; `count` says how many sessions a kick ended.
+    /// Done; `count` is the number of sessions that a kick ended.
     Done {
         /// How many sessions it concerned.
         count: usize,
@@ -123,7 +123,7 @@ pub struct ReloadReport {
     pub endpoints: Endpoints,
 }
 
-/// The lines of a profile that say where the server is.
+/// The `remote` lines of a profile.
 pub type Endpoints = Vec<String>;
 
 /// A profile that two devices use.
@@ -278,7 +278,7 @@ pub struct PeerReport {
     pub cipher: String,
     /// TLS version and suite.
     pub tls: String,
-    /// Program and version, as the peer says.
+    /// Program and version as the peer reports them.
     pub program: Option<String>,
     /// Seconds since 1970 when the session began.
     pub since: u64,

@@ -54,7 +54,8 @@ impl Server {
     /// Opens the socket, making its folder and replacing what a killed process left behind.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         let listener = files::control(path)?;
-        // A program that connects is told the process that listens: this one, and not the helper that opened the socket.
+        // The peer credentials that a connecting program sees are this process's, not those of the helper that
+        // opened the socket.
         let _ = net::listen(&listener, BACKLOG);
         let listener =
             listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
@@ -150,12 +151,12 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
-/// Says that a process does not answer, and what to do about it.
+/// The message for a process that does not answer, with the remedy.
 pub(crate) fn silent(pid: Option<u32>) -> String {
     match pid {
         Some(pid) if is_stopped(pid) => {
             format!(
-                "process {pid} does not answer: it is stopped; let it go on with: kill -CONT {pid}"
+                "process {pid} does not answer: it is stopped; resume it with: kill -CONT {pid}"
             )
         }
         Some(pid) => format!("process {pid} does not answer"),

@@ -8,8 +8,7 @@ use adit_linux::udp::UdpSocket;
 
 use crate::fault::Fault;
 
-/// A data plane as the driver sees it. Ours stands behind it; a test's, or the kernel's own one
-/// day, can too.
+/// A data plane as the driver sees it: ours, a test's, or one day a kernel module.
 pub trait Backend {
     /// Performs a verb. Never blocks.
     fn apply(&self, op: Command);
@@ -46,18 +45,18 @@ pub trait Backend {
     fn wakeup(&self) -> io::Result<OwnedFd>;
 
     /// Gives everything that waits: notices and packets of known peers first.
-    fn drain(&mut self, sink: &mut dyn FnMut(Arrival));
+    fn drain(&mut self, sink: &mut dyn FnMut(Upcall));
 
     /// As [`Self::drain`], but what comes until the next drain need not make the descriptor readable again.
-    fn look(&mut self, sink: &mut dyn FnMut(Arrival));
+    fn look(&mut self, sink: &mut dyn FnMut(Upcall));
 }
 
-/// What comes up from the data plane.
+/// A packet or notice that the data plane passes up.
 #[derive(Debug)]
-pub enum Arrival {
+pub enum Upcall {
     /// A control packet.
     Frame(Link, Vec<u8>),
-    /// News.
+    /// A notice.
     Notice(Notice),
     /// A stream ended by itself; why, for the log.
     StreamEnded(Link, String),

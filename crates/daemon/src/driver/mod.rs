@@ -1,9 +1,9 @@
 //! Joins a sans-IO engine to sockets, timers, names and the data plane.
 //!
-//! [`Driver::next`] is the whole loop: it performs the engine's outputs in their order until one of
-//! them is news for the caller, and otherwise waits for something to feed the engine with. The
-//! caller applies what the news asks for (addresses, routes) before the outputs behind it are
-//! performed, so a tunnel is configured before the packet that lets the peer use it leaves.
+//! [`Driver::next`] is the whole loop: it performs the engine's outputs in order until one of them is an
+//! event for the caller, and otherwise waits for an input for the engine. The caller acts on the event
+//! (addresses, routes) before the outputs behind it are performed, so a tunnel is configured before the
+//! packet leaves that lets the peer use it.
 
 mod backend;
 mod outside_resolver;
@@ -29,14 +29,14 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
 
-pub use backend::{Arrival, Backend};
-pub(crate) use outside_resolver::Access;
+pub use backend::{Backend, Upcall};
+pub(crate) use outside_resolver::OutsideResolver;
 use resolve::Lookup;
 pub(crate) use resolve::resolve;
 pub use resolve::{AddressBook, Remembered, ResolveRetry};
 pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
-use streams::{ProxyTarget, StreamEvent, Streams, Way};
+use streams::{Connection, ProxyTarget, StreamEvent, Streams};
 use timer::BootTimer;
 
 use crate::authorize::{Authorizer, answer};
@@ -49,11 +49,11 @@ pub const QUESTION_LIMIT: usize = 1024;
 /// How often the driver looks at the data plane's queues before everything else has its turn.
 const LOOKS: u32 = 4;
 
-/// What [`Driver::next`] brings.
+/// What [`Driver::next`] returns.
 #[derive(Debug)]
-pub enum News<E> {
-    /// The engine says so.
-    Event(E),
+pub enum Event<E> {
+    /// The engine emitted an event.
+    Engine(E),
     /// A stream to this server is about to be opened.
     Dialling(SocketAddr),
     /// A socket towards a server is open.
@@ -62,7 +62,7 @@ pub enum News<E> {
     DialFailed(String),
 }
 
-/// An engine with its world.
+/// An engine joined to sockets, timers, name resolution and the data plane.
 pub struct Driver<E: Engine, B: Backend> {
     engine: E,
     outbox: Outbox<E::Event>,
@@ -72,27 +72,27 @@ pub struct Driver<E: Engine, B: Backend> {
     sockets: Sockets,
     streams: Streams,
     next_stream: u64,
-    /// Where to connect a stream to, once the caller has heard of it.
+    /// Where to connect a stream, once the caller has received [`Event::Dialling`].
     connect_to: Option<SocketAddr>,
     /// How long the connection to the server that is dialled may take.
     connect_limit: Duration,
-    /// The server, where a proxy is dialled in its stead.
-    beyond: Option<ProxyTarget>,
+    /// The server behind the proxy that is dialled.
+    proxy_target: Option<ProxyTarget>,
     book: AddressBook,
     /// What was dialled last.
     dialled_last: Option<(Target, SocketAddr)>,
     /// How names are looked up.
-    access: Access,
+    resolver: OutsideResolver,
     lookup: Option<Lookup>,
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
     authorizer: Arc<dyn Authorizer>,
     answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
     open_questions: usize,
-    arrivals: VecDeque<Arrival>,
-    /// The data plane called. It does so once, until we are about to sleep: a wakeup costs more than most packets.
+    upcalls: VecDeque<Upcall>,
+    /// The data plane signalled. It does so once until the driver is about to sleep: a wakeup costs more than most packets.
     called: bool,
     looks: u32,
-    news: VecDeque<News<E::Event>>,
+    events: VecDeque<Event<E::Event>>,
     send_errors: SendErrors,
     /// Packets of the control channel.
     control: Counters,
@@ -134,7 +134,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             .and_then(|fd| watch(fd, Interest::READABLE))
             .map_err(|e| Fault::environment(format!("cannot watch the data plane: {e}")))?;
         let settings = sockets.dial_settings();
-        let access = Access::by(settings.mark, settings.device.clone());
+        let resolver = OutsideResolver::by(settings.mark, settings.device.clone());
         let timer = BootTimer::new()
             .map_err(|e| Fault::environment(format!("cannot make a timer: {e}")))?;
         Ok(Self {
@@ -148,19 +148,19 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             next_stream: 1,
             connect_to: None,
             connect_limit: Duration::ZERO,
-            beyond: None,
+            proxy_target: None,
             book: AddressBook::inherited(),
             dialled_last: None,
-            access,
+            resolver,
             lookup: None,
             looked_up: mpsc::channel(4),
             authorizer,
             answers: mpsc::channel(QUESTION_LIMIT),
             open_questions: 0,
-            arrivals: VecDeque::new(),
+            upcalls: VecDeque::new(),
             called: false,
             looks: 0,
-            news: VecDeque::new(),
+            events: VecDeque::new(),
             send_errors: SendErrors::default(),
             control: Counters::default(),
             ticked: false,
@@ -184,8 +184,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 
     /// How names are looked up from now on.
-    pub(crate) fn access(&mut self) -> &mut Access {
-        &mut self.access
+    pub(crate) fn resolver(&mut self) -> &mut OutsideResolver {
+        &mut self.resolver
     }
 
     /// The server that was dialled last works: its address is tried first from now on.
@@ -226,15 +226,15 @@ impl<E: Engine, B: Backend> Driver<E, B> {
 
     /// Makes the queues as small as what waits in them.
     pub fn release_memory(&mut self) {
-        self.arrivals.shrink_to_fit();
-        self.news.shrink_to_fit();
+        self.upcalls.shrink_to_fit();
+        self.events.shrink_to_fit();
         self.outbox.shrink_to_fit();
     }
 
-    /// Performs everything that is due without waiting, up to the first news.
-    pub fn perform(&mut self) -> Option<News<E::Event>> {
-        if let Some(news) = self.news.pop_front() {
-            return Some(news);
+    /// Performs everything that is due without waiting, up to the first event.
+    pub fn perform(&mut self) -> Option<Event<E::Event>> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
         }
         // The caller, which keeps servers reachable outside the tunnel, has heard where this one is.
         if let Some(remote) = self.connect_to.take() {
@@ -271,22 +271,22 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                         let _ = tx.send((ticket, reply)).await;
                     });
                 }
-                Output::Event(event) => return Some(News::Event(event)),
+                Output::Event(event) => return Some(Event::Engine(event)),
             }
         }
         None
     }
 
-    /// Runs until there is news. Cancel-safe: nothing is lost when the future is dropped.
+    /// Runs until there is an event. Cancel-safe: nothing is lost when the future is dropped.
     ///
     /// # Errors
     /// The timer or the data plane's descriptor failed, or the data plane is at its end.
-    pub async fn next(&mut self) -> Result<News<E::Event>, Fault> {
+    pub async fn next(&mut self) -> Result<Event<E::Event>, Fault> {
         let broken =
             |e: std::io::Error| Fault::environment(format!("cannot wait for packets: {e}"));
         loop {
-            if let Some(news) = self.perform() {
-                return Ok(news);
+            if let Some(event) = self.perform() {
+                return Ok(event);
             }
             if let Some(fault) = self.backend.failure() {
                 return Err(fault);
@@ -302,8 +302,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                 self.feed(Input::Tick);
                 continue;
             }
-            if let Some(arrival) = self.arrivals.pop_front() {
-                self.take(arrival);
+            if let Some(upcall) = self.upcalls.pop_front() {
+                self.take(upcall);
                 continue;
             }
             if self.look_again() {
@@ -326,7 +326,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                         ready.map_err(broken)?.clear_ready();
                         self.called = true;
                     }
-                    Arrived::Stream(news) => self.stream(news),
+                    Arrived::Stream(event) => self.stream(event),
                 },
                 () = tokio::task::yield_now(), if self.called => {}
             }
@@ -344,13 +344,13 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             return false;
         }
         self.looks += 1;
-        self.backend.look(&mut |arrival| self.arrivals.push_back(arrival));
-        if self.arrivals.is_empty() {
+        self.backend.look(&mut |upcall| self.upcalls.push_back(upcall));
+        if self.upcalls.is_empty() {
             // We are about to sleep: from here on we are called again, and what came before is here.
             self.called = false;
-            self.backend.drain(&mut |arrival| self.arrivals.push_back(arrival));
+            self.backend.drain(&mut |upcall| self.upcalls.push_back(upcall));
         }
-        !self.arrivals.is_empty()
+        !self.upcalls.is_empty()
     }
 
     fn answered(&mut self, ticket: auth::RequestId, reply: auth::Response) {
@@ -369,19 +369,19 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         trace::handled(kind, outputs, now().since(started));
     }
 
-    fn take(&mut self, arrival: Arrival) {
-        match arrival {
-            Arrival::Frame(link, mut frame) => {
+    fn take(&mut self, upcall: Upcall) {
+        match upcall {
+            Upcall::Frame(link, mut frame) => {
                 trace::read(&link, &frame);
                 self.control.received(frame.len());
                 self.feed(Input::Frame(link, &mut frame));
             }
-            Arrival::Notice(notice) => {
+            Upcall::Notice(notice) => {
                 trace::notice(&notice);
                 self.feed(Input::Notice(notice));
             }
-            Arrival::StreamEnded(link, why) => {
-                tracing::debug!("{}: its TCP connection ended: {why}", link.remote());
+            Upcall::StreamEnded(link, why) => {
+                tracing::debug!("{}: TCP connection closed: {why}", link.remote());
                 self.end_stream(link);
             }
         }
@@ -393,17 +393,17 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.backend.remove_stream(link);
     }
 
-    fn stream(&mut self, news: StreamEvent) {
-        match news {
+    fn stream(&mut self, event: StreamEvent) {
+        match event {
             StreamEvent::Accepted(stream, peer) => {
                 let link = self.stream_link(peer);
                 match self.backend.add_stream(link, stream) {
                     Ok(()) => self.feed(Input::LinkUp(link)),
-                    Err(e) => tracing::debug!("{peer}: its TCP connection is not served: {e}"),
+                    Err(e) => tracing::debug!("{peer}: TCP connection rejected: {e}"),
                 }
             }
-            StreamEvent::Connected(Ok(Way::Stream(stream))) => self.connected(stream),
-            StreamEvent::Connected(Ok(Way::Relay(mut relay))) => {
+            StreamEvent::Connected(Ok(Connection::Stream(stream))) => self.connected(stream),
+            StreamEvent::Connected(Ok(Connection::Relay(mut relay))) => {
                 let ended = relay.ended();
                 let dialled = self.sockets.dial_by(relay, &self.backend);
                 if let (Ok(dialled), Some(ended)) = (&dialled, ended) {
@@ -425,7 +425,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     fn connect(&mut self, remote: SocketAddr) {
         match self.sockets.connect_options(remote) {
             Ok(options) => {
-                self.streams.connect(options, self.connect_limit, self.beyond.take());
+                self.streams.connect(options, self.connect_limit, self.proxy_target.take());
             }
             Err(problem) => self.dial_failed(problem),
         }
@@ -450,7 +450,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         match served {
             Ok(dialled) => {
                 let link = dialled.link;
-                self.news.push_back(News::Dialled(dialled));
+                self.events.push_back(Event::Dialled(dialled));
                 self.feed(Input::LinkUp(link));
             }
             Err(e) => self.dial_failed(format!("TCP: the connection broke at once: {e}")),
@@ -476,7 +476,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.send_errors.full += 1,
             Err(e) => {
                 self.send_errors.other += 1;
-                tracing::debug!("cannot send to {}: {e}", link.remote());
+                tracing::debug!("{}: send failed: {e}", link.remote());
             }
         }
     }
@@ -491,23 +491,23 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             return;
         }
         let known = self.book.remembered(&target);
-        let access = self.access.clone();
+        let resolver = self.resolver.clone();
         let settings = self.sockets.dial_settings();
         let (tx, retry) = (self.looked_up.0.clone(), settings.resolve_retry);
-        // The proxy's name is not the one that many servers stand behind.
-        let random = settings.random_hostname && self.beyond.is_none();
+        // `remote-random-hostname` applies to the server's name, not to the proxy's.
+        let random = settings.random_hostname && self.proxy_target.is_none();
         self.lookup = Some(Lookup(tokio::spawn(async move {
-            let found = resolve(target.clone(), retry, random, access, known).await;
+            let found = resolve(target.clone(), retry, random, resolver, known).await;
             let _ = tx.send((target, found)).await;
         })));
     }
 
-    /// The target, or the proxy before it, which is told the target's name.
+    /// The target, or the proxy in front of it, which receives the target's name.
     fn first_hop(&mut self, target: Target) -> Target {
         let settings = self.sockets.dial_settings();
         let proxy = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
         self.connect_limit = target.wait.unwrap_or(settings.connect_timeout);
-        self.beyond = None;
+        self.proxy_target = None;
         let Some(proxy) = proxy else { return target };
         let (host, port) = (proxy.address().0.to_owned(), proxy.address().1);
         let hop = Target {
@@ -518,7 +518,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             ..Target::default()
         };
         let datagrams = target.transport == Transport::Udp;
-        self.beyond = Some(ProxyTarget { proxy, host: target.host, port: target.port, datagrams });
+        self.proxy_target =
+            Some(ProxyTarget { proxy, host: target.host, port: target.port, datagrams });
         hop
     }
 
@@ -538,7 +539,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.dialled_last = Some((target.clone(), address));
         if target.transport == Transport::Tcp {
             self.connect_to = Some(address);
-            self.news.push_back(News::Dialling(address));
+            self.events.push_back(Event::Dialling(address));
             return;
         }
         let dialled = self.sockets.dial(address, &self.backend);
@@ -549,7 +550,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         match dialled {
             Ok(dialled) => {
                 let link = dialled.link;
-                self.news.push_back(News::Dialled(dialled));
+                self.events.push_back(Event::Dialled(dialled));
                 self.feed(Input::LinkUp(link));
             }
             Err(problem) => self.dial_failed(problem),
@@ -557,7 +558,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 
     fn dial_failed(&mut self, problem: String) {
-        self.news.push_back(News::DialFailed(problem.clone()));
+        self.events.push_back(Event::DialFailed(problem.clone()));
         self.feed(Input::DialFailed(problem));
     }
 
@@ -579,7 +580,7 @@ enum Arrived<'a> {
 async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> Arrived<'a> {
     tokio::select! {
         ready = wakeup.readable() => Arrived::Packets(ready),
-        news = streams.next() => Arrived::Stream(news),
+        event = streams.next() => Arrived::Stream(event),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Names to addresses.
+//! Name resolution and the addresses known for each target.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use adit_engine::{Family, Target};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::outside_resolver::Access;
+use super::outside_resolver::OutsideResolver;
 
 /// How many targets are remembered with their addresses.
 const TARGET_LIMIT: usize = 64;
@@ -17,7 +17,7 @@ const TARGET_LIMIT: usize = 64;
 /// Addresses taken from one name; the rest are ignored.
 const ADDRESS_LIMIT: usize = 16;
 
-/// Wait between two attempts at the same name (stock: 5 s).
+/// Wait between two attempts at the same name (OpenVPN: 5 s).
 const RETRY: Duration = Duration::from_secs(5);
 
 /// How long a look-up may take: where addresses are known from before, and the last session worked; where
@@ -151,20 +151,19 @@ impl AddressBook {
     }
 }
 
-/// `remote-random-hostname`: twelve random hex digits before the name, so that nobody on the way has the
-/// answer at hand.
+/// `remote-random-hostname`: twelve random hex digits before the name, so that no resolver on the path has the
+/// answer cached.
 fn randomized(host: &str) -> String {
     // Without randomness there is still the name.
-    let Ok(random) = crate::plane_backend::random::<6>() else { return host.to_owned() };
+    let Ok(random) = crate::random::bytes::<6>() else { return host.to_owned() };
     let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{digits}.{host}")
 }
 
-/// Looks a target's name up, again and again where `retry` says so; with `random` by another name of it
-/// each time.
+/// Resolves a target's name, repeatedly as `retry` demands; with `random`, under another name each time.
 ///
-/// Addresses from before are used where there is no answer in time: after a session that worked very
-/// soon, because they probably work again.
+/// Addresses from before are used when no answer comes in time: after a session that worked very soon, since
+/// they probably work again.
 ///
 /// # Errors
 /// One sentence of the resolver's.
@@ -172,7 +171,7 @@ pub(crate) async fn resolve(
     target: Target,
     retry: ResolveRetry,
     random: bool,
-    access: Access,
+    resolver: OutsideResolver,
     known: Remembered,
 ) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
@@ -193,7 +192,7 @@ pub(crate) async fn resolve(
             (false, true) => WITH_WORKING,
             (false, false) => WITH_ADDRESSES,
         };
-        let found = timeout(limit, look_up(&host, &target, &access)).await;
+        let found = timeout(limit, look_up(&host, &target, &resolver)).await;
         let problem = match found.unwrap_or_else(|_| Err("no answer in time".into())) {
             Ok(found) => {
                 let fitting = found.into_iter().filter(|ip| matches(target.family, ip));
@@ -213,7 +212,7 @@ pub(crate) async fn resolve(
         let words =
             format!("RESOLVE: Cannot resolve host address: {host}:{} ({problem})", target.port);
         if !known.addresses.is_empty() {
-            tracing::debug!("{words}: the addresses from before are tried");
+            tracing::debug!("{words}: using the addresses from before");
             return Ok(known.addresses);
         }
         let passed = Duration::from_nanos(adit_linux::clock::boottime().saturating_sub(started));
@@ -231,17 +230,21 @@ pub(crate) async fn resolve(
 }
 
 /// Asks the system's resolver where nothing is redirected, otherwise the access network's servers.
-async fn look_up(host: &str, target: &Target, access: &Access) -> Result<Vec<IpAddr>, String> {
-    if access.redirected {
-        return access.look_up(host, target.family).await;
+async fn look_up(
+    host: &str,
+    target: &Target,
+    resolver: &OutsideResolver,
+) -> Result<Vec<IpAddr>, String> {
+    if resolver.redirected {
+        return resolver.look_up(host, target.family).await;
     }
     let problem = match tokio::net::lookup_host((host, target.port)).await {
         Ok(found) => return Ok(found.map(|address| address.ip()).collect()),
         Err(e) => e.to_string(),
     };
     // A kill switch of an earlier connection may keep the system's resolver from the network.
-    match access.mark {
-        Some(_) => access.look_up(host, target.family).await,
+    match resolver.mark {
+        Some(_) => resolver.look_up(host, target.family).await,
         None => Err(problem),
     }
 }
@@ -345,7 +348,8 @@ mod tests {
 
     async fn resolved(host: &str, family: Family) -> Result<Vec<SocketAddr>, String> {
         let known = Remembered::default();
-        resolve(target(host, family), ResolveRetry::Once, false, Access::default(), known).await
+        resolve(target(host, family), ResolveRetry::Once, false, OutsideResolver::default(), known)
+            .await
     }
 
     #[tokio::test]
@@ -360,21 +364,21 @@ mod tests {
     async fn without_an_answer_the_addresses_from_before_are_used() {
         // A root without any server.
         let root = tempfile::tempdir().unwrap();
-        let access = Access::at(root.path());
+        let resolver = OutsideResolver::at(root.path());
         let addresses: Vec<SocketAddr> = vec!["192.0.2.1:1194".parse().unwrap()];
         let known = Remembered { addresses: addresses.clone(), worked: true };
         let target = target("vpn.example", Family::Any);
         let retry = ResolveRetry::Forever;
-        let found = resolve(target.clone(), retry, false, access.clone(), known.clone()).await;
+        let found = resolve(target.clone(), retry, false, resolver.clone(), known.clone()).await;
         assert_eq!(found, Ok(addresses));
         let nothing = Remembered::default();
-        let none = resolve(target.clone(), ResolveRetry::Once, false, access.clone(), nothing);
+        let none = resolve(target.clone(), ResolveRetry::Once, false, resolver.clone(), nothing);
         assert!(none.await.unwrap_err().contains("names no DNS server"));
         // An answer counts more, and what worked comes first in it.
         std::fs::create_dir(root.path().join("etc")).unwrap();
         let hosts = "192.0.2.8 vpn.example\n192.0.2.1 vpn.example\n";
         std::fs::write(root.path().join("etc/hosts"), hosts).unwrap();
-        let found = resolve(target, retry, false, access, known).await.unwrap();
+        let found = resolve(target, retry, false, resolver, known).await.unwrap();
         let expected = ["192.0.2.1:1194", "192.0.2.8:1194"].map(|a| a.parse().unwrap());
         assert_eq!(found, expected);
     }
@@ -387,8 +391,8 @@ mod tests {
         assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{one}");
         assert_eq!(rest, "vpn.example");
         let address = target("192.0.2.1", Family::Any);
-        let (access, known) = (Access::default(), Remembered::default());
-        let found = resolve(address, ResolveRetry::Once, true, access, known).await.unwrap();
+        let (resolver, known) = (OutsideResolver::default(), Remembered::default());
+        let found = resolve(address, ResolveRetry::Once, true, resolver, known).await.unwrap();
         assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
     }
 }

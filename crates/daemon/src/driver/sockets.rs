@@ -83,7 +83,7 @@ pub struct Dialled {
     pub bound: bool,
     /// The socket's number in this process, for the log.
     pub descriptor: i32,
-    /// Receive and send buffer in bytes, where the kernel says.
+    /// Receive and send buffer in bytes, where the kernel reports them.
     pub buffers: Option<(usize, usize)>,
 }
 
@@ -170,7 +170,7 @@ impl Sockets {
         all.map(|(transport, address)| Endpoint { transport, address }).collect()
     }
 
-    /// One to send by: from outside, those that share a port cannot be told apart.
+    /// The one to send by: a peer cannot distinguish sockets that share a port.
     pub(super) fn get(&self, id: SocketId) -> Option<&UdpSocket> {
         self.open.get(&id)?.first().map(|socket| &**socket)
     }

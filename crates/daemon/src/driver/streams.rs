@@ -22,32 +22,32 @@ use crate::proxy::{Association, Proxy};
 
 /// How long nothing is accepted after the machine had no room for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
-/// How often that is said.
-const SHORTAGE_SAID: Duration = Duration::from_secs(60);
+/// How often that is logged.
+const SHORTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Connections of a shared port that turned out to be the tunnel's and wait for the driver.
 const SORTED: usize = 64;
 
-/// What became of a stream.
+/// An event of a stream.
 #[derive(Debug)]
 pub(super) enum StreamEvent {
     /// A client's connection, with its address.
     Accepted(TcpStream, SocketAddr),
     /// The dialled server's connection, or why there is none.
-    Connected(Result<Way, String>),
+    Connected(Result<Connection, String>),
     /// The proxy that relayed this link's datagrams does so no longer.
     RelayEnded(Link),
 }
 
-/// A way to a server.
+/// A connection to a server, direct or through a relay.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Connection {
     /// For a stream.
     Stream(TcpStream),
     /// For datagrams, by a proxy.
     Relay(Association),
 }
 
-/// A server behind a proxy: its name and port, as the proxy is told.
+/// A server behind a proxy: its name and port as sent to the proxy.
 #[derive(Clone, Debug)]
 pub(super) struct ProxyTarget {
     pub(super) proxy: std::sync::Arc<Proxy>,
@@ -60,19 +60,19 @@ pub(super) struct ProxyTarget {
 /// A connection and its address.
 type Accepted = (TcpStream, SocketAddr);
 
-/// A shared port: connections are looked at before they are news.
-struct Sorting {
+/// A shared port: connections are classified before they become events.
+struct Classifier {
     share: PortShare,
     sorted: (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>),
 }
 
-type Connecting = Pin<Box<dyn Future<Output = Result<Way, String>> + Send>>;
+type Connecting = Pin<Box<dyn Future<Output = Result<Connection, String>> + Send>>;
 
 /// The listeners, and the one connection that is being made.
 #[derive(Default)]
 pub(super) struct Streams {
     listeners: Vec<Listening>,
-    /// Whose turn it is: a flood at one listener must not hold up the others.
+    /// The listener to accept from next: a flood at one must not hold up the others.
     turn: usize,
     pause: Option<Pin<Box<Sleep>>>,
     shortages: u64,
@@ -80,7 +80,7 @@ pub(super) struct Streams {
     connecting: Option<Connecting>,
     /// The relay that the present session depends on.
     relay: Option<(Link, oneshot::Receiver<()>)>,
-    sorting: Option<Sorting>,
+    classifier: Option<Classifier>,
 }
 
 struct Listening {
@@ -100,7 +100,7 @@ impl Streams {
 
     /// Shares the listeners' ports with another service.
     pub(super) fn share(&mut self, share: PortShare) {
-        self.sorting = Some(Sorting { share, sorted: mpsc::channel(SORTED) });
+        self.classifier = Some(Classifier { share, sorted: mpsc::channel(SORTED) });
     }
 
     /// Begins to connect, to a server or to the proxy before it; a former attempt is given up.
@@ -108,30 +108,30 @@ impl Streams {
         &mut self,
         options: TcpConnectOptions,
         limit: Duration,
-        beyond: Option<ProxyTarget>,
+        proxy_target: Option<ProxyTarget>,
     ) {
         self.connecting = Some(Box::pin(async move {
             let stream = connect(&options, limit).await?;
-            match beyond {
+            match proxy_target {
                 Some(ProxyTarget { proxy, host, port, datagrams: true }) => {
                     let (mark, device) = (options.fwmark, options.device);
                     let relay = proxy.associate(stream, (&host, port), limit, mark, device);
-                    return Ok(Way::Relay(relay.await?));
+                    return Ok(Connection::Relay(relay.await?));
                 }
                 Some(ProxyTarget { proxy, host, port, .. }) => {
                     let to = (host.as_str(), port);
                     let Some(challenge) = proxy.pass(&stream, to, None, limit).await? else {
-                        return Ok(Way::Stream(stream));
+                        return Ok(Connection::Stream(stream));
                     };
                     // The answer to it goes on a connection of its own: this one may be ending.
                     drop(stream);
                     let stream = connect(&options, limit).await?;
                     proxy.pass(&stream, to, Some(&challenge), limit).await?;
-                    return Ok(Way::Stream(stream));
+                    return Ok(Connection::Stream(stream));
                 }
                 None => {}
             }
-            Ok(Way::Stream(stream))
+            Ok(Connection::Stream(stream))
         }));
     }
 
@@ -167,21 +167,21 @@ impl Streams {
         {
             let link = *link;
             self.relay = None;
-            // One that was given up on this side is no news.
+            // A relay that this side gave up causes no event.
             if ended.is_ok() {
                 return Poll::Ready(StreamEvent::RelayEnded(link));
             }
         }
         loop {
-            if let Some(sorting) = &mut self.sorting
-                && let Poll::Ready(Some((stream, peer))) = sorting.sorted.1.poll_recv(cx)
+            if let Some(classifier) = &mut self.classifier
+                && let Poll::Ready(Some((stream, peer))) = classifier.sorted.1.poll_recv(cx)
             {
                 return Poll::Ready(StreamEvent::Accepted(stream, peer));
             }
             let (stream, peer) = ready!(self.poll_accept(cx));
-            match &self.sorting {
+            match &self.classifier {
                 None => return Poll::Ready(StreamEvent::Accepted(stream, peer)),
-                Some(sorting) => sorting.sort(stream, peer),
+                Some(classifier) => classifier.sort(stream, peer),
             }
         }
     }
@@ -212,18 +212,18 @@ impl Streams {
     fn short(&mut self, e: &io::Error) {
         self.shortages = self.shortages.saturating_add(1);
         self.pause = Some(Box::pin(tokio::time::sleep(SHORTAGE_PAUSE)));
-        if self.said.is_none_or(|said| now().since(said) >= SHORTAGE_SAID) {
+        if self.said.is_none_or(|said| now().since(said) >= SHORTAGE_LOG_INTERVAL) {
             self.said = Some(now());
             tracing::warn!(
-                "cannot accept TCP connections: {e}; trying again every second. More descriptors: \
+                "cannot accept TCP connections: {e}; retrying every second. More descriptors: \
                  LimitNOFILE= in the service, or ulimit -n"
             );
         }
     }
 }
 
-impl Sorting {
-    /// Looks at a connection beside the driver, which gets it back if it is the tunnel's.
+impl Classifier {
+    /// Inspects a connection in a task of its own; the driver gets it back if it is the tunnel's.
     fn sort(&self, stream: TcpStream, peer: SocketAddr) {
         let (share, sorted) = (self.share.clone(), self.sorted.0.clone());
         tokio::spawn(async move {
@@ -289,7 +289,7 @@ impl fmt::Debug for Streams {
 /// A connection to a server, on which the tunnel's first byte may be sent.
 ///
 /// # Errors
-/// Stock's sentence about it, also when it takes longer than `limit`.
+/// OpenVPN's message for the failure, also when connecting takes longer than `limit`.
 async fn connect(options: &TcpConnectOptions, limit: Duration) -> Result<TcpStream, String> {
     let made = async {
         let stream = crate::helper::sockets::connect(options)?;
@@ -354,11 +354,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dialled_stream_is_connected_when_it_is_news() {
+    async fn a_dialled_stream_is_connected_when_its_event_is_returned() {
         let (listener, address) = listener();
         let mut streams = Streams::default();
         streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5), None);
-        let StreamEvent::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
+        let StreamEvent::Connected(Ok(Connection::Stream(stream))) = within(streams.next()).await
+        else {
             panic!("it connects")
         };
         let mut accepting = Streams::listen(vec![listener]).unwrap();
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(stream.local_addr().unwrap(), peer);
     }
 
-    /// What is asked on the next connection; `answer` is said to it.
+    /// The next connection's request; `answer` is sent in reply.
     fn proxy_says(proxy: &std::net::TcpListener, answer: &str) -> (String, StdStream) {
         let (mut stream, _) = proxy.accept().unwrap();
         let mut asked = Vec::new();
@@ -405,7 +406,7 @@ mod tests {
             agent: None,
             headers: Vec::new(),
         };
-        let beyond = ProxyTarget {
+        let proxy_target = ProxyTarget {
             proxy: std::sync::Arc::new(Proxy::Http(http)),
             host: "vpn.example".into(),
             port: 443,
@@ -413,8 +414,9 @@ mod tests {
         };
         let mut streams = Streams::default();
         let limit = Duration::from_secs(5);
-        streams.connect(TcpConnectOptions::new(address), limit, Some(beyond));
-        let StreamEvent::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
+        streams.connect(TcpConnectOptions::new(address), limit, Some(proxy_target));
+        let StreamEvent::Connected(Ok(Connection::Stream(stream))) = within(streams.next()).await
+        else {
             panic!("the proxy lets it through")
         };
         let (first, second, peer) = proxy.join().unwrap();

@@ -56,7 +56,7 @@ impl Engine for Script {
 struct Fake {
     wakeup: Rc<EventFd>,
     verbs: Rc<RefCell<Vec<String>>>,
-    waiting: Rc<RefCell<Vec<Arrival>>>,
+    waiting: Rc<RefCell<Vec<Upcall>>>,
     streams: Rc<RefCell<BTreeMap<Link, TcpStream>>>,
     /// Something waits at each look.
     flood: Rc<RefCell<bool>>,
@@ -75,8 +75,8 @@ impl Fake {
         }
     }
 
-    fn bring(&self, arrival: Arrival) {
-        self.waiting.borrow_mut().push(arrival);
+    fn bring(&self, upcall: Upcall) {
+        self.waiting.borrow_mut().push(upcall);
         self.wakeup.signal();
     }
 }
@@ -114,13 +114,13 @@ impl Backend for Fake {
         use std::os::fd::AsFd;
         self.wakeup.as_fd().try_clone_to_owned()
     }
-    fn drain(&mut self, sink: &mut dyn FnMut(Arrival)) {
+    fn drain(&mut self, sink: &mut dyn FnMut(Upcall)) {
         self.wakeup.drain();
         self.look(sink);
     }
-    fn look(&mut self, sink: &mut dyn FnMut(Arrival)) {
+    fn look(&mut self, sink: &mut dyn FnMut(Upcall)) {
         if *self.flood.borrow() {
-            sink(Arrival::Notice(Notice::PeerSilent(PeerId(7))));
+            sink(Upcall::Notice(Notice::PeerSilent(PeerId(7))));
         }
         self.waiting.borrow_mut().drain(..).for_each(sink);
     }
@@ -172,7 +172,7 @@ async fn what_stands_behind_an_event_waits_until_the_event_was_taken() {
         out.event("configure");
         out.plane(Command::DelPeer(PeerId(1)));
     });
-    assert!(matches!(driver.next().await.unwrap(), News::Event("configure")));
+    assert!(matches!(driver.next().await.unwrap(), Event::Engine("configure")));
     assert_eq!(*fake.verbs.borrow(), ["SwapKeys(PeerId(1))"]);
     assert!(driver.perform().is_none());
     assert_eq!(*fake.verbs.borrow(), ["SwapKeys(PeerId(1))", "DelPeer(PeerId(1))"]);
@@ -189,7 +189,7 @@ async fn a_data_plane_that_died_ends_the_wait() {
         std::future::pending::<()>().await;
     };
     let ended = tokio::select! {
-        news = async { loop { if let Err(fault) = driver.next().await { break fault } } } => news,
+        event = async { loop { if let Err(fault) = driver.next().await { break fault } } } => event,
         () = dying => unreachable!(),
         () = tokio::time::sleep(Duration::from_secs(10)) => panic!("it waits for ever"),
     };
@@ -204,7 +204,7 @@ async fn a_dialled_socket_sends_and_is_closed_on_hangup() {
     let mut driver = driver(Script::default(), &fake);
     driver.act(|_, _, out| out.push(Output::Dial(target(remote))));
     let link = match driver.next().await.unwrap() {
-        News::Dialled(dialled) => dialled.link,
+        Event::Dialled(dialled) => dialled.link,
         other => panic!("{other:?}"),
     };
     assert_eq!(driver.engine.log, [format!("up {remote}")]);
@@ -221,7 +221,7 @@ async fn a_dialled_socket_sends_and_is_closed_on_hangup() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_resolve_is_news_and_an_input() {
+async fn a_name_that_does_not_resolve_is_an_event_and_an_input() {
     let fake = Fake::new();
     let settings = DialSettings { resolve_retry: ResolveRetry::Once, ..DialSettings::default() };
     let sockets = Sockets::client(settings);
@@ -229,7 +229,7 @@ async fn a_name_that_does_not_resolve_is_news_and_an_input() {
     let mut nowhere = target("192.0.2.1:1".parse().unwrap());
     nowhere.family = Family::V6;
     driver.act(|_, _, out| out.push(Output::Dial(nowhere)));
-    assert!(matches!(driver.next().await.unwrap(), News::DialFailed(_)));
+    assert!(matches!(driver.next().await.unwrap(), Event::DialFailed(_)));
     assert!(driver.engine.log[0].starts_with("failed RESOLVE"), "{:?}", driver.engine.log);
 }
 
@@ -238,8 +238,8 @@ async fn frames_notices_ticks_and_answers_reach_the_engine() {
     let fake = Fake::new();
     let mut driver = driver(Script::default(), &fake);
     let link = Link::datagram(SocketId(0), None, "192.0.2.9:5".parse().unwrap());
-    fake.bring(Arrival::Frame(link, vec![1, 2]));
-    fake.bring(Arrival::Notice(Notice::PeerSilent(PeerId(7))));
+    fake.bring(Upcall::Frame(link, vec![1, 2]));
+    fake.bring(Upcall::Notice(Notice::PeerSilent(PeerId(7))));
     fed(&mut driver, 2).await;
     driver.engine.deadline = Some(now() + Duration::from_millis(5));
     fed(&mut driver, 1).await;
@@ -265,7 +265,7 @@ async fn too_many_open_questions_are_answered_no() {
             auth::Request::Authorize(Identity::default()),
         ));
     });
-    assert!(matches!(driver.next().await.unwrap(), News::Event("fed")));
+    assert!(matches!(driver.next().await.unwrap(), Event::Engine("fed")));
     assert_eq!(driver.engine.log, ["answer 3 no"]);
 }
 
@@ -275,7 +275,7 @@ async fn a_deadline_is_kept_under_a_flood_of_packets() {
     let mut driver = driver(Script::default(), &fake);
     let link = Link::datagram(SocketId(0), None, "192.0.2.9:5".parse().unwrap());
     for _ in 0..100 {
-        fake.bring(Arrival::Frame(link, vec![0]));
+        fake.bring(Upcall::Frame(link, vec![0]));
     }
     driver.engine.deadline = Some(Instant::from_nanos(1));
     fed(&mut driver, 1).await;
@@ -320,7 +320,7 @@ async fn answers_and_connections_have_their_turn_however_much_the_plane_has_to_s
 async fn what_comes_while_we_are_awake_needs_no_second_call() {
     let fake = Fake::new();
     let mut driver = driver(Script::default(), &fake);
-    let notice = |id| Arrival::Notice(Notice::PeerSilent(PeerId(id)));
+    let notice = |id| Upcall::Notice(Notice::PeerSilent(PeerId(id)));
     fake.bring(notice(1));
     fed(&mut driver, 1).await;
     // Without a signal.
@@ -390,10 +390,10 @@ async fn a_stream_is_dialled_after_the_caller_has_heard_where() {
     let target = Target { transport: Transport::Tcp, ..target(address) };
     driver.act(|_, _, out| out.push(Output::Dial(target)));
     let first = driver.next().await.unwrap();
-    assert!(matches!(first, News::Dialling(to) if to == address), "{first:?}");
+    assert!(matches!(first, Event::Dialling(to) if to == address), "{first:?}");
     assert!(listener.accept().is_err(), "nothing was sent yet");
     let next = tokio::time::timeout(Duration::from_secs(10), driver.next()).await;
-    let News::Dialled(dialled) = next.expect("it connects").unwrap() else { panic!("dialled") };
+    let Event::Dialled(dialled) = next.expect("it connects").unwrap() else { panic!("dialled") };
     assert!(dialled.link.is_stream() && !dialled.bound);
     assert_eq!(driver.engine.log, [format!("up {address}")]);
     assert_eq!(listener.accept().unwrap().1, dialled.local);
@@ -409,7 +409,7 @@ async fn a_stream_without_room_or_at_its_end_is_a_link_that_went_down() {
     while driver.perform().is_some() {}
     assert_eq!(driver.engine.log, ["down 192.0.2.9:5"]);
     assert_eq!(driver.send_errors().full, 1);
-    fake.bring(Arrival::StreamEnded(link, "the peer closed the connection".into()));
+    fake.bring(Upcall::StreamEnded(link, "the peer closed the connection".into()));
     fed(&mut driver, 1).await;
     assert_eq!(driver.engine.log.len(), 2);
 }
@@ -422,9 +422,9 @@ async fn another_dial_gives_up_the_one_under_way() {
     let mut driver = driver(Script::default(), &fake);
     let tcp = Target { transport: Transport::Tcp, ..target(address) };
     driver.act(|_, _, out| out.push(Output::Dial(tcp)));
-    assert!(matches!(driver.next().await.unwrap(), News::Dialling(_)));
+    assert!(matches!(driver.next().await.unwrap(), Event::Dialling(_)));
     driver.act(|_, _, out| out.push(Output::Dial(target(address))));
-    assert!(matches!(driver.next().await.unwrap(), News::Dialled(d) if !d.link.is_stream()));
+    assert!(matches!(driver.next().await.unwrap(), Event::Dialled(d) if !d.link.is_stream()));
     fed(&mut driver, 0).await;
     assert!(listener.accept().is_err());
     assert_eq!(*fake.verbs.borrow(), ["add 8000"]);

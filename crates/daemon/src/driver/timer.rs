@@ -8,7 +8,7 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// A timer on the boot clock. tokio's own stands still while the machine sleeps.
+/// A timer on the boot clock. Tokio's own does not advance while the machine is suspended.
 #[derive(Debug)]
 pub(super) struct BootTimer {
     fd: AsyncFd<OwnedFd>,

@@ -16,7 +16,7 @@ const NAMES: u8 = 6;
 const KEYS: u8 = 7;
 /// From here on its bytes are shown: what is on the wire, encrypted but for the header.
 const BYTES: u8 = 8;
-/// From here on what was negotiated for a session is shown, and what else the data plane is told and reports.
+/// From this level on, negotiated parameters and all other commands and notices of the data plane are logged.
 const DETAILS: u8 = 9;
 /// From here on timers are shown.
 const TIMERS: u8 = 10;
@@ -98,9 +98,9 @@ pub(super) fn command(op: &Command) {
         Command::SendData(peer, message) => {
             say!(DETAILS, "peer {}: {} bytes sent on the data channel", peer.0, message.len());
         }
-        Command::AdmitLink(link) => say!(DETAILS, "{}: a known address from now on", link.remote()),
-        Command::DismissLink(link) => say!(DETAILS, "{}: no known address any more", link.remote()),
-        Command::ReadTraffic(peer) => say!(INPUTS, "peer {}: traffic is asked for", peer.0),
+        Command::AdmitLink(link) => say!(DETAILS, "{}: address admitted", link.remote()),
+        Command::DismissLink(link) => say!(DETAILS, "{}: address dismissed", link.remote()),
+        Command::ReadTraffic(peer) => say!(INPUTS, "peer {}: traffic requested", peer.0),
     }
 }
 
@@ -116,10 +116,10 @@ pub(super) fn notice(notice: &Notice) {
         Notice::KeyNearLimit(peer, key) => say!(KEYS, "peer {}: key {key} near its limit", peer.0),
         Notice::Floated(peer, link) => say!(KEYS, "peer {}: moved to {}", peer.0, link.remote()),
         Notice::PeerSilent(peer) => say!(KEYS, "peer {}: silent for the keepalive timeout", peer.0),
-        Notice::PeerActive(peer) => say!(KEYS, "peer {}: heard", peer.0),
+        Notice::PeerActive(peer) => say!(KEYS, "peer {}: active again", peer.0),
         Notice::PeerGone(peer, counters) => say!(
             KEYS,
-            "peer {}: gone; {} packets received, {} sent",
+            "peer {}: removed; {} packets received, {} sent",
             peer.0,
             counters.rx_packets,
             counters.tx_packets
@@ -132,7 +132,7 @@ pub(super) fn notice(notice: &Notice) {
             probed.kernel
         ),
         Notice::InBand(peer, message) => {
-            say!(DETAILS, "peer {}: {} bytes came on the data channel", peer.0, message.len());
+            say!(DETAILS, "peer {}: {} bytes received on the data channel", peer.0, message.len());
         }
         Notice::FramingError(peer, what) => say!(DETAILS, "peer {}: misframed: {what:?}", peer.0),
         Notice::Unreachable(link, errno) => {

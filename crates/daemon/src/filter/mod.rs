@@ -41,7 +41,7 @@ use self::owners::Owners;
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, RuleFiles};
 use crate::fault::Fault;
-use crate::plane_backend::random;
+use crate::random;
 use crate::say;
 
 /// Rules in force, and what steers them.
@@ -83,7 +83,7 @@ impl Live {
         let filter = compile(&files.name, ruleset)?;
         let mut limits = Limits::default();
         limits.track.shards = workers.unwrap_or(limits.track.shards).max(1);
-        let firewall = Firewall::new(filter, limits, random()?);
+        let firewall = Firewall::new(filter, limits, random::bytes()?);
         Ok(Self::new(firewall, path))
     }
 

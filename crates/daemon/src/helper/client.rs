@@ -1,4 +1,4 @@
-//! The network process's end.
+//! The helper's client, in the network process.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,7 +12,7 @@ use adit_linux::channel::{Channel, Received};
 use tokio::io::Interest;
 use tokio::sync::{Notify, oneshot};
 
-use super::protocol::{Answer, Asked, MESSAGE_LIMIT, Problem, Request, Told};
+use super::protocol::{Answer, HelperMessage, MESSAGE_LIMIT, NumberedRequest, Problem, Request};
 use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{DnsInUse, HostEvent};
@@ -28,8 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long an orderly end waits for the helper's.
 const FAREWELL: Duration = Duration::from_secs(5);
-
-type Outcome = Result<(Answer, Vec<OwnedFd>), Problem>;
 
 /// The connection to the helper.
 #[derive(Debug)]
@@ -53,9 +51,9 @@ pub(crate) struct Helper {
 #[derive(Debug)]
 enum Waiter {
     /// A thread, which may be the one that receives.
-    Thread(mpsc::Sender<Outcome>),
+    Thread(mpsc::Sender<Result<(Answer, Vec<OwnedFd>), Problem>>),
     /// A task.
-    Task(oneshot::Sender<Outcome>),
+    Task(oneshot::Sender<Result<(Answer, Vec<OwnedFd>), Problem>>),
 }
 
 impl Helper {
@@ -74,7 +72,11 @@ impl Helper {
     }
 
     /// Asks and waits. The control thread receives meanwhile; others leave that to its [`Watcher`].
-    pub(crate) fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Outcome {
+    pub(crate) fn call(
+        &self,
+        request: Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let (tx, rx) = mpsc::channel();
         let id = self.send(request, fds, Waiter::Thread(tx))?;
         let late = || Problem::of(&io::Error::from_raw_os_error(nix::libc::ETIMEDOUT));
@@ -100,7 +102,7 @@ impl Helper {
 
     /// Asks, while a [`Watcher`] receives. However long it takes: routes and programs have limits of
     /// their own.
-    pub(crate) async fn ask(&self, request: Request) -> Outcome {
+    pub(crate) async fn ask(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let (tx, rx) = oneshot::channel();
         self.send(request, &[], Waiter::Task(tx))?;
         rx.await.unwrap_or_else(|_| Err(gone()))
@@ -113,7 +115,7 @@ impl Helper {
         waiter: Waiter,
     ) -> Result<u64, Problem> {
         let id = self.next.fetch_add(1, Relaxed);
-        let bytes = serde_json::to_vec(&Asked { id, request })
+        let bytes = serde_json::to_vec(&NumberedRequest { id, request })
             .map_err(|e| Fault::ours(format!("helper: a request cannot be written: {e}")))?;
         if bytes.len() > MESSAGE_LIMIT {
             let long = "helper: the request is too large: there are too many routes";
@@ -170,7 +172,7 @@ impl Helper {
 
     fn dispatch(&self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         match serde_json::from_slice(bytes) {
-            Ok(Told::Answer { id, outcome }) => {
+            Ok(HelperMessage::Answer { id, outcome }) => {
                 let outcome = outcome.map(|answer| (answer, descriptors));
                 // One that waited long enough has gone.
                 match self.pending().remove(&id) {
@@ -179,13 +181,13 @@ impl Helper {
                     None => {}
                 }
             }
-            Ok(Told::Dns(in_use)) => *locked(&self.dns) = in_use,
-            Ok(Told::Event(event)) => {
+            Ok(HelperMessage::Dns(in_use)) => *locked(&self.dns) = in_use,
+            Ok(HelperMessage::Event(event)) => {
                 if let HostEvent::Dns(change) = &event {
                     *locked(&self.dns) = change.in_use.clone();
                 }
                 let mut events = locked(&self.events);
-                // The last ones say how things are.
+                // The last ones describe the present state.
                 if events.len() >= EVENTS {
                     events.pop_front();
                 }
@@ -193,12 +195,12 @@ impl Helper {
                 drop(events);
                 self.happened.notify_one();
             }
-            Ok(Told::Line { level, verb, text }) => match level {
+            Ok(HelperMessage::Line { level, verb, text }) => match level {
                 0 => tracing::error!("{text}"),
                 1 => tracing::warn!("{text}"),
                 _ => crate::say!(verb, "{text}"),
             },
-            Err(e) => tracing::error!("helper: message not understood: {e}"),
+            Err(e) => tracing::error!("helper: invalid message: {e}"),
         }
     }
 
@@ -248,7 +250,7 @@ impl Helper {
         }
     }
 
-    /// Says that nothing more will be asked, and waits until the helper has put everything back.
+    /// Announces that no more requests follow, and waits until the helper has undone every change.
     pub(super) fn finish(&self) {
         let _ = self.channel.finish();
         let until = Instant::now() + FAREWELL;
@@ -256,7 +258,7 @@ impl Helper {
             self.receive();
             let left = until.saturating_duration_since(Instant::now());
             if !self.lost.load(Relaxed) && self.channel.wait(false, left).is_err() {
-                tracing::warn!("helper: still at work at the end");
+                tracing::warn!("helper: did not finish in time");
                 return;
             }
         }

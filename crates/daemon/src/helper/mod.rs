@@ -32,7 +32,9 @@ use adit_linux::channel::Channel;
 use crate::fault::Fault;
 pub(crate) use client::{Helper, Watcher};
 pub(crate) use ports::take_over;
-pub(crate) use protocol::{Answer, BridgeDuty, Duty, NodeDuty, OpenedDevice, Opening, Request};
+pub(crate) use protocol::{
+    Answer, BridgeDuty, DeviceRequest, Duty, NodeDuty, OpenedDevice, Request,
+};
 
 /// The name under which the program is the helper.
 pub const NAME: &str = "adit-helper";
@@ -66,11 +68,11 @@ impl Drop for Running {
     }
 }
 
-/// Starts the helper, with the content of config files that cannot be read twice. Before any thread is
-/// started, and while the process still is root.
+/// Starts the helper, with the content of config files that cannot be read twice. Call it before any thread is
+/// started, while the process is still root.
 ///
-/// `None` if the process is not root, or none can be started here; the log says why, and the network
-/// process does the work itself, with the rights that takes.
+/// `None` if the process is not root, or if no helper can be started here; the reason is logged, and the
+/// network process does the work itself with the privileges that it needs.
 ///
 /// # Errors
 /// The helper cannot read the configuration.
@@ -82,8 +84,7 @@ pub(crate) fn start(duty: Duty, piped: &[(PathBuf, Vec<u8>)]) -> Result<Option<R
         Ok(channel) => channel,
         Err(e) => {
             tracing::warn!(
-                "helper: cannot be started: {e}: the process that faces the network keeps the rights \
-                 for routes and addresses, and does not read files again after it gave up root"
+                "helper: start failed: {e}: the network process keeps the privileges for routes and addresses, and cannot read files again after it drops root"
             );
             return Ok(None);
         }

@@ -1,8 +1,7 @@
-//! What the configuration asks for, and so what the network process may.
+//! The helper's policy: the requests that the configuration permits.
 //!
-//! The helper derives it itself, as root, from the files that the operator wrote. A plan of a client that
-//! takes its server's options cannot be known beforehand: there the policy says which parts of it may
-//! come from the server.
+//! The helper derives it itself, as root, from the operator's files. The plan of a client that pulls options
+//! cannot be known in advance: for it, the policy lists the parts that may come from the server.
 
 mod pulled;
 
@@ -19,7 +18,7 @@ use adit_openvpn::config::{
 };
 
 use self::pulled::Pulled;
-use super::protocol::{BridgeDuty, Duty, NodeDuty, Opening, Request, SocketWish};
+use super::protocol::{BridgeDuty, DeviceRequest, Duty, NodeDuty, Request, SocketRequest};
 use crate::connect;
 use crate::fault::Fault;
 use crate::host::{Device, HostPlan, Via};
@@ -61,7 +60,7 @@ pub(super) struct Policy {
 enum Names {
     /// Those that can be a client's.
     Clients,
-    /// All that lie in it.
+    /// All files in it.
     All,
 }
 
@@ -196,7 +195,7 @@ impl Policy {
         })
     }
 
-    /// A filter's rules, which say themselves what they include.
+    /// A filter's rules, with the files that they include.
     fn add_rules(&mut self, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.readable.extend(crate::filter::sources(&path));
@@ -386,14 +385,14 @@ impl Policy {
         match (self.managed, request) {
             (None, _) => Err("server: the configuration is not one of a managed server".into()),
             (Some(own), Request::Masquerade(nat)) if own != *nat => {
-                Err(format!("masquerade: the settings do not say {nat:?}"))
+                Err(format!("masquerade: {nat:?} is not the configured nat"))
             }
             (Some(_), _) => Ok(()),
         }
     }
 
-    fn check_device(&self, opening: &Opening) -> Result<(), String> {
-        let Opening { device, offloads: _, queues } = opening;
+    fn check_device(&self, opening: &DeviceRequest) -> Result<(), String> {
+        let DeviceRequest { device, offloads: _, queues } = opening;
         if self.device.as_ref() != Some(device) {
             return Err(format!("device {device:?}: the configuration has another"));
         }
@@ -409,7 +408,7 @@ impl Policy {
             Plans::Exactly(wanted) if **wanted == *plan => Ok(()),
             Plans::Exactly(_) => Err("plan: the settings have another".into()),
             Plans::Configured(options) => {
-                // `remote_host` in a route stands for an address that the plan may not have elsewhere.
+                // `remote_host` in a route is an address that may not occur elsewhere in the plan.
                 let hosts = plan.routes.iter().flat_map(|route| {
                     let via = match route.via {
                         Via::Gateway(gateway) => Some(gateway),
@@ -477,8 +476,13 @@ impl Policy {
 }
 
 impl Sockets {
-    fn check(&self, transport: Transport, wish: &SocketWish, dialled: bool) -> Result<(), String> {
-        let SocketWish { bind, bound, v6only: _, count, mark, device, buffers, icmp_errors: _ } =
+    fn check(
+        &self,
+        transport: Transport,
+        wish: &SocketRequest,
+        dialled: bool,
+    ) -> Result<(), String> {
+        let SocketRequest { bind, bound, v6only: _, count, mark, device, buffers, icmp_errors: _ } =
             wish;
         if *mark != self.mark && mark.is_some() {
             return Err(format!("socket: the mark {mark:?} is not the configuration's"));

@@ -1,4 +1,4 @@
-//! What the two processes say to each other: one JSON object a message.
+//! The protocol between the two processes: one JSON object per message.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ pub const MESSAGE_LIMIT: usize = 1 << 20;
 /// A request with the number that its answer carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct NumberedRequest {
     /// Chosen by the network process.
     pub id: u64,
     /// The request.
@@ -39,7 +39,7 @@ pub enum Request {
     /// Read the configuration again (SIGHUP).
     Reload,
     /// Open the device.
-    Open(Opening),
+    Open(DeviceRequest),
     /// Undo what killed processes left, and choose the mark of the transport's sockets.
     Prepare {
         /// Whether a mark may be chosen where the configuration has none.
@@ -57,7 +57,7 @@ pub enum Request {
     Close,
     /// Keep another server reachable outside the tunnel.
     KeepReachable(IpAddr),
-    /// Change this machine for the server of the settings, as they say.
+    /// Set up the host for the managed server, as its settings demand.
     PrepareServer,
     /// Put the server's firewall rules in place again.
     Masquerade(Nat),
@@ -72,7 +72,7 @@ pub enum Request {
         /// What becomes of its content.
         begin: Begin,
     },
-    /// Make a file beside this one, which [`Request::Commit`] puts in its place.
+    /// Create a file next to this one; [`Request::Commit`] renames it into place.
     Replace(PathBuf),
     /// Put the file of [`Request::Replace`] in place.
     Commit(PathBuf),
@@ -81,11 +81,11 @@ pub enum Request {
     /// Open the control socket.
     Control(PathBuf),
     /// Make UDP sockets that share a port.
-    Datagrams(SocketWish),
+    Datagrams(SocketRequest),
     /// Make a TCP listener.
-    Listen(SocketWish),
+    Listen(SocketRequest),
     /// Make a TCP socket to connect by.
-    Stream(SocketWish),
+    Stream(SocketRequest),
     /// Open both ports of a bridge.
     OpenPorts,
     /// Open a port of a bridge that has vanished, if it is there again.
@@ -115,7 +115,7 @@ pub enum Duty {
     Postgres(NodeDuty),
 }
 
-/// A bridge, as its command line says.
+/// A bridge's command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeDuty {
@@ -135,7 +135,7 @@ pub struct BridgeDuty {
     pub control: PathBuf,
 }
 
-/// A node of a network in a database, as its command line says.
+/// A PostgreSQL node's command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeDuty {
@@ -164,7 +164,7 @@ pub enum PortSide {
 /// How a device is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Opening {
+pub struct DeviceRequest {
     /// Which one.
     pub device: Device,
     /// Checksums, TCP and UDP super-packets.
@@ -190,7 +190,7 @@ pub enum Begin {
 /// A socket to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SocketWish {
+pub struct SocketRequest {
     /// Local address; of a stream that is to connect: that of any address of the right family, or the
     /// operator's.
     pub bind: SocketAddr,
@@ -299,7 +299,7 @@ impl From<Problem> for io::Error {
 /// Everything that the helper sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Told {
+pub enum HelperMessage {
     /// The answer to the request of this number.
     Answer {
         /// The number.
@@ -326,7 +326,7 @@ pub enum Told {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse(bytes: &[u8]) -> Result<Asked, String> {
+pub fn parse(bytes: &[u8]) -> Result<NumberedRequest, String> {
     if bytes.len() > MESSAGE_LIMIT {
         return Err(format!("longer than {MESSAGE_LIMIT} bytes"));
     }
@@ -341,7 +341,7 @@ mod tests {
     fn requests_survive_the_way_and_unknown_words_are_refused() {
         let plan =
             HostPlan { addresses: vec!["10.8.0.2/24".parse().unwrap()], ..HostPlan::default() };
-        let asked = Asked { id: 7, request: Request::Apply(Box::new(plan)) };
+        let asked = NumberedRequest { id: 7, request: Request::Apply(Box::new(plan)) };
         let bytes = serde_json::to_vec(&asked).unwrap();
         assert_eq!(parse(&bytes).unwrap(), asked);
         for text in [
@@ -369,7 +369,8 @@ mod tests {
         };
         let routes = (0..5000).map(route).collect();
         let plan = Box::new(HostPlan { routes, ..HostPlan::default() });
-        let bytes = serde_json::to_vec(&Asked { id: 1, request: Request::Apply(plan) }).unwrap();
+        let bytes =
+            serde_json::to_vec(&NumberedRequest { id: 1, request: Request::Apply(plan) }).unwrap();
         assert!(bytes.len() <= MESSAGE_LIMIT, "{}", bytes.len());
         parse(&bytes).unwrap();
     }

@@ -16,7 +16,7 @@ const NAMES_LIMIT: usize = 512 << 10;
 /// Mode of files that name clients, addresses or keys.
 pub(super) const PRIVATE: u32 = 0o600;
 
-/// Mode of a file that says nothing but a number.
+/// Mode of a file that contains only a number.
 pub(super) const PUBLIC: u32 = 0o644;
 
 /// Opens a file for reading. Never waits for the other end of a pipe, nor does reading what it has.
@@ -71,7 +71,7 @@ fn open_careful(options: &OpenOptions, path: &Path) -> io::Result<File> {
     }
 }
 
-/// Makes a file beside the one that it is to replace, with the mode and owner of that.
+/// Creates a file next to the one that it is to replace, with the same mode and owner.
 pub(super) fn fresh(path: &Path) -> io::Result<File> {
     let fresh = fresh_name(path);
     // Left by a process that was killed.
@@ -80,7 +80,7 @@ pub(super) fn fresh(path: &Path) -> io::Result<File> {
     let mode = former.as_ref().map_or(PRIVATE, |data| data.mode() & 0o777);
     let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(fresh)?;
     if let Some(former) = former {
-        // The process's umask has no say in the mode of a file that was there.
+        // The umask does not apply to the mode of an existing file.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         // Kept by its owner, who may be another one than root.
         let _ = std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid()));

@@ -1,4 +1,4 @@
-//! The helper's own process.
+//! The helper process.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,8 +20,10 @@ use tokio::sync::Semaphore;
 use tracing::Level;
 
 use super::policy::Policy;
-use super::protocol::{self, Answer, Asked, Duty, MESSAGE_LIMIT, OpenedDevice, Opening, Problem};
-use super::protocol::{PortSide, Request, Told};
+use super::protocol::{
+    self, Answer, DeviceRequest, Duty, MESSAGE_LIMIT, NumberedRequest, OpenedDevice, Problem,
+};
+use super::protocol::{HelperMessage, PortSide, Request};
 use super::{ports, root_files, sockets};
 use crate::bridge::Opener;
 use crate::driver::watch;
@@ -84,7 +86,7 @@ fn run() -> Result<(), Fault> {
         Ok(policy) => (Some(policy), Ok(Answer::Done)),
         Err(fault) => (None, Err(Problem::Fault(fault))),
     };
-    give_up_rights(&duty)?;
+    drop_privileges(&duty)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(FILE_THREADS)
@@ -96,12 +98,13 @@ fn run() -> Result<(), Fault> {
             .as_fd()
             .try_clone_to_owned()
             .and_then(|fd| watch(fd, Interest::READABLE | Interest::WRITABLE));
-        let post = Arc::new(Post { channel, watched: watched.map_err(failed("no channel"))? });
-        post.answer(id, outcome, Vec::new()).await;
+        let sender =
+            Arc::new(MessageSender { channel, watched: watched.map_err(failed("no channel"))? });
+        sender.answer(id, outcome, Vec::new()).await;
         let Some(policy) = policy else { return Ok(()) };
         let files = Arc::new(Semaphore::new(FILES_WAITING));
         let mut server = Server {
-            post,
+            sender,
             duty,
             piped,
             policy,
@@ -161,7 +164,7 @@ fn forward_log(channel: &Arc<Channel>) {
             Level::WARN => 1,
             _ => 2,
         };
-        let line = Told::Line { level: code, verb, text: text.to_owned() };
+        let line = HelperMessage::Line { level: code, verb, text: text.to_owned() };
         let sent = serde_json::to_vec(&line).map_err(io::Error::other);
         let sent = sent.and_then(|bytes| channel.send(&bytes, &[]));
         if sent.is_err() && code < 2 {
@@ -187,7 +190,7 @@ fn beginning(channel: &Channel) -> Result<(u64, Duty, Piped), Fault> {
             Err(e) => return Err(odd(e.to_string())),
         }
     };
-    let Asked { id, request } = protocol::parse(&bytes).map_err(odd)?;
+    let NumberedRequest { id, request } = protocol::parse(&bytes).map_err(odd)?;
     let Request::Begin { duty, piped } = request else { return Err(odd("another one".into())) };
     if piped.len() != descriptors.len() {
         return Err(odd("descriptors are missing".into()));
@@ -202,7 +205,7 @@ fn beginning(channel: &Channel) -> Result<(u64, Duty, Piped), Fault> {
 }
 
 /// Keeps few capabilities, and the system calls of a daemon that starts programs or opens ports.
-fn give_up_rights(duty: &Duty) -> Result<(), Fault> {
+fn drop_privileges(duty: &Duty) -> Result<(), Fault> {
     let profile = match duty {
         Duty::Bridge(_) => Profile::Bridge,
         Duty::Openvpn(_) | Duty::Connect(_) | Duty::Server(_) | Duty::Postgres(_) => {
@@ -217,23 +220,23 @@ fn give_up_rights(duty: &Duty) -> Result<(), Fault> {
 }
 
 /// What goes to the network process.
-struct Post {
+struct MessageSender {
     channel: Arc<Channel>,
     watched: AsyncFd<OwnedFd>,
 }
 
-impl Post {
+impl MessageSender {
     async fn answer(&self, id: u64, outcome: Result<Answer, Problem>, descriptors: Vec<OwnedFd>) {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        self.send(&Told::Answer { id, outcome }, &borrowed).await;
+        self.send(&HelperMessage::Answer { id, outcome }, &borrowed).await;
     }
 
-    async fn send(&self, told: &Told, descriptors: &[BorrowedFd<'_>]) {
+    async fn send(&self, told: &HelperMessage, descriptors: &[BorrowedFd<'_>]) {
         let Ok(bytes) = serde_json::to_vec(told) else { return };
         while let Err(e) = self.channel.send(&bytes, descriptors) {
             if e.raw_os_error() == Some(nix::libc::EMSGSIZE) {
-                let Told::Answer { id, .. } = told else { return };
-                let told = Told::Answer { id: *id, outcome: Err(Problem::of(&e)) };
+                let HelperMessage::Answer { id, .. } = told else { return };
+                let told = HelperMessage::Answer { id: *id, outcome: Err(Problem::of(&e)) };
                 // It is short, and the other one was not sent.
                 let _ = serde_json::to_vec(&told).map(|bytes| self.channel.send(&bytes, &[]));
                 return;
@@ -249,7 +252,7 @@ impl Post {
 }
 
 struct Server {
-    post: Arc<Post>,
+    sender: Arc<MessageSender>,
     duty: Duty,
     piped: Piped,
     policy: Policy,
@@ -278,25 +281,23 @@ async fn happened(host: &mut Option<Host>) -> HostEvent {
     }
 }
 
-type Done = Result<(Answer, Vec<OwnedFd>), Problem>;
-
 impl Server {
     /// Serves requests in their order until the network process ends.
     async fn serve(&mut self) {
         loop {
-            match self.post.channel.receive(MESSAGE_LIMIT) {
+            match self.sender.channel.receive(MESSAGE_LIMIT) {
                 // What comes with descriptors is the first request alone.
                 Ok(Received::Message(bytes, _)) => self.take(&bytes).await,
                 Ok(Received::End) => return,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     tokio::select! {
                         biased;
-                        ready = self.post.watched.readable() => match ready {
+                        ready = self.sender.watched.readable() => match ready {
                             Ok(mut ready) => ready.clear_ready(),
                             Err(e) => return tracing::error!("helper: channel failed: {e}"),
                         },
                         event = happened(&mut self.host) => {
-                            self.post.send(&Told::Event(event), &[]).await;
+                            self.sender.send(&HelperMessage::Event(event), &[]).await;
                         }
                     }
                 }
@@ -313,34 +314,34 @@ impl Server {
     }
 
     async fn take(&mut self, bytes: &[u8]) {
-        let Asked { id, request } = match protocol::parse(bytes) {
+        let NumberedRequest { id, request } = match protocol::parse(bytes) {
             Ok(asked) => asked,
             Err(why) => return self.refuse(&why),
         };
         if let Err(why) = self.policy.check(&request) {
             self.refuse(&why);
-            return self.post.answer(id, Err(Problem::Refused(why)), Vec::new()).await;
+            return self.sender.answer(id, Err(Problem::Refused(why)), Vec::new()).await;
         }
         if let Some(work) = file_work(&request) {
-            let post = Arc::clone(&self.post);
+            let sender = Arc::clone(&self.sender);
             let Ok(place) = Arc::clone(&self.files).try_acquire_owned() else {
                 self.refuse("too many files wait to be opened");
                 let busy = Problem::System(nix::libc::EAGAIN);
-                return post.answer(id, Err(busy), Vec::new()).await;
+                return sender.answer(id, Err(busy), Vec::new()).await;
             };
             tokio::spawn(async move {
                 let done = tokio::task::spawn_blocking(work).await;
                 let done = done.unwrap_or_else(|e| Err(Fault::ours(e.to_string()).into()));
                 drop(place);
-                reply(&post, id, done).await;
+                reply(&sender, id, done).await;
             });
             return;
         }
         let done = self.carry_out(request).await;
-        reply(&self.post, id, done).await;
+        reply(&self.sender, id, done).await;
     }
 
-    async fn carry_out(&mut self, request: Request) -> Done {
+    async fn carry_out(&mut self, request: Request) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let plain = |answer| Ok((answer, Vec::new()));
         let system = |e: io::Error| Problem::of(&e);
         match request {
@@ -436,10 +437,10 @@ impl Server {
         Ok((paths, settings))
     }
 
-    /// Says whose DNS servers are in use, before the answer.
+    /// Sends which DNS servers are in use, before the answer.
     async fn tell_dns(&self) {
         if let Some(host) = &self.host {
-            self.post.send(&Told::Dns(host.dns_in_use().clone()), &[]).await;
+            self.sender.send(&HelperMessage::Dns(host.dns_in_use().clone()), &[]).await;
         }
     }
 
@@ -447,7 +448,7 @@ impl Server {
         self.host.as_mut().ok_or_else(|| Problem::Refused("no device is open".into()))
     }
 
-    async fn keep_reachable(&mut self, address: IpAddr) -> Done {
+    async fn keep_reachable(&mut self, address: IpAddr) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         if self.remotes.len() >= REMOTES_LIMIT && !self.remotes.contains(&address) {
             self.refuse("too many servers are kept reachable");
             return Err(Problem::Refused("too many servers are kept reachable".into()));
@@ -457,7 +458,7 @@ impl Server {
         Ok((Answer::Done, Vec::new()))
     }
 
-    async fn open_ports(&mut self) -> Done {
+    async fn open_ports(&mut self) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let Duty::Bridge(duty) = &self.duty else {
             return Err(Problem::Refused("this is no bridge".into()));
         };
@@ -469,7 +470,7 @@ impl Server {
         hand_over(&both)
     }
 
-    async fn open_port(&mut self, side: PortSide) -> Done {
+    async fn open_port(&mut self, side: PortSide) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let Some(opener) = &mut self.opener else {
             return Err(Problem::Refused("no ports are open".into()));
         };
@@ -477,7 +478,11 @@ impl Server {
         hand_over(port.as_slice())
     }
 
-    async fn switch_port(&mut self, side: PortSide, on: bool) -> Done {
+    async fn switch_port(
+        &mut self,
+        side: PortSide,
+        on: bool,
+    ) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let Some(opener) = &self.opener else {
             return Err(Problem::Refused("no ports are open".into()));
         };
@@ -485,7 +490,7 @@ impl Server {
         Ok((Answer::Done, Vec::new()))
     }
 
-    async fn open(&mut self, opening: &Opening) -> Done {
+    async fn open(&mut self, opening: &DeviceRequest) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         if let Some(former) = self.host.take() {
             former.abandon().await;
         }
@@ -510,7 +515,7 @@ impl Server {
 }
 
 /// Ports for the network process; they are closed here when they are sent.
-fn hand_over(opened: &[Port]) -> Done {
+fn hand_over(opened: &[Port]) -> Result<(Answer, Vec<OwnedFd>), Problem> {
     let mut all = (Vec::new(), Vec::new());
     for port in opened {
         let (device, descriptors) = ports::hand_over(port).map_err(|e| Problem::of(&e))?;
@@ -520,15 +525,18 @@ fn hand_over(opened: &[Port]) -> Done {
     Ok((Answer::Ports(all.0), all.1))
 }
 
-async fn reply(post: &Post, id: u64, done: Done) {
+async fn reply(sender: &MessageSender, id: u64, done: Result<(Answer, Vec<OwnedFd>), Problem>) {
     match done {
-        Ok((answer, descriptors)) => post.answer(id, Ok(answer), descriptors).await,
-        Err(problem) => post.answer(id, Err(problem), Vec::new()).await,
+        Ok((answer, descriptors)) => sender.answer(id, Ok(answer), descriptors).await,
+        Err(problem) => sender.answer(id, Err(problem), Vec::new()).await,
     }
 }
 
-/// Work on files, which a file system may hold up.
-fn file_work(request: &Request) -> Option<Box<dyn FnOnce() -> Done + Send>> {
+/// A file operation, run on a thread of its own: a file system may block it.
+type FileWork = Box<dyn FnOnce() -> Result<(Answer, Vec<OwnedFd>), Problem> + Send>;
+
+/// The file operation that a request asks for, if it asks for one.
+fn file_work(request: &Request) -> Option<FileWork> {
     let one = |opened: io::Result<File>| match opened {
         Ok(file) => Ok((Answer::Done, vec![OwnedFd::from(file)])),
         Err(e) => Err(Problem::of(&e)),

@@ -8,7 +8,7 @@ use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStrea
 use adit_linux::udp::{UdpOptions, UdpSocket};
 
 use super::current;
-use super::protocol::{Request, SocketWish};
+use super::protocol::{Request, SocketRequest};
 
 /// Makes a UDP socket.
 pub(crate) fn udp(options: &UdpOptions) -> io::Result<UdpSocket> {
@@ -24,7 +24,7 @@ pub(crate) fn udp_group(options: &UdpOptions, count: u16) -> io::Result<Vec<UdpS
     let Some(helper) = current() else {
         return UdpSocket::bind_group(options, count.into());
     };
-    let wish = SocketWish {
+    let wish = SocketRequest {
         bind: options.bind,
         bound: true,
         v6only: options.v6only,
@@ -41,7 +41,7 @@ pub(crate) fn udp_group(options: &UdpOptions, count: u16) -> io::Result<Vec<UdpS
 /// Makes a TCP listener.
 pub(crate) fn listen(options: &TcpListenOptions) -> io::Result<TcpListener> {
     let Some(helper) = current() else { return TcpListener::bind(options) };
-    let wish = SocketWish {
+    let wish = SocketRequest {
         bind: options.bind,
         bound: true,
         v6only: options.v6only,
@@ -62,7 +62,7 @@ pub(crate) fn connect(options: &TcpConnectOptions) -> io::Result<TcpStream> {
         std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
-    let wish = SocketWish {
+    let wish = SocketRequest {
         bind: options.from.unwrap_or_else(|| (any, 0).into()),
         bound: options.from.is_some(),
         v6only: false,
@@ -81,7 +81,7 @@ fn first(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
 }
 
 /// What the helper does for [`udp_group`].
-pub(super) fn make_datagrams(wish: &SocketWish) -> io::Result<Vec<OwnedFd>> {
+pub(super) fn make_datagrams(wish: &SocketRequest) -> io::Result<Vec<OwnedFd>> {
     let mut options = UdpOptions::new(wish.bind);
     options.v6only = wish.v6only;
     options.fwmark = wish.mark;
@@ -95,7 +95,7 @@ pub(super) fn make_datagrams(wish: &SocketWish) -> io::Result<Vec<OwnedFd>> {
 }
 
 /// What the helper does for [`listen`].
-pub(super) fn make_listener(wish: &SocketWish) -> io::Result<OwnedFd> {
+pub(super) fn make_listener(wish: &SocketRequest) -> io::Result<OwnedFd> {
     let mut options = TcpListenOptions::new(wish.bind);
     options.v6only = wish.v6only;
     options.fwmark = wish.mark;
@@ -105,7 +105,7 @@ pub(super) fn make_listener(wish: &SocketWish) -> io::Result<OwnedFd> {
 }
 
 /// What the helper does for [`connect`].
-pub(super) fn make_stream(wish: &SocketWish) -> io::Result<OwnedFd> {
+pub(super) fn make_stream(wish: &SocketRequest) -> io::Result<OwnedFd> {
     // Only the address family of the destination counts.
     let mut options = TcpConnectOptions::new(wish.bind);
     options.from = wish.bound.then_some(wish.bind);

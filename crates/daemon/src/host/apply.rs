@@ -7,21 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use super::block_ipv6::BlockIpv6;
 use super::dns::Dns;
-use super::enforce::{Policy, Unfinished};
+use super::enforce::{PolicyRouting, Unfinished};
 use super::kernel::Kernel;
 use super::plan::{Device, HostPlan, Redirect};
 use super::policy_routing::{Captured, capture};
 use super::routes::{KernelRoute, Outside, Through, default_way, expand, way_to};
 use super::undo_log::{self, UndoLog};
-use super::watch::{Follow, is_link_local};
+use super::watch::{NetworkWatcher, is_link_local};
 use crate::fault::Fault;
 use crate::say;
 
 /// Flow queues over which the kernel spreads the flows that wait in the device: two of them seldom meet.
 const FLOW_QUEUES: usize = 16;
 
-/// Packets that wait in the device's queue unless `txqueuelen` says otherwise: a whole train and what
-/// arrives while it is sealed.
+/// Default of `txqueuelen`: room for a whole train and for what arrives while it is sealed.
 const TX_QUEUE_LEN: u32 = 1000;
 
 /// What [`Host::apply`] did.
@@ -51,18 +50,18 @@ pub struct Host {
     /// The mark of the transport's sockets.
     pub(super) mark: Option<u32>,
     /// The rules and the table in force.
-    pub(super) policy: Option<Policy>,
+    pub(super) policy: Option<PolicyRouting>,
     /// What keeps IPv6 in where there is no policy routing.
     pub(super) block6: BlockIpv6,
     /// A change of rules and routes that the kernel refused.
     pub(super) unfinished: Option<Unfinished>,
     /// The kill switch of an earlier process is still on.
     pub(super) inherited: bool,
-    /// Why policy routing is not to be had; it is said once.
+    /// Why policy routing is not available; logged once.
     refused: Option<String>,
     /// Keeps replies acceptable to strict reverse path filtering.
     pub(super) replies: Option<MarkedReplies>,
-    pub(super) follow: Follow,
+    pub(super) follow: NetworkWatcher,
 }
 
 /// One change, as it is undone.
@@ -82,9 +81,8 @@ impl Host {
         offloads: TunOffloads,
         queues: usize,
     ) -> Result<(Self, Option<TunDevice>), Fault> {
-        let net = Net::open().map_err(|e| {
-            Fault::environment(format!("cannot speak with the kernel's network side: {e}"))
-        })?;
+        let net = Net::open()
+            .map_err(|e| Fault::environment(format!("netlink: cannot open a socket: {e}")))?;
         let mut host = Self {
             net: Kernel::new(net),
             device: None,
@@ -102,11 +100,11 @@ impl Host {
             inherited: false,
             refused: None,
             replies: None,
-            follow: Follow::default(),
+            follow: NetworkWatcher::default(),
         };
         let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
         host.undo_log = UndoLog::open();
-        host.follow = Follow::start();
+        host.follow = NetworkWatcher::start();
         // The server's name may have to be resolved before anything is applied.
         host.dns.repair();
         let name = name.map(str::to_owned);
@@ -162,7 +160,7 @@ impl Host {
         Ok(Applied::Changed(notes))
     }
 
-    /// Policy routing where the plan wants it. Where it is not to be had, routes in the main table
+    /// Policy routing where the plan wants it. Where it is not available, routes in the main table
     /// do the same as far as they can, but for a kill switch, which would not be one.
     pub(super) async fn apply_policy(&mut self, plan: &HostPlan) -> Result<Vec<String>, Fault> {
         if !Self::wants_policy(plan) {
@@ -432,7 +430,7 @@ impl Host {
     /// Undoes everything but a kill switch: the process whose tunnel this is was killed.
     pub async fn abandon(mut self) {
         if !self.changes.is_empty() {
-            tracing::warn!("tunnel: its process ended unexpectedly: its routes are removed");
+            tracing::warn!("tunnel: process ended unexpectedly: routes removed");
         }
         self.undo().await;
         self.unblock_ipv6().await;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::apply::Host;
 use super::plan::HostPlan;
 use super::policy_routing::{
-    Around, BASE, Capture, Captured, PREFERENCE, PREFERENCES, ROUTERS, SLOTS, Slot, Wanted,
+    BASE, Bypass, Capture, Captured, DesiredRouting, PREFERENCE, PREFERENCES, ROUTERS, SLOTS, Slot,
     capture, is_private, reject, wanted,
 };
 use super::undo_log;
@@ -30,7 +30,7 @@ const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
 /// What is in force.
 #[derive(Clone, Debug)]
-pub(super) struct Policy {
+pub(super) struct PolicyRouting {
     slot: Slot,
     /// What the kernel has, or may have where an attempt was cut short.
     rules: Vec<Rule>,
@@ -57,7 +57,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Takes one step's outcome; says whether it is done.
+    /// Records one step's result; returns whether it succeeded.
     fn step(&mut self, done: Result<(), String>) -> Result<bool, String> {
         match done {
             Ok(()) => Ok(true),
@@ -143,8 +143,8 @@ impl Host {
         index: u32,
         filters: bool,
         attempt: &mut Attempt,
-    ) -> Result<Around, String> {
-        let mut around = Around::default();
+    ) -> Result<Bypass, String> {
+        let mut around = Bypass::default();
         if plan.allow_lan {
             match self.lan(index).await {
                 Ok(lan) => around.lan = lan,
@@ -167,7 +167,11 @@ impl Host {
 
     /// Adds what a plan wants. What is there already is added again, since another program may have
     /// removed it.
-    async fn put_wanted(&mut self, wanted: &Wanted, attempt: &mut Attempt) -> Result<(), String> {
+    async fn put_wanted(
+        &mut self,
+        wanted: &DesiredRouting,
+        attempt: &mut Attempt,
+    ) -> Result<(), String> {
         // Families whose table may lack its last route.
         let mut open = BTreeSet::new();
         for route in &wanted.routes {
@@ -192,7 +196,7 @@ impl Host {
     /// everything else has succeeded.
     async fn drop_stale(
         &mut self,
-        wanted: &Wanted,
+        wanted: &DesiredRouting,
         slot: Slot,
         attempt: &mut Attempt,
     ) -> Result<(), String> {
@@ -223,7 +227,7 @@ impl Host {
                 let dropped = self.drop_rule(rule).await;
                 if attempt.step(dropped)?
                     && rule.not_mark.is_some()
-                    && let Some(Policy { capture, .. }) = &mut self.policy
+                    && let Some(PolicyRouting { capture, .. }) = &mut self.policy
                 {
                     *(if rule.v6 { &mut capture.ipv6 } else { &mut capture.ipv4 }) = Captured::No;
                 }
@@ -337,9 +341,9 @@ impl Host {
         }
     }
 
-    /// Reverse path filtering drops the transport's replies, since their source is looked up without
-    /// the mark: they get it, and the kernel is told to heed it. A strict filter does that always, a
-    /// loose one while the table leads nowhere.
+    /// Reverse path filtering would drop the transport's replies, since it looks up their source without the
+    /// mark. So they are marked, and `src_valid_mark` is set. A strict filter always needs this, a loose one
+    /// while the table has no usable route.
     fn mark_replies(&mut self, mark: u32) -> Result<(), String> {
         let failed = |e: std::io::Error| format!("rp_filter needs marked replies: {e}");
         if self.replies.is_none() {
@@ -370,7 +374,7 @@ impl Host {
             self.undo_log.add(&route);
             match self.net.add_route(&route).await {
                 Ok(()) => {
-                    self.policy = Some(Policy {
+                    self.policy = Some(PolicyRouting {
                         slot,
                         rules: Vec::new(),
                         routes: vec![route],
@@ -429,7 +433,7 @@ impl Host {
         }
     }
 
-    /// Removes all rules and routes, rules first. What cannot be removed stays in the ledger, for the
+    /// Removes all rules and routes, rules first. What cannot be removed stays in the undo log, for the
     /// next start.
     async fn clear_policy(&mut self) {
         if self.unfinished.take().is_some() {
@@ -473,6 +477,6 @@ pub(super) fn unless_gone(done: Result<(), NetError>) -> Result<(), String> {
 
 pub(super) fn warn(done: Result<(), String>) {
     if let Err(why) = done {
-        tracing::warn!("routing: removal failed: {why}: the next start tries again");
+        tracing::warn!("routing: removal failed: {why}: retried at the next start");
     }
 }

@@ -8,7 +8,7 @@ use super::plan::{Device, HostPlan};
 use super::policy_routing::Capture;
 use super::watch::HostEvent;
 use crate::fault::Fault;
-use crate::helper::{self, Answer, Helper, OpenedDevice, Opening, Request, Watcher};
+use crate::helper::{self, Answer, DeviceRequest, Helper, OpenedDevice, Request, Watcher};
 
 /// The machine's side of a tunnel: changed by this process, or by its helper where it has one.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl HostHandle {
         let watcher = Watcher::start(helper)?;
         let TunOffloads { csum, tso, uso } = offloads;
         let offloads = [csum, tso, uso];
-        let opening = Opening { device: device.clone(), offloads, queues };
+        let opening = DeviceRequest { device: device.clone(), offloads, queues };
         let (answer, descriptors) = helper.call(Request::Open(opening), &[])?;
         let Answer::Device(opened) = answer else { return Err(unexpected()) };
         let name = opened.as_ref().map(|opened| opened.name.clone());

@@ -1,12 +1,12 @@
-//! Rules of a full tunnel without a ledger.
+//! Rules of a full tunnel that no undo log claims.
 
 use adit_linux::net::{Net, Rule};
 
 use super::policy_routing::{capturing, is_of_tunnel};
 use super::undo_log;
 
-/// Rules that take all traffic, and that no ledger names, into a table that leads nowhere: their
-/// ledger was removed, or it is in a folder that this process does not see.
+/// Rules that capture all traffic into a table without a route, and that no undo log names: the log was
+/// removed, or it is in a folder that this process cannot see.
 pub(super) async fn rules(net: &Net) -> Vec<Rule> {
     let rules = net.rules().await.unwrap_or_default();
     let capturing: Vec<Rule> = rules.iter().filter_map(capturing).collect();

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A file that a process keeps in the folder.
-pub(super) struct Kept {
+pub(super) struct StateFile {
     pub(super) path: PathBuf,
     pub(super) pid: u32,
 }
@@ -16,14 +16,14 @@ pub(super) fn files(
     folder: &Path,
     suffix: &'static str,
     namespace: u64,
-) -> impl Iterator<Item = Kept> {
+) -> impl Iterator<Item = StateFile> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries.filter_map(move |entry| {
         let name = entry.file_name();
         let mut parts = name.to_str()?.strip_suffix(suffix)?.split('-');
         let pid = parts.next()?.parse().ok()?;
         let other = parts.nth(1).is_some_and(|part| part.parse() != Ok(namespace));
-        (!other).then(|| Kept { path: entry.path(), pid })
+        (!other).then(|| StateFile { path: entry.path(), pid })
     })
 }
 

@@ -138,7 +138,7 @@ impl Redirect {
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
-            // A side that is silent on IPv4 asks for it, so `!ipv4` counts where one says so.
+            // IPv4 is redirected by default, so `!ipv4` takes effect if either side sets it.
             ipv4: other.ipv4 && (self.ipv4 || self == Self::default()),
             ipv6: self.ipv6 || other.ipv6,
             def1: self.def1 || other.def1,

@@ -1,8 +1,8 @@
 //! A full tunnel by policy routing: a table of our own that is consulted before the main one.
 //!
 //! Every packet without the transport's mark is looked up in that table, which leads into the tunnel
-//! or nowhere. No route of the main table, however specific, leads around it, whoever sent that
-//! route: DHCP (option 121), a router advertisement (RFC 4191) or another program.
+//! or nowhere. No route of the main table bypasses it, however specific, whether it comes from DHCP (option
+//! 121), a router advertisement (RFC 4191) or another program.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,7 +22,7 @@ pub(super) const BASE: u32 = 0xad17;
 pub(super) const SLOTS: u32 = 64;
 /// The first preference of the first table's rules.
 pub(super) const PREFERENCE: u32 = 7000;
-/// Routers beside the machine that rules are made for at most.
+/// Most on-link routers that rules are made for.
 pub(super) const ROUTERS: usize = 16;
 /// Preferences of one table's rules.
 pub(super) const PREFERENCES: u32 = 16;
@@ -68,17 +68,17 @@ pub(super) struct Slot {
 
 /// What of the access network stays outside.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Around {
+pub(super) struct Bypass {
     /// Networks, with `allow-lan`.
     pub(super) lan: Vec<IpNet>,
-    /// Own addresses and the routers beside them, where the kernel filters sources: it looks up the
-    /// sender of an ARP request too, and would not answer the router.
+    /// Own addresses and their on-link routers, where the kernel filters by source: it also looks up the sender
+    /// of an ARP request, and would not answer the router.
     pub(super) routers: BTreeSet<(IpAddr, IpAddr)>,
 }
 
 /// What a plan wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct DesiredRouting {
     pub(super) rules: Vec<Rule>,
     pub(super) routes: Vec<Route>,
     pub(super) capture: Capture,
@@ -153,8 +153,13 @@ pub(super) fn capture(plan: &HostPlan) -> Capture {
 }
 
 /// The rules and routes of a plan.
-pub(super) fn wanted(plan: &HostPlan, slot: Slot, device: (u32, bool), around: &Around) -> Wanted {
-    let mut wanted = Wanted { capture: capture(plan), ..Wanted::default() };
+pub(super) fn wanted(
+    plan: &HostPlan,
+    slot: Slot,
+    device: (u32, bool),
+    around: &Bypass,
+) -> DesiredRouting {
+    let mut wanted = DesiredRouting { capture: capture(plan), ..DesiredRouting::default() };
     let families = [(false, wanted.capture.ipv4), (true, wanted.capture.ipv6)];
     for (v6, captured) in families.into_iter().filter(|(_, captured)| *captured != Captured::No) {
         wanted.rules.extend(rules(slot, v6, around));
@@ -200,7 +205,7 @@ pub(super) fn reject(slot: Slot, v6: bool) -> Route {
 }
 
 /// In the order of their preferences: what stays with the main table, then all else.
-fn rules(slot: Slot, v6: bool, around: &Around) -> Vec<Rule> {
+fn rules(slot: Slot, v6: bool, around: &Bypass) -> Vec<Rule> {
     let main = Rule {
         v6,
         preference: slot.preference,

@@ -101,7 +101,7 @@ pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRo
         let v6 = matches!(route.net, IpNet::V6(_));
         let (gateway, through) = match route.via {
             Via::Tunnel(_) if policy && carries_transport(plan, route) => continue,
-            // The device is point to point: IPv6 needs no gateway there (stock leaves it out too).
+            // The device is point-to-point: IPv6 needs no gateway there (OpenVPN omits it too).
             Via::Tunnel(_) if v6 => (None, Through::Tunnel),
             Via::Tunnel(gateway) => (gateway, Through::Tunnel),
             Via::Gateway(gateway) => (Some(gateway), Through::Gateway),

@@ -322,7 +322,7 @@ fn a_kill_switch_outlives_its_client_and_is_taken_over_and_released() {
         assert!(socket.connect("8.8.8.8:53").is_err(), "an error at once");
         socket2::SockRef::from(&socket).set_mark(mark.unwrap()).unwrap();
         socket.connect("198.51.100.7:1194").unwrap();
-        // The same process may connect again: a process that is told to restart does.
+        // The same process may connect again, as it does after SIGHUP.
         let (mut again, device) = self::host(true).await;
         again.apply(&by_policy("def1")).await.unwrap();
         assert_eq!(again.mark, mark);
@@ -416,7 +416,7 @@ fn without_marks_routes_do_and_a_kill_switch_refuses() {
     });
 }
 
-/// What the host says next, but for what leads to the last one alone.
+/// The host's next event, without the intermediate ones.
 async fn event(host: &mut Host) -> HostEvent {
     timeout(Duration::from_secs(20), host.event()).await.expect("nothing was noticed")
 }

@@ -1,4 +1,4 @@
-//! What a killed process leaves behind on other interfaces than its own.
+//! The undo log of a tunnel: changes that outlive a killed process.
 //!
 //! Addresses and routes of the tunnel go with its device, whatever ends the process. A route by
 //! another interface (the one that keeps the server reachable) stays, and would lead nowhere once
@@ -16,17 +16,17 @@ use std::path::{Path, PathBuf};
 use adit_linux::net::{Net, Route, Rule};
 use serde::{Deserialize, Serialize};
 
-use super::owner::{Kept, began, files, namespace};
+use super::owner::{StateFile, began, files, namespace};
 use super::sysctl;
 use entry::{RouteEntry, RuleEntry};
 
-/// Where ledgers are kept. A memory file system: a reboot undoes routes and ledgers alike.
+/// Where undo logs are kept: a memory file system, since a reboot removes the changes too.
 const FOLDER: &str = "/run/adit";
 
-/// Ledgers of one network namespace looked at, so that a folder full of them does not hold up a start.
+/// Most undo logs of one network namespace that are read, so that a full folder does not delay a start.
 const UNDO_LOG_LIMIT: usize = 4096;
 
-/// How a ledger's name ends.
+/// Suffix of an undo log's file name.
 const SUFFIX: &str = ".routes";
 
 /// The routes of this process that must be removed one by one. Held open, since after a change of
@@ -37,7 +37,7 @@ pub(super) struct UndoLog {
     page: Changes,
 }
 
-/// What one process changed.
+/// The changes of one process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Changes {
     /// Inode of the network namespace: the same numbers mean other interfaces elsewhere.
@@ -108,8 +108,7 @@ impl Changes {
 }
 
 impl UndoLog {
-    /// Opens this process's ledger before rights are dropped. Where it cannot be kept the tunnel
-    /// works all the same.
+    /// Opens this process's undo log, before privileges are dropped. A tunnel works without one.
     pub(super) fn open() -> Self {
         let file = Self::create(Path::new(FOLDER), std::process::id());
         Self { file: file.ok(), page: Changes::default() }
@@ -219,20 +218,22 @@ impl UndoLog {
             file.set_len(bytes.len() as u64)
         });
         if let Err(e) = written {
-            tracing::debug!("the ledger of routes cannot be written: {e}");
+            tracing::debug!("undo log: write failed: {e}");
         }
     }
 }
 
 impl UndoLog {
-    /// A ledger that another program removed names nothing that the next start could undo.
+    /// Replaces a log that another program removed: otherwise the next start could undo nothing.
     fn replace_if_removed(&mut self) {
         let removed = |(file, _): &&(File, PathBuf)| file.metadata().is_ok_and(|m| m.nlink() == 0);
         let Some((_, path)) = self.file.as_ref().filter(removed) else { return };
         let folder = path.parent().unwrap_or(Path::new(FOLDER));
         match Self::create(folder, std::process::id()) {
             Ok(file) => self.file = Some(file),
-            Err(e) => tracing::warn!("{}: removed, and not replaced: {e}", path.display()),
+            Err(e) => {
+                tracing::warn!("{}: removed by another program, not replaced: {e}", path.display())
+            }
         }
     }
 }
@@ -245,7 +246,7 @@ impl Drop for UndoLog {
             return;
         }
         if let Some((file, path)) = self.file.take() {
-            // What cannot be removed any more says at least nothing.
+            // A file that can no longer be removed is at least emptied.
             if self.page.is_empty() && fs::remove_file(path).is_err() {
                 let _ = file.set_len(0);
             }
@@ -258,7 +259,7 @@ pub(super) async fn clean_up(net: &Net) {
     for (path, page) in leftovers(Path::new(FOLDER), namespace()) {
         if !page.kept {
             for undone in page.undo(net).await {
-                tracing::warn!("{undone}: removed: a killed process had left it");
+                tracing::warn!("{undone}: removed: left by a killed process");
             }
             let _ = fs::remove_file(path);
         }
@@ -290,7 +291,7 @@ pub(super) async fn release(net: &Net) -> Vec<String> {
     undone
 }
 
-/// The rules that ledgers of this network namespace name.
+/// The rules in the undo logs of this network namespace.
 pub(super) struct Claims(Vec<RuleEntry>);
 
 impl Claims {
@@ -304,13 +305,13 @@ impl Claims {
     }
 }
 
-/// The pages of running tunnels of this network namespace.
+/// The changes of running tunnels in this network namespace.
 fn alive(folder: &Path) -> Vec<Changes> {
     let alive = pages(folder, namespace()).into_iter().filter(|undo_log| undo_log.alive);
     alive.map(|undo_log| undo_log.page).collect()
 }
 
-/// Ledgers of dead processes that belong to a namespace.
+/// Undo logs of dead processes in a namespace.
 fn leftovers(folder: &Path, namespace: u64) -> Vec<(PathBuf, Changes)> {
     let dead = pages(folder, namespace).into_iter().filter(|undo_log| !undo_log.alive);
     dead.map(|undo_log| (undo_log.path, undo_log.page)).collect()
@@ -325,19 +326,19 @@ fn other_sysctl(folder: &Path, namespace: u64, key: &str, own: Option<&Path>) ->
     sysctls.find(|(known, _)| known == key).map(|(_, former)| former)
 }
 
-/// A ledger as it is found.
-struct Found {
+/// An undo log as found on disk.
+struct LoadedLog {
     path: PathBuf,
     alive: bool,
     page: Changes,
 }
 
-/// The ledgers of a namespace. Those of others, of which there may be any number, are not opened.
-fn pages(folder: &Path, namespace: u64) -> Vec<Found> {
+/// The undo logs of a namespace. Those of others, which may be many, are not opened.
+fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
     let mut found = Vec::new();
-    for Kept { path, pid } in files(folder, SUFFIX, namespace).take(UNDO_LOG_LIMIT) {
+    for StateFile { path, pid } in files(folder, SUFFIX, namespace).take(UNDO_LOG_LIMIT) {
         let Ok(bytes) = fs::read(&path) else { continue };
-        // A process that is killed while it writes leaves the end of a longer page behind the new one.
+        // A process that is killed while it writes leaves the tail of a longer log behind the new content.
         let page = serde_json::Deserializer::from_slice(&bytes).into_iter::<Changes>().next();
         let page = match page {
             Some(Ok(page)) => page,
@@ -351,12 +352,12 @@ fn pages(folder: &Path, namespace: u64) -> Vec<Found> {
         }
         let running = began(pid).is_some_and(|began| page.began == 0 || began == page.began);
         let alive = running && !page.closed;
-        found.push(Found { path, alive, page });
+        found.push(LoadedLog { path, alive, page });
     }
     found
 }
 
-/// For the fuzzer: what a ledger makes the next start undo.
+/// For the fuzzer: the undo actions of a log.
 pub(super) fn fuzz(bytes: &[u8]) {
     let page = serde_json::Deserializer::from_slice(bytes).into_iter::<Changes>().next();
     let Some(Ok(page)) = page else { return };

@@ -1,4 +1,4 @@
-//! One plan in place of another while the tunnel stands: only what differs is touched.
+//! Replaces a plan while the tunnel is up: only the differences are applied.
 
 use adit_linux::net::NetErrorKind;
 

@@ -18,7 +18,7 @@ const SETTLE: Duration = Duration::from_millis(150);
 /// Servers that are kept reachable by host routes at most; further ones replace the oldest.
 const DETOURS: usize = 16;
 
-/// What the machine tells its client.
+/// An event of the host that concerns the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostEvent {
     /// The way to the server is another one, or is back.
@@ -39,7 +39,7 @@ pub enum HostEvent {
 
 /// The way to the server without the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct ServerPath {
     hop: Option<NextHop>,
     sources: Vec<IpAddr>,
     /// The other address family has a default route.
@@ -48,23 +48,23 @@ pub(super) struct Way {
 
 /// Waits for changes and remembers what they are compared with.
 #[derive(Debug, Default)]
-pub(super) struct Follow {
+pub(super) struct NetworkWatcher {
     watch: Option<NetWatch>,
     /// When the changes so far are looked at.
     settled: Option<Instant>,
     /// Where the transport's packets go.
     remote: Option<IpAddr>,
-    way: Way,
+    way: ServerPath,
     /// Further servers that are kept reachable.
     pub(super) detours: Vec<IpAddr>,
     /// The last [`HostEvent::Routing`].
     routing: Option<String>,
 }
 
-impl Follow {
+impl NetworkWatcher {
     pub(super) fn start() -> Self {
-        let watch = NetWatch::open()
-            .map_err(|e| tracing::warn!("network: changes cannot be followed: {e}"));
+        let watch =
+            NetWatch::open().map_err(|e| tracing::warn!("network: cannot watch for changes: {e}"));
         Self { watch: watch.ok(), ..Self::default() }
     }
 
@@ -189,8 +189,8 @@ impl Host {
         })
     }
 
-    async fn way(&self) -> Way {
-        let Ok(routes) = self.net.routes().await else { return Way::default() };
+    async fn way(&self) -> ServerPath {
+        let Ok(routes) = self.net.routes().await else { return ServerPath::default() };
         let own = self.own_routes();
         let default = |v6| super::routes::default_way(v6, &routes, &own);
         let v6 = self.follow.remote.is_some_and(|remote| remote.is_ipv6());
@@ -199,11 +199,11 @@ impl Host {
             None => default(false).or_else(|| default(true)),
         };
         let alternative = default(!v6).is_some();
-        let Some(found) = hop else { return Way { alternative, ..Way::default() } };
+        let Some(found) = hop else { return ServerPath { alternative, ..ServerPath::default() } };
         // A cable without anything at its other end leads nowhere, though its routes are there.
         let link = self.net.link_by_index(found.interface).await;
         if !link.is_ok_and(|link| link.running) {
-            return Way { alternative, ..Way::default() };
+            return ServerPath { alternative, ..ServerPath::default() };
         }
         let addresses = self.net.addresses().await.unwrap_or_default();
         let mut sources: Vec<IpAddr> = addresses
@@ -213,7 +213,7 @@ impl Host {
             .filter(|ip| ip.is_ipv6() == v6)
             .collect();
         sources.sort();
-        Way { hop, sources, alternative }
+        ServerPath { hop, sources, alternative }
     }
 
     /// Which routes are this tunnel's.

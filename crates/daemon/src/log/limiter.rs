@@ -1,8 +1,8 @@
-//! Limits on the lines that others cause: strangers by their packets, clients by what they do in a session.
+//! Limits on log lines that others can cause: unauthenticated senders and clients.
 //!
-//! Nothing that a peer chooses freely is a key here. Strangers count by network ([`Network`]: an IPv4 address, a /64 and
-//! the /48 around it) and clients by their certificate, each with a fixed [`Kind`] of event. What is left out is counted,
-//! and the count is logged once per [`PERIOD`].
+//! No key is freely chosen by a peer. Unauthenticated senders are counted by network ([`Network`]: an IPv4
+//! address, a /64 and its /48), clients by certificate, each with a fixed [`Kind`] of event. Suppressed events
+//! are counted, and the count is logged once per [`PERIOD`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,16 +15,16 @@ use adit_engine::{Instant, Network};
 /// The time for which lines are counted. A limit holds for each such period.
 pub const PERIOD: Duration = Duration::from_secs(60);
 
-/// Sources and kinds that are counted apart in one period. Events of further ones are only counted together.
+/// Pairs of source and kind with a counter of their own in one period. Further ones share a single counter.
 pub const SOURCE_LIMIT: usize = 1024;
-/// Of these, networks of IPv6, of which one party can have any number.
+/// Share of IPv6 networks among them: a single sender can own any number.
 pub const IPV6_SOURCE_LIMIT: usize = SOURCE_LIMIT / 2;
-/// Events of all strangers together that are logged in one period.
-pub const STRANGER_EVENTS: u32 = 1000;
-/// Lines about what was left out, at the end of a period. One more line counts the rest.
+/// Events of all unauthenticated senders together that are logged in one period.
+pub const UNAUTHENTICATED_EVENTS: u32 = 1000;
+/// Summary lines at the end of a period. One more line counts the rest.
 pub const SUMMARY_LINES: usize = 16;
 
-/// An event that others cause, as far as the limits tell one from another.
+/// A kind of event that a peer can cause.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// A connection was accepted.
@@ -39,7 +39,7 @@ pub enum Kind {
     Unauthentic,
     /// A session began or ended.
     Session,
-    /// A client moved, renegotiated, or said something.
+    /// A client moved, renegotiated or sent a message.
     Activity,
     /// A client did something worth a warning.
     Warning,
@@ -85,15 +85,15 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Who causes an event.
+/// The source of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A stranger at this address.
-    Stranger(IpAddr),
+    /// An unauthenticated sender at this address.
+    Unauthenticated(IpAddr),
     /// The client with this common name.
     Client(String),
-    /// Clients that have no session yet, all together.
-    Newcomer,
+    /// All clients without a session together.
+    Pending,
     /// No peer in particular.
     Server,
 }
@@ -104,11 +104,11 @@ enum Key {
     Network(Network),
     /// The hash of a name.
     Client(u64),
-    Newcomer,
+    Pending,
     Server,
 }
 
-/// Decides what is logged.
+/// Decides which events are logged.
 #[derive(Debug, Default)]
 pub struct LogLimiter {
     counts: HashMap<(Key, Kind), Count>,
@@ -116,9 +116,9 @@ pub struct LogLimiter {
     ipv6: usize,
     /// The period of the counts.
     period: u64,
-    /// Events of strangers logged in this period.
-    strangers: u32,
-    /// Events left out that no count of their own was kept for.
+    /// Events of unauthenticated senders logged in this period.
+    unauthenticated: u32,
+    /// Suppressed events without a counter of their own.
     unlisted: u64,
     names: RandomState,
 }
@@ -128,24 +128,24 @@ struct Count {
     /// For the line about what was left out.
     name: Option<String>,
     logged: u32,
-    left_out: u64,
+    suppressed: u64,
     /// The hash of the text that was logged last.
     text: u64,
 }
 
-/// What to do with an event.
+/// Whether an event is logged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum LogDecision {
     /// Log it.
-    Logged,
-    /// Leave it out: it is counted.
-    Repeated,
+    Log,
+    /// Count it only.
+    Suppress,
 }
 
-/// Events that were left out in a period that is over.
+/// Events that were suppressed in a past period.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Who caused them, in words; `None`: several.
+pub struct Suppressed {
+    /// Their source, printable; `None`: several.
     pub source: Option<String>,
     /// Of what kind they were; `None`: of several.
     pub kind: Option<Kind>,
@@ -153,7 +153,7 @@ pub struct LeftOut {
     pub count: u64,
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for Suppressed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(source) = &self.source {
             write!(f, "{source}: ")?;
@@ -167,29 +167,31 @@ impl fmt::Display for LeftOut {
 }
 
 impl LogLimiter {
-    /// Counts an event, and decides whether it is logged. `text` is what its line would say.
-    pub fn count(&mut self, now: Instant, source: &Source, kind: Kind, text: &str) -> Seen {
-        // What was left out before the period changed is told by `overdue`.
+    /// Counts an event, and decides whether it is logged. `text` is its log line.
+    pub fn count(&mut self, now: Instant, source: &Source, kind: Kind, text: &str) -> LogDecision {
+        // `overdue` reports what was suppressed before the period changed.
         if Self::period_of(now) != self.period && self.counts.is_empty() {
             self.begin(now);
         }
         let text = self.names.hash_one(text);
         let admitted = match source {
-            Source::Stranger(address) => self.stranger(Network::of(*address), kind, text),
+            Source::Unauthenticated(address) => {
+                self.admit_unauthenticated(Network::of(*address), kind, text)
+            }
             Source::Client(name) => {
                 let key = Key::Client(self.names.hash_one(name));
                 self.admit((key, kind), kind.limit(), text, || Some(name.clone()))
             }
-            Source::Newcomer => {
-                self.admit((Key::Newcomer, kind), kind.limit(), text, || Some("handshakes".into()))
+            Source::Pending => {
+                self.admit((Key::Pending, kind), kind.limit(), text, || Some("handshakes".into()))
             }
             Source::Server => self.admit((Key::Server, kind), kind.limit(), text, || None),
         };
-        if admitted { Seen::Logged } else { Seen::Repeated }
+        if admitted { LogDecision::Log } else { LogDecision::Suppress }
     }
 
-    fn stranger(&mut self, network: Network, kind: Kind, text: u64) -> bool {
-        if self.strangers >= STRANGER_EVENTS {
+    fn admit_unauthenticated(&mut self, network: Network, kind: Kind, text: u64) -> bool {
+        if self.unauthenticated >= UNAUTHENTICATED_EVENTS {
             self.unlisted = self.unlisted.saturating_add(1);
             return false;
         }
@@ -199,7 +201,7 @@ impl LogLimiter {
         let full = of_site.is_some_and(|count| count.logged >= 2 * kind.limit());
         if site != network && full {
             if let Some(count) = self.counts.get_mut(&(Key::Network(site), kind)) {
-                count.left_out = count.left_out.saturating_add(1);
+                count.suppressed = count.suppressed.saturating_add(1);
             }
             return false;
         }
@@ -211,12 +213,12 @@ impl LogLimiter {
             let key = (Key::Network(site), kind);
             let name = || Some(site.to_string());
             // Differing texts: of a site it is the number that counts.
-            let differing = u64::from(self.strangers).wrapping_add(1);
+            let differing = u64::from(self.unauthenticated).wrapping_add(1);
             if !self.admit(key, 2 * kind.limit(), differing, name) {
                 return false;
             }
         }
-        self.strangers = self.strangers.saturating_add(1);
+        self.unauthenticated = self.unauthenticated.saturating_add(1);
         true
     }
 
@@ -237,13 +239,13 @@ impl LogLimiter {
                 return false;
             }
             self.ipv6 = self.ipv6.saturating_add(usize::from(ipv6));
-            self.counts.insert(key, Count { name: name(), logged: 1, left_out: 0, text });
+            self.counts.insert(key, Count { name: name(), logged: 1, suppressed: 0, text });
             return true;
         }
         let Some(count) = self.counts.get_mut(&key) else { return false };
         let repeated = key.1.repeats() && count.text == text;
         if repeated || count.logged >= limit {
-            count.left_out = count.left_out.saturating_add(1);
+            count.suppressed = count.suppressed.saturating_add(1);
             return false;
         }
         count.logged = count.logged.saturating_add(1);
@@ -252,25 +254,25 @@ impl LogLimiter {
     }
 
     /// What was left out in a period that is over; empty while it lasts. Call it about every second.
-    pub fn overdue(&mut self, now: Instant) -> Vec<LeftOut> {
+    pub fn overdue(&mut self, now: Instant) -> Vec<Suppressed> {
         if Self::period_of(now) == self.period {
             return Vec::new();
         }
-        let mut told: Vec<LeftOut> = self
+        let mut told: Vec<Suppressed> = self
             .counts
             .drain()
-            .filter(|(_, count)| count.left_out > 0)
-            .map(|((_, kind), count)| LeftOut {
+            .filter(|(_, count)| count.suppressed > 0)
+            .map(|((_, kind), count)| Suppressed {
                 source: count.name,
                 kind: Some(kind),
-                count: count.left_out,
+                count: count.suppressed,
             })
             .collect();
         told.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.source.cmp(&b.source)));
         let others = told.split_off(told.len().min(SUMMARY_LINES));
         let more = others.iter().fold(self.unlisted, |sum, left| sum.saturating_add(left.count));
         if more > 0 {
-            told.push(LeftOut { source: None, kind: None, count: more });
+            told.push(Suppressed { source: None, kind: None, count: more });
         }
         self.begin(now);
         told
@@ -283,7 +285,7 @@ impl LogLimiter {
     fn begin(&mut self, now: Instant) {
         // Nothing else would make it smaller.
         self.counts = HashMap::new();
-        (self.ipv6, self.strangers, self.unlisted) = (0, 0, 0);
+        (self.ipv6, self.unauthenticated, self.unlisted) = (0, 0, 0);
         self.period = Self::period_of(now);
     }
 }
@@ -297,7 +299,7 @@ mod tests {
     }
 
     fn from(address: &str) -> Source {
-        Source::Stranger(address.parse().unwrap())
+        Source::Unauthenticated(address.parse().unwrap())
     }
 
     /// How many of 5000 events are logged in one period.
@@ -305,7 +307,7 @@ mod tests {
         let mut repeats = LogLimiter::default();
         let events = (0..5000).map(event);
         events
-            .filter(|(source, text)| repeats.count(at(0), source, kind, text) == Seen::Logged)
+            .filter(|(source, text)| repeats.count(at(0), source, kind, text) == LogDecision::Log)
             .count()
     }
 
@@ -316,15 +318,18 @@ mod tests {
         let mut repeats = LogLimiter::default();
         let peer = from("192.0.2.1");
         let mut count = |s, text| repeats.count(at(s), &peer, Kind::HandshakeFailed, text);
-        assert_eq!(count(0, "bad key"), Seen::Logged);
-        assert_eq!((count(1, "bad key"), count(2, "bad key")), (Seen::Repeated, Seen::Repeated));
-        assert_eq!(count(3, "expired"), Seen::Logged);
+        assert_eq!(count(0, "bad key"), LogDecision::Log);
+        assert_eq!(
+            (count(1, "bad key"), count(2, "bad key")),
+            (LogDecision::Suppress, LogDecision::Suppress)
+        );
+        assert_eq!(count(3, "expired"), LogDecision::Log);
         assert!(repeats.overdue(at(59)).is_empty());
-        let told: Vec<String> = repeats.overdue(at(60)).iter().map(LeftOut::to_string).collect();
+        let told: Vec<String> = repeats.overdue(at(60)).iter().map(Suppressed::to_string).collect();
         assert_eq!(told, ["192.0.2.1: failed handshakes: 2 more were not logged"]);
         assert!(repeats.overdue(at(61)).is_empty());
         let again = repeats.count(at(62), &peer, Kind::HandshakeFailed, "bad key");
-        assert_eq!(again, Seen::Logged);
+        assert_eq!(again, LogDecision::Log);
     }
 
     #[test]
@@ -340,7 +345,7 @@ mod tests {
         }
     }
 
-    /// A subject is what a stranger writes into its certificate.
+    /// A subject is chosen by an unauthenticated sender.
     #[test]
     fn texts_that_a_stranger_chooses_make_no_lines() {
         let subject =
@@ -354,15 +359,15 @@ mod tests {
         let mut lines = 0;
         for n in 0..50_000_u32 {
             let [a, b, c, d] = n.to_be_bytes();
-            let peer = Source::Stranger([10 + a, b, c, d].into());
+            let peer = Source::Unauthenticated([10 + a, b, c, d].into());
             let seen = repeats.count(at(0), &peer, Kind::HandshakeFailed, &n.to_string());
-            lines += u32::from(seen == Seen::Logged);
+            lines += u32::from(seen == LogDecision::Log);
             assert!(repeats.counts.len() <= SOURCE_LIMIT);
         }
-        assert_eq!(lines, STRANGER_EVENTS);
+        assert_eq!(lines, UNAUTHENTICATED_EVENTS);
         let told = repeats.overdue(at(60));
-        let rest = 50_000 - u64::from(STRANGER_EVENTS);
-        assert_eq!(told, [LeftOut { source: None, kind: None, count: rest }]);
+        let rest = 50_000 - u64::from(UNAUTHENTICATED_EVENTS);
+        assert_eq!(told, [Suppressed { source: None, kind: None, count: rest }]);
         assert_eq!(
             told[0].to_string(),
             format!("log limit: {rest} more events of other peers were not logged")
@@ -378,7 +383,7 @@ mod tests {
         }
         assert!(repeats.counts.len() <= IPV6_SOURCE_LIMIT);
         let other = repeats.count(at(0), &from("192.0.2.1"), Kind::HandshakeFailed, "x");
-        assert_eq!(other, Seen::Logged);
+        assert_eq!(other, LogDecision::Log);
     }
 
     #[test]
@@ -389,14 +394,14 @@ mod tests {
             let [a, b] = n.to_be_bytes();
             repeats.count(
                 at(0),
-                &Source::Stranger([10, a, b, 1].into()),
+                &Source::Unauthenticated([10, a, b, 1].into()),
                 Kind::HandshakeFailed,
                 "x",
             );
         }
         let count = |repeats: &mut LogLimiter, name: &str| {
             let seen = |n: u32| repeats.count(at(1), &client(name), Kind::Activity, &n.to_string());
-            (0..5000).map(seen).filter(|seen| *seen == Seen::Logged).count()
+            (0..5000).map(seen).filter(|seen| *seen == LogDecision::Log).count()
         };
         assert_eq!(count(&mut repeats, "alice"), Kind::Activity.limit() as usize);
         assert_eq!(count(&mut repeats, "bob"), Kind::Activity.limit() as usize);
@@ -409,7 +414,7 @@ mod tests {
     fn the_end_of_a_period_is_told_in_few_lines() {
         let mut repeats = LogLimiter::default();
         for n in 0..200_u8 {
-            let peer = Source::Stranger([10, 0, 0, n].into());
+            let peer = Source::Unauthenticated([10, 0, 0, n].into());
             for _ in 0..3 {
                 repeats.count(at(0), &peer, Kind::HandshakeFailed, "x");
             }

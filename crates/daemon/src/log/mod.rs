@@ -1,8 +1,8 @@
-//! Log lines: one event, one line, nothing that a peer sent unescaped.
+//! Logging: one line per event; text from a peer is escaped.
 //!
 //! Everything goes through `tracing`; the macro [`crate::say!`] gives an event the level (`verb`) that
-//! the reference implementation gives it. [`start`] installs the one subscriber, in stock's form for
-//! `adit openvpn` or in a friendlier one. A second [`start`] (SIGHUP) changes it in place.
+//! the reference implementation gives it. [`start`] installs the one subscriber, in OpenVPN's format for `adit
+//! openvpn` or in a plain one. A second [`start`] (SIGHUP) changes it in place.
 
 pub mod limiter;
 mod sink;
@@ -19,16 +19,16 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-pub use limiter::{Kind, LogLimiter, Seen, Source};
+pub use limiter::{Kind, LogDecision, LogLimiter, Source};
 use sink::Sink;
 pub(crate) use text::clean_lines;
-pub use text::{LINE_LIMIT, clean, stamp};
+pub use text::{LINE_LIMIT, bytes, clean, rate, stamp};
 use text::{Stamps, push_clean};
 pub(crate) use traffic::Traffic;
 pub use wrap::{WIDTH, fault_line, wrapped};
 
-/// Logs a line at one of stock's levels: 0 fatal, 1 start-up and warnings, 2 handshakes, 3 what a
-/// reader normally wants, 4 and more for debugging.
+/// Logs a line at one of OpenVPN's levels: 0 fatal, 1 start-up and warnings, 2 handshakes, 3 normal operation,
+/// 4 and above for debugging.
 #[macro_export]
 macro_rules! say {
     ($verb:expr, $($message:tt)+) => {
@@ -42,14 +42,14 @@ macro_rules! say {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Style {
     /// As `openvpn` writes them.
-    Stock {
+    OpenVpn {
         /// Unless `suppress-timestamps`.
         timestamps: bool,
         /// `machine-readable-output`: seconds since 1970 and flags instead of a date.
         machine_readable: bool,
     },
-    /// Date, then words; warnings and errors say so.
-    Friendly {
+    /// A date and the message; warnings and errors have a prefix.
+    Plain {
         /// Unless something else (journald) writes them.
         timestamps: bool,
     },
@@ -58,7 +58,7 @@ pub enum Style {
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Standard output, as stock does.
+    /// Standard output, as OpenVPN does.
     Stdout,
     /// Standard error.
     Stderr,
@@ -86,10 +86,10 @@ pub struct Settings {
 impl Settings {
     /// Friendly lines to standard error; each `-v` adds to the level.
     pub fn friendly(verbose: u8) -> Self {
-        // journald stamps lines itself, and says so by this variable (systemd.exec(5)).
+        // journald adds timestamps itself; this variable indicates it (systemd.exec(5)).
         let timestamps = std::env::var_os("JOURNAL_STREAM").is_none();
         Self {
-            style: Style::Friendly { timestamps },
+            style: Style::Plain { timestamps },
             verb: verbose.saturating_add(1),
             mute: None,
             target: Target::Stderr,
@@ -130,7 +130,7 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
         }
         None => {
             let shared = Arc::new(Mutex::new(writer));
-            let layer = Lines(Arc::clone(&shared));
+            let layer = LogLayer(Arc::clone(&shared));
             if LOG.set(shared).is_ok() {
                 log_panics();
                 // Fails only if a test has its own subscriber; then that one gets the events.
@@ -217,12 +217,12 @@ fn lock(shared: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
 }
 
 /// The layer: formats events and writes them.
-struct Lines(Arc<Mutex<Writer>>);
+struct LogLayer(Arc<Mutex<Writer>>);
 
 struct Writer {
     settings: Settings,
     sink: Sink,
-    run: Run,
+    run: RepeatRun,
     /// Whether lines wait in `gathered` for the end of an event.
     gathering: bool,
     gathered: String,
@@ -232,20 +232,20 @@ struct Writer {
     terminal: bool,
 }
 
-/// Until it is dropped, lines wait for each other and then leave by one system call: what one event has to tell. Errors
-/// wait for nothing.
+/// Collects the lines of one event until it is dropped, and writes them with one system call. Errors are
+/// written at once.
 #[must_use]
-pub struct Gathering(());
+pub struct LineBatch(());
 
 /// Begins to gather the lines of one event.
-pub fn gather() -> Gathering {
+pub fn gather() -> LineBatch {
     if let Some(shared) = LOG.get() {
         lock(shared).gathering = true;
     }
-    Gathering(())
+    LineBatch(())
 }
 
-impl Drop for Gathering {
+impl Drop for LineBatch {
     fn drop(&mut self) {
         if let Some(shared) = LOG.get() {
             let mut writer = lock(shared);
@@ -257,12 +257,12 @@ impl Drop for Gathering {
 
 /// Consecutive lines from one place in the code, for `mute`.
 #[derive(Default)]
-struct Run {
+struct RepeatRun {
     place: Option<tracing::callsite::Identifier>,
     count: u32,
 }
 
-impl<S: Subscriber> Layer<S> for Lines {
+impl<S: Subscriber> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         heard(metadata)
     }
@@ -278,13 +278,13 @@ impl<S: Subscriber> Layer<S> for Lines {
 
 impl Writer {
     fn new(settings: Settings, sink: Sink) -> Self {
-        let friendly = matches!(settings.style, Style::Friendly { .. });
+        let friendly = matches!(settings.style, Style::Plain { .. });
         let terminal = friendly && matches!(sink, Sink::Stderr) && std::io::stderr().is_terminal();
         Self {
             settings,
             sink,
             terminal,
-            run: Run::default(),
+            run: RepeatRun::default(),
             gathering: false,
             gathered: String::new(),
             stamps: Stamps::default(),
@@ -293,7 +293,8 @@ impl Writer {
 
     fn flush(&mut self) {
         if !self.gathered.is_empty() {
-            // A block that stays allocated would lie where it was first needed, among those of a client that goes.
+            // Free the buffer: an allocation kept from a session's start would fragment the heap after that
+            // client is gone.
             self.sink.write(&std::mem::take(&mut self.gathered));
         }
     }
@@ -303,13 +304,13 @@ impl Writer {
         if self.run.place.as_ref() == Some(&place) {
             self.run.count = former.saturating_add(1);
         } else {
-            self.run = Run { place: Some(place), count: 1 };
+            self.run = RepeatRun { place: Some(place), count: 1 };
             if let Some(mute) = self.settings.mute.filter(|&mute| mute > 0 && former > mute) {
-                let left_out = former - mute;
+                let suppressed = former - mute;
                 self.write(
                     Level::INFO,
                     &format!(
-                        "{left_out} variation(s) on previous {mute} message(s) suppressed by --mute"
+                        "{suppressed} variation(s) on previous {mute} message(s) suppressed by --mute"
                     ),
                 );
             }
@@ -332,17 +333,17 @@ impl Writer {
         let line = &mut self.gathered;
         let begin = line.len();
         match self.settings.style {
-            Style::Stock { machine_readable: true, .. } => {
+            Style::OpenVpn { machine_readable: true, .. } => {
                 line.push_str(&format!("{now}.000000 1 "));
             }
-            Style::Stock { timestamps: true, .. } | Style::Friendly { timestamps: true } => {
+            Style::OpenVpn { timestamps: true, .. } | Style::Plain { timestamps: true } => {
                 line.push_str(self.stamps.at(now));
                 line.push(' ');
             }
-            Style::Stock { .. } | Style::Friendly { .. } => {}
+            Style::OpenVpn { .. } | Style::Plain { .. } => {}
         }
         let text = line.len();
-        if let Style::Friendly { .. } = self.settings.style {
+        if let Style::Plain { .. } = self.settings.style {
             line.push_str(match level {
                 Level::ERROR => "error: ",
                 Level::WARN => "warning: ",
@@ -357,7 +358,7 @@ impl Writer {
         } else {
             line.push('\n');
         }
-        // A process that is about to abort says why, and what came before.
+        // A process that is about to abort must still log why, and the lines before it.
         if !self.gathering || level == Level::ERROR || self.gathered.len() >= GATHERED_LIMIT {
             self.flush();
         }
@@ -387,14 +388,14 @@ mod tests {
         };
         let sink = Sink::open(&settings.target).unwrap();
         let writer = Writer::new(settings, sink);
-        let layer = Lines(Arc::new(Mutex::new(writer)));
+        let layer = LogLayer(Arc::new(Mutex::new(writer)));
         tracing::subscriber::with_default(Registry::default().with(layer), work);
         std::fs::read_to_string(path).unwrap()
     }
 
     fn stock(dir: &std::path::Path, verb: u8, mute: Option<u32>) -> Settings {
         Settings {
-            style: Style::Stock { timestamps: false, machine_readable: false },
+            style: Style::OpenVpn { timestamps: false, machine_readable: false },
             verb,
             mute,
             target: Target::File(dir.join("log")),

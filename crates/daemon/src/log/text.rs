@@ -3,7 +3,7 @@ use std::fmt::{self, Write};
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
 
-/// Longest line, in bytes; the rest is cut off and said so.
+/// Longest line, in bytes; a longer one is truncated with a marker.
 pub const LINE_LIMIT: usize = 4096;
 
 /// Makes any text one printable line: control characters and the Unicode characters that reorder
@@ -146,6 +146,32 @@ impl Visit for Fields {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.add(field, format_args!("{value:?}"));
+    }
+}
+
+/// `1.5 GB`: powers of a thousand, as network figures are.
+pub fn bytes(count: u64) -> String {
+    scaled(count, &["B", "kB", "MB", "GB", "TB", "PB"])
+}
+
+/// `1.5 Gb/s`.
+pub fn rate(bits_per_second: u64) -> String {
+    scaled(bits_per_second, &["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"])
+}
+
+fn scaled(count: u64, units: &[&str]) -> String {
+    let mut value = count as f64;
+    let mut unit = units.iter();
+    let mut name = unit.next().unwrap_or(&"");
+    while value >= 999.5 {
+        let Some(next) = unit.next() else { break };
+        value /= 1000.0;
+        name = next;
+    }
+    if value >= 99.95 || value.fract() == 0.0 {
+        format!("{value:.0} {name}")
+    } else {
+        format!("{value:.1} {name}")
     }
 }
 

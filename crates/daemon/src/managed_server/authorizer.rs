@@ -1,4 +1,4 @@
-//! Who may have a session: the registry's answer to an authenticated client.
+//! Authorizes clients against the registry.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -19,11 +19,11 @@ const DISABLED: &str = "the client is disabled";
 #[derive(Clone, Debug)]
 pub(super) struct RegistryAuthorizer {
     store: Store,
-    seen: Arc<Mutex<Seen>>,
+    cached: Arc<Mutex<CachedRegistry>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct CachedRegistry {
     /// Inode, size and modification time: every change lands by rename, so the inode alone would
     /// nearly do.
     version: Option<(u64, u64, i64, i64)>,
@@ -32,7 +32,7 @@ struct Seen {
 
 impl RegistryAuthorizer {
     pub(super) fn new(store: Store) -> Self {
-        Self { store, seen: Arc::default() }
+        Self { store, cached: Arc::default() }
     }
 
     /// Whether the bearer of this certificate may have a session, and if not, why.
@@ -68,7 +68,7 @@ impl RegistryAuthorizer {
         })
     }
 
-    /// The groups of a client now; none of one that is not registered, or of whom nothing can be read.
+    /// The current groups of a client; empty if it is not registered or the registry cannot be read.
     pub(super) fn groups(&self, name: &str) -> Vec<String> {
         match self.clients() {
             Ok(clients) => clients.get(name).map(groups).unwrap_or_default(),
@@ -94,16 +94,16 @@ impl RegistryAuthorizer {
             .ok()
             .map(|meta| (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()));
         {
-            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if version.is_some() && version == seen.version {
-                return Ok(Arc::clone(&seen.clients));
+            let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            if version.is_some() && version == cached.version {
+                return Ok(Arc::clone(&cached.clients));
             }
         }
         let clients = self.store.clients().map_err(pki_fault)?;
         let clients = clients.into_iter().map(|client| (client.name.to_string(), client)).collect();
         let clients = Arc::new(clients);
-        let fresh = Seen { version, clients: Arc::clone(&clients) };
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        let fresh = CachedRegistry { version, clients: Arc::clone(&clients) };
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(clients)
     }
 }
@@ -134,8 +134,8 @@ impl Authorizer for RegistryAuthorizer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clients::{Wanted, add, disable, enable, open_store, renew, revoke};
-    use super::super::init::{Choices, init};
+    use super::super::clients::{ClientRequest, add, disable, enable, open_store, renew, revoke};
+    use super::super::init::{NewServer, init};
     use super::super::paths::Paths;
     use std::fs;
 
@@ -146,16 +146,16 @@ mod tests {
     fn only_the_current_certificate_of_an_active_client_is_let_in() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(Some(dir.path())).unwrap();
-        let choices = Choices {
+        let choices = NewServer {
             host: Some("h".into()),
             network: Some("10.199.31.0/24".parse().unwrap()),
-            ..Choices::default()
+            ..NewServer::default()
         };
         init(&paths, &choices, false).unwrap();
-        let wanted = Wanted {
+        let wanted = ClientRequest {
             name: "a".into(),
             address: Some("10.199.31.77".parse().unwrap()),
-            ..Wanted::default()
+            ..ClientRequest::default()
         };
         let serial = add(&paths, &wanted).unwrap().client.serial;
         let authority = RegistryAuthorizer::new(open_store(&paths).unwrap());
@@ -169,7 +169,7 @@ mod tests {
         enable(&paths, "a").unwrap();
         judge("a", &serial).unwrap();
         let (renewed, _) =
-            renew(&paths, &Wanted { name: "a".into(), ..Wanted::default() }).unwrap();
+            renew(&paths, &ClientRequest { name: "a".into(), ..ClientRequest::default() }).unwrap();
         assert!(judge("a", &serial).unwrap_err().contains("replaced"));
         let serial = renewed.client.serial;
         assert_eq!(judge("a", &serial).unwrap().ipv4, wanted.address);

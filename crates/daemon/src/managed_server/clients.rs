@@ -11,7 +11,6 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::init::{pki_fault, remote};
-use super::netinfo;
 use super::paths::Paths;
 use super::settings::Settings;
 use crate::control::{self, PeerReport, Request, Response};
@@ -21,7 +20,7 @@ use crate::helper::files;
 
 /// A client to be made or renewed.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct ClientRequest {
     /// Its name.
     pub name: String,
     /// Life of its certificate, days; `None`: the store's default.
@@ -36,7 +35,7 @@ pub struct Wanted {
 
 /// What is known of one client.
 #[derive(Clone, Debug, Serialize)]
-pub struct Known {
+pub struct ClientOverview {
     /// As registered.
     #[serde(flatten)]
     pub client: Client,
@@ -63,7 +62,7 @@ pub(super) fn open_store(paths: &Paths) -> Result<Store, Fault> {
 ///
 /// # Errors
 /// The name is not allowed or taken, the address not free, the store not writable.
-pub fn add(paths: &Paths, wanted: &Wanted) -> Result<Issued, Fault> {
+pub fn add(paths: &Paths, wanted: &ClientRequest) -> Result<Issued, Fault> {
     let (store, new) = prepare(paths, wanted)?;
     let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
     if wanted.address.is_some() {
@@ -77,7 +76,7 @@ pub fn add(paths: &Paths, wanted: &Wanted) -> Result<Issued, Fault> {
 ///
 /// # Errors
 /// There is no such client, or the store is not writable.
-pub fn renew(paths: &Paths, wanted: &Wanted) -> Result<(Issued, usize), Fault> {
+pub fn renew(paths: &Paths, wanted: &ClientRequest) -> Result<(Issued, usize), Fault> {
     let (store, new) = prepare(paths, wanted)?;
     let old = store.client(&wanted.name).map_err(pki_fault)?;
     let issued = store.renew_client(&new, SystemTime::now()).map_err(pki_fault)?;
@@ -122,7 +121,7 @@ pub fn check_target(path: &Path) -> Result<(), Fault> {
     }
 }
 
-fn prepare(paths: &Paths, wanted: &Wanted) -> Result<(Store, NewClient), Fault> {
+fn prepare(paths: &Paths, wanted: &ClientRequest) -> Result<(Store, NewClient), Fault> {
     let name: ClientName = wanted.name.parse().map_err(pki_fault)?;
     let settings = Settings::read(&paths.settings_file())?;
     let mut store = open_store(paths)?;
@@ -214,8 +213,7 @@ fn check_address(address: Ipv4Addr, settings: &Settings) -> Result<(), Fault> {
 /// A tls-crypt-v2 key of the client's own.
 fn client_key(store: &Store) -> Result<Zeroizing<String>, Fault> {
     let server = server_key(store)?;
-    let mut random = netinfo::kernel_random()
-        .map_err(|error| Fault::environment(format!("/dev/urandom: {error}")))?;
+    let mut random = crate::random::generator()?;
     let kc = StaticKey::generate(|bytes| random.fill(bytes));
     let key = server
         .client_key(kc, None)
@@ -257,7 +255,7 @@ pub(super) fn known(store: &Store) -> Result<filter::Known, Fault> {
     Ok(known)
 }
 
-/// The lines of a profile that say where the server is, as its settings have it now.
+/// The `remote` lines of a profile under the present settings.
 pub fn endpoints(settings: &Settings) -> Vec<String> {
     remote(settings).lines()
 }
@@ -273,7 +271,7 @@ pub(super) fn outdated(store: &Store, settings: &Settings) -> Result<Vec<String>
     Ok(old.map(|client| client.name.to_string()).collect())
 }
 
-/// What profiles must say of the server's address, and whose do not.
+/// The `remote` lines that profiles must contain, and the clients whose profiles are out of date.
 #[derive(Clone, Debug, Serialize)]
 pub struct Remotes {
     /// The lines.
@@ -299,7 +297,7 @@ pub fn remotes(paths: &Paths, done: &[String]) -> Result<Remotes, Fault> {
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn list(paths: &Paths) -> Result<Vec<Known>, Fault> {
+pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
     let clients = open_store(paths)?.clients().map_err(pki_fault)?;
     let mut sessions: HashMap<String, Vec<PeerReport>> = HashMap::new();
     for peer in peers(paths) {
@@ -309,7 +307,7 @@ pub fn list(paths: &Paths) -> Result<Vec<Known>, Fault> {
         .into_iter()
         .map(|client| {
             let sessions = sessions.remove(client.name.as_str()).unwrap_or_default();
-            Known { client, sessions }
+            ClientOverview { client, sessions }
         })
         .collect())
 }
@@ -318,10 +316,10 @@ pub fn list(paths: &Paths) -> Result<Vec<Known>, Fault> {
 ///
 /// # Errors
 /// There is none of that name.
-pub fn show(paths: &Paths, name: &str) -> Result<Known, Fault> {
+pub fn show(paths: &Paths, name: &str) -> Result<ClientOverview, Fault> {
     let client = open_store(paths)?.client(name).map_err(pki_fault)?;
     let sessions = peers(paths).into_iter().filter(|peer| peer.name == name).collect();
-    Ok(Known { client, sessions })
+    Ok(ClientOverview { client, sessions })
 }
 
 /// Sessions of the running server; none if it does not run or may not be asked.
@@ -387,8 +385,8 @@ fn tell(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
     }
     let kicked = control::request(&paths.control_socket(), kick).and_then(done);
     let reloaded = read_again(paths);
-    // The registry changed before the kick, so the client cannot return before the reload. A reload
-    // that fails must be told, but the sessions have ended.
+    // The registry changed before the kick, so the client cannot return before the reload. A failed reload must
+    // be reported, but the sessions have ended.
     let count = kicked.map_err(not_yet)?;
     reloaded.map_err(not_yet)?;
     Ok(count)
@@ -402,22 +400,22 @@ fn not_yet(fault: Fault) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::super::init::{Choices, init};
+    use super::super::init::{NewServer, init};
     use super::*;
 
     fn server(dir: &tempfile::TempDir) -> Paths {
         let paths = Paths::new(Some(&dir.path().join("vpn"))).unwrap();
-        let choices = Choices {
+        let choices = NewServer {
             host: Some("vpn.example.net".into()),
             network: Some("10.199.31.0/24".parse().unwrap()),
-            ..Choices::default()
+            ..NewServer::default()
         };
         init(&paths, &choices, false).unwrap();
         paths
     }
 
-    fn wanted(name: &str) -> Wanted {
-        Wanted { name: name.into(), ..Wanted::default() }
+    fn wanted(name: &str) -> ClientRequest {
+        ClientRequest { name: name.into(), ..ClientRequest::default() }
     }
 
     #[test]
@@ -444,7 +442,8 @@ mod tests {
     fn groups_are_registered_and_change() {
         let dir = tempfile::tempdir().unwrap();
         let paths = server(&dir);
-        let staff = Wanted { groups: vec!["staff".into(), "ops".into()], ..wanted("laptop") };
+        let staff =
+            ClientRequest { groups: vec!["staff".into(), "ops".into()], ..wanted("laptop") };
         add(&paths, &staff).unwrap();
         let groups = || {
             let client = show(&paths, "laptop").unwrap().client;
@@ -491,7 +490,7 @@ mod tests {
     fn a_fixed_address_lies_in_the_network_and_is_not_the_servers() {
         let dir = tempfile::tempdir().unwrap();
         let paths = server(&dir);
-        let with = |name: &str, address: &str| Wanted {
+        let with = |name: &str, address: &str| ClientRequest {
             address: Some(address.parse().unwrap()),
             ..wanted(name)
         };

@@ -25,8 +25,8 @@ use crate::helper::files;
 use crate::host::{Device, HostPlan};
 use crate::server::{Listener, Relay};
 
-/// The server forgets a client that is silent for twice what the client waits before it restarts,
-/// as stock's `keepalive 10 60` does.
+/// The server drops a client that is silent for twice the client's own restart timeout, as OpenVPN's `keepalive
+/// 10 60` does.
 const PING: Duration = Duration::from_secs(10);
 const PING_RESTART: Duration = Duration::from_secs(60);
 const SERVER_FORGETS: Duration = Duration::from_secs(120);
@@ -57,13 +57,13 @@ fn with_prefix4(address: Ipv4Addr, network: Ipv4Net) -> Ipv4Net {
 pub(super) fn network6(network: Ipv6Net) -> Network6 {
     let at = |offset: u128| Ipv6Addr::from(u128::from(network.network()).saturating_add(offset));
     let server = Ipv6Net::new(at(1), network.prefix_len()).unwrap_or(network);
-    // As stock does: room below for addresses given by hand.
+    // As OpenVPN does: room below for manually assigned addresses.
     Network6 { server, first: at(0x1000) }
 }
 
 /// The options pushed to every client, besides those the engine makes.
 pub(super) fn push(settings: &Settings) -> Vec<String> {
-    // A client that leaves says so, and its address is free at once.
+    // A client that disconnects sends an exit notice, and its address is free at once.
     let mut lines = vec!["explicit-exit-notify 1".to_owned()];
     lines.extend(settings.mtu.map(|mtu| format!("tun-mtu {mtu}")));
     match &settings.reach {
@@ -159,7 +159,7 @@ pub(super) fn config(
         push_keepalive: Some(Keepalive { interval: PING, timeout: PING_RESTART }),
         max_clients: offer.max_clients,
         duplicate_cn: false,
-        // A fixed address stands last, so that it wins over a remembered one.
+        // A fixed address comes last, so that it overrides a remembered one.
         leases: kept.chain(offer.leases).collect(),
         force_cookie: false,
         authorize: true,

@@ -225,7 +225,7 @@ pub(super) fn drops_port(listing: &Value, listen: Listen) -> Vec<ForeignDrop> {
     })
 }
 
-/// Whether a number stands anywhere in a value; in a range if it lies within.
+/// Whether a value contains a number, directly or within a range.
 fn has_number(value: &Value, wanted: u64) -> bool {
     match value {
         Value::Number(number) => number.as_u64() == Some(wanted),

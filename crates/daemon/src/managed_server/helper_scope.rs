@@ -13,7 +13,7 @@ use super::settings::{Nat, Settings};
 use crate::fault::Fault;
 use crate::host::HostPlan;
 
-/// What a managed server may ask its helper for, as the settings say.
+/// The requests that a managed server's settings permit it to make to its helper.
 #[derive(Debug)]
 pub(crate) struct HelperScope {
     /// Device and addresses.

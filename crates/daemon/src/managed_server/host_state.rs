@@ -1,7 +1,7 @@
-//! What a running server changes on this machine, and how that is undone.
+//! The host state of a running server: its changes to the machine, and their undo log.
 //!
-//! Every change is written into `server.undo.json` before it is made. A server that ends undoes
-//! what the file says; after `kill -9` the next start finds the file and undoes it first.
+//! Every change is written into `server.undo.json` before it is made. A server that ends undoes the changes in
+//! the file; after `kill -9` the next start finds the file and undoes them first.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -43,7 +43,7 @@ pub(crate) struct HostState {
 impl HostState {
     /// Takes the instance's lock for the process `server` and undoes what a killed predecessor left.
     ///
-    /// The flag says whether there was something to undo.
+    /// The flag is true if there was something to undo.
     pub(crate) fn claim(paths: &Paths, server: u32) -> Result<(Self, bool), Fault> {
         Self::claim_below(paths, server, Path::new("/proc/sys"))
     }
@@ -87,13 +87,13 @@ impl HostState {
         if settings.network6.is_some() && self.sysctl_root.join(FORWARD6).exists() {
             let done = self.keep_router_advertisements().and_then(|()| self.set(FORWARD6, "1"));
             if let Err(fault) = done {
-                tracing::warn!("forwarding: IPv6 of clients ends at this machine: {fault}");
+                tracing::warn!("forwarding: IPv6 not enabled: {fault}");
             }
         }
         let alone = matches!(&settings.reach, Reach::Networks(routes) if routes.is_empty());
         match self.set(FORWARD4, "1") {
             Err(fault) if alone => {
-                tracing::warn!("forwarding: IPv4 of clients ends at this machine: {fault}");
+                tracing::warn!("forwarding: IPv4 not enabled: {fault}");
                 Ok(())
             }
             other => other,
@@ -204,7 +204,7 @@ fn boot_id() -> String {
 fn parse_undo(text: &str, path: &Path) -> Result<Undo, Fault> {
     let undo: Undo = serde_json::from_str(text).map_err(|error| {
         Fault::environment(format!(
-            "{} is damaged ({error}); look at it, undo by hand what it says, and remove it",
+            "{} is damaged ({error}); undo its changes by hand and remove it",
             path.display()
         ))
     })?;
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn what_cannot_be_switched_on_matters_only_where_it_is_needed() {
         let (_dir, paths, root) = world();
-        // A folder cannot be written to; this stands for a read-only /proc/sys, which stops root.
+        // A folder cannot be opened for writing, as a file of a read-only /proc/sys cannot even by root.
         fs::remove_file(root.join(FORWARD4)).unwrap();
         fs::create_dir(root.join(FORWARD4)).unwrap();
         let (mut host_state, _) =

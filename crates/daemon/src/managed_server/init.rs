@@ -25,9 +25,9 @@ const SERVER_DAYS: u32 = 3650;
 /// The common name of the server's certificate, which profiles pin.
 const SERVER_NAME: &str = "adit-server";
 
-/// What the command line says about a new server; what it leaves open is chosen.
+/// Options of a new server; defaults are chosen for the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choices {
+pub struct NewServer {
     /// `--listen`; empty: `udp/1194`.
     pub listen: Vec<Listen>,
     /// `--host`.
@@ -63,12 +63,11 @@ pub struct Created {
     pub notes: Vec<String>,
 }
 
-/// Makes what is missing of settings and keys. With `dry_run` it only says what it would make.
+/// Creates missing settings and keys. With `dry_run` it only reports what it would create.
 ///
 /// # Errors
-/// A choice that cannot be, or that differs from what an existing `server.toml` says; a folder that
-/// cannot be written.
-pub fn init(paths: &Paths, choices: &Choices, dry_run: bool) -> Result<Created, Fault> {
+/// An invalid option, one that contradicts an existing `server.toml`, or a folder that cannot be written.
+pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<Created, Fault> {
     let path = paths.settings_file();
     let mut notes = Vec::new();
     let new_settings = !path.exists();
@@ -109,9 +108,8 @@ fn renew(paths: &Paths) -> Result<bool, Fault> {
     Ok(true)
 }
 
-fn choose(choices: &Choices, notes: &mut Vec<String>) -> Result<Settings, Fault> {
-    let mut random = netinfo::kernel_random()
-        .map_err(|error| Fault::environment(format!("/dev/urandom: {error}")))?;
+fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Fault> {
+    let mut random = crate::random::generator()?;
     let taken = netinfo::local_networks();
     let host = match &choices.host {
         Some(host) => checked_host(host).map_err(Fault::operator)?,
@@ -171,7 +169,7 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Result<Settings, Fault>
 }
 
 /// A file of rules that is there must be one that a server would start with.
-fn filter(choices: &Choices, notes: &mut Vec<String>) -> Result<Option<PathBuf>, Fault> {
+fn filter(choices: &NewServer, notes: &mut Vec<String>) -> Result<Option<PathBuf>, Fault> {
     let Some(path) = &choices.filter else { return Ok(None) };
     let path = checked_filter(&path.to_string_lossy()).map_err(Fault::operator)?;
     if path.exists() {
@@ -187,7 +185,7 @@ fn filter(choices: &Choices, notes: &mut Vec<String>) -> Result<Option<PathBuf>,
 }
 
 /// The ports that were asked for; otherwise 1194, or the next one that is free.
-fn listen_or_free(choices: &Choices, notes: &mut Vec<String>) -> Vec<Listen> {
+fn listen_or_free(choices: &NewServer, notes: &mut Vec<String>) -> Vec<Listen> {
     if !choices.listen.is_empty() {
         return choices.listen.clone();
     }
@@ -225,7 +223,7 @@ fn guess_host(notes: &mut Vec<String>) -> Result<String, Fault> {
 }
 
 /// An option that would have no effect is an error, not a surprise.
-fn refuse_difference(settings: &Settings, choices: &Choices, path: &Path) -> Result<(), Fault> {
+fn refuse_difference(settings: &Settings, choices: &NewServer, path: &Path) -> Result<(), Fault> {
     let reach_differs = match &settings.reach {
         Reach::Full => !choices.routes.is_empty(),
         Reach::Networks(routes) => {
@@ -277,8 +275,7 @@ pub(super) fn remote(settings: &Settings) -> Remote {
 }
 
 fn make_store(paths: &Paths, settings: &Settings) -> Result<(), Fault> {
-    let mut random = netinfo::kernel_random()
-        .map_err(|error| Fault::environment(format!("/dev/urandom: {error}")))?;
+    let mut random = crate::random::generator()?;
     let name: ClientName = SERVER_NAME.parse().map_err(pki_fault)?;
     let key = ServerKey::generate(|bytes| random.fill(bytes)).to_pem();
     let options = InitOptions::new(name, remote(settings), key);
@@ -307,11 +304,11 @@ mod tests {
         Paths::new(Some(&dir.path().join("vpn"))).unwrap()
     }
 
-    fn choices() -> Choices {
-        Choices {
+    fn choices() -> NewServer {
+        NewServer {
             host: Some("vpn.example.net".into()),
             network: Some("10.199.31.0/24".parse().unwrap()),
-            ..Choices::default()
+            ..NewServer::default()
         }
     }
 
@@ -325,7 +322,7 @@ mod tests {
         let store = Store::open(&paths.data).unwrap();
         let crl = fs::read(store.files().ca).unwrap();
 
-        for again in [Choices::default(), choices()] {
+        for again in [NewServer::default(), choices()] {
             let second = init(&paths, &again, false).unwrap();
             assert!(!second.new_settings && !second.new_pki);
             assert_eq!(second.settings, first.settings);
@@ -364,12 +361,12 @@ mod tests {
         let paths = here(&dir);
         init(&paths, &choices(), false).unwrap();
         for (other, option) in [
-            (Choices { host: Some("elsewhere".into()), ..Choices::default() }, "--host"),
-            (Choices { full_tunnel: true, ..Choices::default() }, "--full-tunnel"),
-            (Choices { nat: Some(Nat::Off), ..Choices::default() }, "--nat"),
-            (Choices { filter: Some("/x.nft".into()), ..Choices::default() }, "--filter"),
+            (NewServer { host: Some("elsewhere".into()), ..NewServer::default() }, "--host"),
+            (NewServer { full_tunnel: true, ..NewServer::default() }, "--full-tunnel"),
+            (NewServer { nat: Some(Nat::Off), ..NewServer::default() }, "--nat"),
+            (NewServer { filter: Some("/x.nft".into()), ..NewServer::default() }, "--filter"),
             (
-                Choices { network6: Some("fd00::/64".parse().unwrap()), ..Choices::default() },
+                NewServer { network6: Some("fd00::/64".parse().unwrap()), ..NewServer::default() },
                 "--network6",
             ),
         ] {
@@ -384,9 +381,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = here(&dir);
         for (bad, said) in [
-            (Choices { host: Some("a b".into()), ..choices() }, "host"),
-            (Choices { network: Some("10.0.0.0/30".parse().unwrap()), ..choices() }, "between"),
-            (Choices { network: Some("127.0.0.0/24".parse().unwrap()), ..choices() }, "overlaps"),
+            (NewServer { host: Some("a b".into()), ..choices() }, "host"),
+            (NewServer { network: Some("10.0.0.0/30".parse().unwrap()), ..choices() }, "between"),
+            (NewServer { network: Some("127.0.0.0/24".parse().unwrap()), ..choices() }, "overlaps"),
         ] {
             let fault = init(&paths, &bad, false).unwrap_err();
             assert_eq!(fault.blame(), Blame::Operator);

@@ -1,4 +1,4 @@
-//! Which client had which address, so that it gets the same one after a restart.
+//! Leases: the last address of each client, so that it is kept across restarts.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a server that was killed has left on this machine, until the next start or `adit doctor --fix` undoes it.
+//! Changes that a killed server left on this machine, until the next start or `adit doctor --fix` undoes them.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::host_state::running;
 use super::paths::Paths;
 
-/// One change that nothing answers for.
+/// A change without a running owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Leftover {
     /// An nft table.

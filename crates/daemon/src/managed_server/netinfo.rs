@@ -1,10 +1,9 @@
-//! What this machine looks like from inside: its addresses, its networks, a network that is free.
+//! Host discovery: addresses and networks of this machine, and free networks.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use adit_engine::{Random, Seed};
+use adit_engine::Random;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// How often to look for a free network before giving up; each try fails only if it overlaps.
@@ -13,12 +12,6 @@ const TRIES: u32 = 1000;
 /// Networks of 10/8 that are in so many homes and guides that they collide sooner or later.
 const CROWDED: [&str; 6] =
     ["10.0.0.0/20", "10.1.0.0/20", "10.8.0.0/16", "10.10.0.0/16", "10.42.0.0/15", "10.88.0.0/16"];
-
-/// Randomness from the kernel.
-pub(crate) fn kernel_random() -> io::Result<Random> {
-    let seed = Seed::try_with(|seed| File::open("/dev/urandom")?.read_exact(seed));
-    seed.map(Random::new)
-}
 
 /// The address from which this machine reaches the outside, by its default route. Nothing is sent.
 pub fn outside_address() -> Option<IpAddr> {
@@ -74,8 +67,7 @@ fn interface_networks() -> Vec<IpNet> {
         .collect()
 }
 
-/// `/proc/net/route`: interface, destination, gateway, flags, 3 counters, mask; numbers in hex as
-/// they lie in memory.
+/// `/proc/net/route`: interface, destination, gateway, flags, 3 counters, mask; numbers in hex in native byte order.
 fn parse_routes4(text: &str) -> Vec<IpNet> {
     text.lines()
         .skip(1)
@@ -126,7 +118,7 @@ pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// A random /24 of 10/8 that overlaps none of `taken` and is not one of those everybody uses.
+/// A random /24 of 10/8 that overlaps none of `taken` and is not a popular default.
 pub(super) fn free_network4(taken: &[IpNet], random: &mut Random) -> Option<Ipv4Net> {
     let crowded = CROWDED.iter().filter_map(|text| text.parse::<IpNet>().ok());
     let avoid: Vec<IpNet> = crowded.chain(taken.iter().copied()).collect();

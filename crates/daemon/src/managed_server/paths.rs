@@ -1,7 +1,6 @@
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::fault::{Fault, file_fault};
@@ -95,31 +94,11 @@ pub(crate) fn make_folder(path: &Path, mode: u32) -> Result<(), Fault> {
         .map_err(|error| file_fault("cannot create the folder", path, &error))
 }
 
-/// Writes a file so that it is either the old one or the new one, never half of it.
+/// Replaces a file atomically, with this mode.
 pub(crate) fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> Result<(), Fault> {
-    write_and_rename(path, mode, contents).map_err(|error| file_fault("cannot write", path, &error))
-}
-
-fn write_and_rename(path: &Path, mode: u32, contents: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new-{}", std::process::id()));
-    let fresh = path.with_file_name(name);
-    let written = (|| {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(mode)
-            .custom_flags(nix::libc::O_NOFOLLOW)
-            .open(&fresh)?;
-        file.write_all(contents)?;
-        file.sync_all()?;
-        fs::rename(&fresh, path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&fresh);
-    }
-    written
+    let suffix = format!(".new-{}", std::process::id());
+    adit_pki::replace(path, contents, mode, &suffix)
+        .map_err(|error| file_fault("cannot write", path, &error))
 }
 
 /// Letters and digits of the folder's name and a few of its path's hash, so that two folders of

@@ -1,4 +1,4 @@
-//! What a serving process may still do, and who does the rest.
+//! Privileges of a serving process: what it keeps, and what its helper does.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,26 +11,26 @@ use super::paths::Paths;
 use super::settings::{Nat, Settings};
 use crate::fault::Fault;
 use crate::helper::{self, Duty, Request, Running};
-use crate::privileges::{self, Wanted};
+use crate::privileges::{self, PrivilegeOptions};
 use crate::say;
 
 /// No core dumps, no debugger: there are keys in memory.
 pub(super) fn protect_secrets() {
     if let Err(error) = protect_memory() {
-        tracing::warn!("keys may reach core dumps: {error}");
+        tracing::warn!("memory protection: not available: keys may reach core dumps: {error}");
     }
 }
 
 /// Who changes this machine for the server.
 #[derive(Debug)]
-pub(super) enum Changer {
+pub(super) enum HostChanges {
     /// This process. Undone when it is dropped.
     Own(Box<HostState>),
     /// The helper, which undoes it when this process ends.
     Helper(Running),
 }
 
-impl Changer {
+impl HostChanges {
     /// Takes the instance's lock, undoes what a killed predecessor left, and prepares the machine.
     ///
     /// # Errors
@@ -85,7 +85,8 @@ impl Changer {
         match self {
             Self::Own(_) => drop_all_but_needed(paths),
             Self::Helper(_) => {
-                let wanted = Wanted { user: settings.user.clone(), ..Wanted::default() };
+                let wanted =
+                    PrivilegeOptions { user: settings.user.clone(), ..PrivilegeOptions::default() };
                 let dropped = privileges::drop(&wanted, true, &[])?;
                 if let Some(user) = dropped.user {
                     say!(1, "the server runs as the user {user}");
@@ -96,14 +97,14 @@ impl Changer {
     }
 }
 
-/// Takes the instance's lock for the process `server`, and says so if there was something to undo.
+/// Takes the instance's lock for the process `server`, and logs it if there was something to undo.
 ///
 /// # Errors
 /// Another server runs.
 pub(crate) fn claim(paths: &Paths, server: u32) -> Result<HostState, Fault> {
     let (host_state, leftover) = HostState::claim(paths, server)?;
     if leftover {
-        say!(1, "undid what a killed server had left on this machine");
+        say!(1, "host state: restored after a killed server");
     }
     Ok(host_state)
 }

@@ -1,5 +1,5 @@
-//! The adit processes of this machine, found by what /proc says of them: also those of another folder, of another user,
-//! and those that have no control socket or do not answer.
+//! Finds adit processes in /proc, including those of other folders and users, and those without a control
+//! socket or an answer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) parent: u32,
     pub(super) user: String,
-    /// `server`, `client`, `bridge`, `postgres`, or `openvpn` where only the configuration would tell.
+    /// `server`, `client`, `bridge`, `postgres`, or `openvpn` where only the configuration names the role.
     pub(super) role: &'static str,
     /// Its command line, shortened.
     pub(super) command: String,

@@ -9,7 +9,6 @@ use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 
-use super::netinfo;
 use super::settings::Listen;
 
 /// The server has just been started; give it a moment.
@@ -84,7 +83,7 @@ impl Line {
 
 /// Sends a reset and waits for the server's. No session begins: nothing follows it.
 fn knock(to: SocketAddr, transport: Transport, key: &ServerKey) -> Result<Duration, String> {
-    let mut random = netinfo::kernel_random().map_err(|error| error.to_string())?;
+    let mut random = crate::random::generator().map_err(|error| error.to_string())?;
     let kc = StaticKey::generate(|bytes| random.fill(bytes));
     let client = key.client_key(kc, None).map_err(|error| error.to_string())?;
     let wrap = WrapConfig::TlsCryptV2Client { key: client };
@@ -147,7 +146,7 @@ mod tests {
         ServerKey::new(&[7; ServerKey::LEN])
     }
 
-    /// What a server under `key` says to a first packet.
+    /// A server's answer to a first packet under `key`.
     fn answer_to(packet: &mut [u8], key: ServerKey) -> Vec<u8> {
         let server = WrapServer::new(&WrapConfig::tls_crypt_v2_server(key)).unwrap();
         let mut first = server.open_first(packet).unwrap();

@@ -17,7 +17,7 @@ use super::engine_config;
 use super::leases::Leases;
 use super::netinfo;
 use super::paths::Paths;
-use super::privileges::{self, Changer};
+use super::privileges::{self, HostChanges};
 use super::selftest;
 use super::settings::Settings;
 use crate::clock::unix_time;
@@ -27,10 +27,10 @@ use crate::fault::Fault;
 use crate::filter::{Known, Live};
 use crate::log;
 use crate::say;
-use crate::server::{Handle, Hooks, Options, Selector, Service, SocketTuning, Stations};
+use crate::server::{Handle, Hooks, MacLimits, Options, Selector, Service, SocketTuning};
 use crate::worker_count;
 
-/// What is said once the server serves.
+/// What is reported once the server is ready.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// The TUN device.
@@ -44,11 +44,11 @@ pub struct Ready {
 /// Called once, on a thread of its own, when the server serves.
 pub type OnReady = Box<dyn FnOnce(Ready) + Send>;
 
-/// Runs the server until it is told to end, then undoes what it changed on the machine. `verbose`
-/// adds to the log; `workers` goes before the settings.
+/// Runs the server until it is stopped, then undoes its changes to the machine. `verbose` raises the log level;
+/// `workers` overrides the settings.
 ///
 /// # Errors
-/// What kept it from starting, or ended it.
+/// The server could not start, or failed.
 pub fn run(
     paths: &Paths,
     verbose: u8,
@@ -61,7 +61,7 @@ pub fn run(
     let settings = Settings::read(&paths.settings_file())?;
     let workers = worker_count::of_server(workers, settings.workers)?;
     let store = open_store(paths)?;
-    let mut host_state = Changer::prepare(paths, &settings)?;
+    let mut host_state = HostChanges::prepare(paths, &settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -74,7 +74,7 @@ async fn serve(
     settings: Settings,
     workers: u16,
     store: Store,
-    host_state: &mut Changer,
+    host_state: &mut HostChanges,
     on_ready: Option<OnReady>,
 ) -> Result<(), Fault> {
     let leases = Leases::open(paths);
@@ -88,7 +88,7 @@ async fn serve(
         filter: filter_file(paths, &settings)
             .map(|path| Live::open(&path, Some(workers.into())))
             .transpose()?,
-        stations: Stations::default(),
+        mac_limits: MacLimits::default(),
         control: Some(paths.control_socket()),
         socket: SocketTuning::default(),
         port_share: None,
@@ -97,7 +97,7 @@ async fn serve(
     let service = Service::start(options).await?;
     let notifier = Notifier::from_env().ok().flatten();
     host_state.drop_privileges(paths, &settings)?;
-    let mut owner = Owner {
+    let mut owner = ServerHooks {
         paths: paths.clone(),
         running: settings,
         store,
@@ -114,7 +114,7 @@ async fn serve(
     ended
 }
 
-/// The rule file; a relative path is one beside the settings.
+/// The rule file; a relative path is relative to the settings file.
 pub(super) fn filter_file(paths: &Paths, settings: &Settings) -> Option<PathBuf> {
     settings.filter.as_ref().map(|path| paths.config.join(path))
 }
@@ -147,7 +147,7 @@ fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnRead
 }
 
 /// What the running service reports to, and who reads files again on `adit reload`.
-struct Owner<'a> {
+struct ServerHooks<'a> {
     paths: Paths,
     /// The settings in force.
     running: Settings,
@@ -156,7 +156,7 @@ struct Owner<'a> {
     leases: Leases,
     /// Name and serial of each session.
     sessions: HashMap<PeerId, (String, String)>,
-    host_state: &'a mut Changer,
+    host_state: &'a mut HostChanges,
     on_ready: Option<OnReady>,
     /// The service manager, if one started us.
     notifier: Option<Notifier>,
@@ -164,7 +164,7 @@ struct Owner<'a> {
     reloaded: ReloadReport,
 }
 
-impl Hooks for Owner<'_> {
+impl Hooks for ServerHooks<'_> {
     fn event(&mut self, event: &ServerEvent) {
         match event {
             ServerEvent::ClientUp(client) => {
@@ -242,7 +242,7 @@ impl Hooks for Owner<'_> {
     }
 }
 
-impl Owner<'_> {
+impl ServerHooks<'_> {
     /// Ends the sessions that the registry would not admit now.
     fn end_unwelcome(&self, handle: &Handle) {
         let mut ends = Vec::new();
@@ -265,7 +265,7 @@ impl Owner<'_> {
         });
     }
 
-    /// Takes over what can change without dropping tunnels, and says what cannot.
+    /// Applies the settings that can change without dropping tunnels, and lists those that need a restart.
     fn reload_settings(&mut self, handle: &Handle) -> Result<(), Fault> {
         let fresh = Settings::read(&self.paths.settings_file())?;
         let offer = engine_config::offer(&fresh, &self.store)?;

@@ -52,7 +52,7 @@ pub struct Settings {
     pub workers: Option<u16>,
     /// The user that the serving process runs as; `None`: `adit` where it exists, else `nobody`.
     pub user: Option<String>,
-    /// Rules for what passes through the tunnel; a relative path is one beside `server.toml`.
+    /// Rules for what passes through the tunnel; a relative path is relative to `server.toml`.
     pub filter: Option<PathBuf>,
 }
 
@@ -325,7 +325,7 @@ pub(super) fn checked_host(host: &str) -> Result<String, String> {
     Ok(host.to_owned())
 }
 
-/// The name stands between quotation marks in the file.
+/// The name is quoted in the file.
 fn checked_user(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > MAX_USER_NAME || !name.chars().all(allowed) {
@@ -338,7 +338,7 @@ fn checked_user(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// The path stands between quotation marks in the file.
+/// The path is quoted in the file.
 pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
     if path.is_empty() || path.chars().any(|c| c.is_control() || "\"\\".contains(c)) {
         return Err(format!(

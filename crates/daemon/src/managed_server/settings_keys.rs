@@ -9,7 +9,7 @@ use super::settings::{Nat, Reach, Settings};
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it does, as it stands in the file.
+    /// Its comment in the file.
     pub comment: &'static str,
     /// A value as it may be written.
     pub example: &'static str,

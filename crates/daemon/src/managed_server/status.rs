@@ -14,13 +14,13 @@ use super::processes::{self, Process, user_name};
 use crate::control::{self, ReloadReport, Request, Response, StatusReport};
 use crate::fault::{Fault, file_fault};
 
-/// How long one process may take to say how it is.
+/// Time limit for one process's status report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long all of them together may take, which are asked at once.
 const ALL_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A process of ours, and what it says.
+/// An adit process with its answer.
 #[derive(Clone, Debug)]
 struct Instance {
     socket: Option<PathBuf>,
@@ -147,7 +147,7 @@ fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
     instances
 }
 
-/// What one process says; `None` where its socket is all that is left of it.
+/// One process's answer; `None` if only its socket is left.
 fn ask(socket: &Path) -> Option<StatusReport> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -177,10 +177,10 @@ fn ask(socket: &Path) -> Option<StatusReport> {
     })
 }
 
-/// As [`control::silent`], without the process id, which stands before it.
+/// As [`control::silent`], without the process id, which the caller prints first.
 fn does_not_answer(pid: Option<u32>) -> String {
     match pid.filter(|pid| control::is_stopped(*pid)) {
-        Some(pid) => format!("does not answer: stopped; let it go on with: kill -CONT {pid}"),
+        Some(pid) => format!("does not answer: stopped; resume it with: kill -CONT {pid}"),
         None => "does not answer".into(),
     }
 }

@@ -7,19 +7,19 @@ use std::process::Command;
 use super::clients::{check_target, open_store};
 use super::doctor::{self, Finding};
 use super::host_state::running;
-use super::init::{Choices, Created, init};
+use super::init::{Created, NewServer, init};
 use super::paths::Paths;
 use super::serve::{self, OnReady};
 use super::settings::Settings;
 use crate::fault::Fault;
 
-/// What `adit server up` is told.
+/// Options of `adit server up`.
 #[derive(Clone, Debug)]
 pub struct UpOptions {
     /// A client to make if there is none of this name.
     pub client: Option<String>,
     /// As for [`init`].
-    pub choices: Choices,
+    pub choices: NewServer,
     /// The program itself: what reads the authority's key runs in a process of its own, which never
     /// faces the network.
     pub program: PathBuf,
@@ -44,8 +44,7 @@ pub enum Step {
     InTheWay(Finding),
 }
 
-/// Makes what is missing, looks at what is in the way, and runs the server. `tell` hears of each
-/// step as it is done.
+/// Creates what is missing, checks for obstacles, and runs the server. `tell` is called after each step.
 ///
 /// # Errors
 /// A step failed.
@@ -63,7 +62,7 @@ pub fn up(
         check_ports(&planned.settings)?;
     }
     child(options, "init", &options.arguments, paths)?;
-    let settings = init(paths, &Choices::default(), true)?.settings;
+    let settings = init(paths, &NewServer::default(), true)?.settings;
     let created = Created { settings, ..planned };
     let settings = created.settings.clone();
     tell(Step::Created(Box::new(created)));

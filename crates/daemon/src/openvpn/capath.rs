@@ -14,7 +14,7 @@ const MAX_FILES: usize = 4096;
 /// Bytes of all of them.
 const MAX_BYTES: usize = 16 << 20;
 
-/// What a file's name says of it.
+/// The kind of a file, by its name.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// `9d66eef0.0`

@@ -19,7 +19,7 @@ use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
 use crate::fault::Fault;
 use crate::host::{Applied, DnsInUse, HostPlan};
-use crate::plane_backend::seed;
+use crate::random::seed;
 use crate::say;
 use crate::server::Signal;
 
@@ -37,7 +37,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     let now = unix_time().0;
     if let Err(fault) = tls.validity(now) {
-        // As stock: a clock may still be set while the program tries.
+        // As OpenVPN does: the clock may be set while the program retries.
         tracing::warn!("WARNING: {fault}");
     }
     let wrap = key_files::wrap(options)?;
@@ -55,7 +55,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     })
 }
 
-/// The order of the remotes, shuffled where `remote-random` says so.
+/// The order of the remotes, shuffled with `remote-random`.
 pub(crate) fn order(role: &ClientOptions) -> Result<Vec<usize>, Fault> {
     let mut order: Vec<usize> = (0..role.remotes.len()).collect();
     if role.remote_random {
@@ -68,7 +68,7 @@ pub(crate) fn order(role: &ClientOptions) -> Result<Vec<usize>, Fault> {
     Ok(order)
 }
 
-/// Opens the status file. As in stock, a tunnel without one is better than none.
+/// Opens the status file. As in OpenVPN, a failure does not prevent the tunnel.
 pub(super) fn open_status(options: &Options) -> Option<(StatusFile, Duration)> {
     let status = options.status.as_ref().filter(|status| !status.every.is_zero())?;
     match StatusFile::open(&status.path, status.version) {
@@ -102,14 +102,14 @@ pub(super) async fn run(
     })?;
     // Routes come with the server's options, and go at the end.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
-    let mut owner = Owner {
+    let mut owner = ClientHooks {
         options,
         ground,
         status,
         certificate,
         until_status: Duration::ZERO,
         traffic: Traffic::default(),
-        // As stock calls a peer without a certificate.
+        // OpenVPN's name for a peer without a certificate.
         server: if matches!(options.role, Role::Peer(_)) { "UNDEF".into() } else { String::new() },
         link: None,
         descriptor: -1,
@@ -185,7 +185,7 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
     }
 }
 
-struct Owner<'a> {
+struct ClientHooks<'a> {
     options: &'a Options,
     ground: &'a Daemonizer,
     status: Option<(StatusFile, Duration)>,
@@ -198,7 +198,7 @@ struct Owner<'a> {
     hangup: bool,
 }
 
-impl Hooks for Owner<'_> {
+impl Hooks for ClientHooks<'_> {
     fn event(&mut self, event: &ClientEvent) {
         match event {
             ClientEvent::Connecting(target) => {
@@ -344,7 +344,7 @@ impl Hooks for Owner<'_> {
     }
 }
 
-impl Owner<'_> {
+impl ClientHooks<'_> {
     /// DNS settings that came with the tunnel, and whether they are applied.
     fn offered_dns(&self, dns: &DnsOptions) {
         let head = match self.options.routes.apply_dns {

@@ -21,11 +21,10 @@ const FILE_LIMIT: u64 = (64 << 10) + 1;
 /// The file of clients that have none of their own.
 const DEFAULT: &str = "DEFAULT";
 
-/// The directory, and who reads from it.
+/// The directory, with the thread that reads from it.
 ///
-/// Files are read by a thread of their own: a file system that hangs keeps those waiting whose files
-/// are there, and nobody else. It is started by the first client, after the process has given up its
-/// rights.
+/// Files are read by a dedicated thread: a file system that hangs delays only the clients whose files it holds.
+/// The first client starts the thread, after the process has dropped its privileges.
 pub(super) struct ClientConfigDir {
     source: Source,
     thread: Mutex<Option<SyncSender<Job>>>,
@@ -191,7 +190,7 @@ mod tests {
         let own = grant(source.judge("alice"));
         assert!(own.push.is_empty() && own.ifconfig4.is_some());
         assert_eq!(grant(source.judge("bob")).push, ["route 10.1.0.0"]);
-        // The next connection sees what the file says then.
+        // The next connection uses the file's new content.
         fs::write(folder.path().join("alice"), "disable").unwrap();
         assert!(refusal(source.judge("alice")).contains("disable"));
     }

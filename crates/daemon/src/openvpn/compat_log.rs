@@ -1,4 +1,4 @@
-//! Log lines that other programs wait for, in stock's words.
+//! OpenVPN's own log lines, word for word: other programs parse them.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub(crate) fn address(address: SocketAddr) -> String {
     format!("[{family}]{ip}:{}", address.port())
 }
 
-/// A client's address as stock names it in lines and status files: without the port in IPv6.
+/// A client's address as OpenVPN prints it in log lines and status files: without the port in IPv6.
 pub(crate) fn real(address: SocketAddr) -> String {
     match address.ip().to_canonical() {
         std::net::IpAddr::V4(ip) => format!("{ip}:{}", address.port()),
@@ -96,7 +96,7 @@ fn sid(session: SessionId) -> String {
     format!("sid={} {}", hex(high), hex(low))
 }
 
-/// What ICMP said of a packet to the server.
+/// The line for an ICMP error in reply to a packet to the server.
 pub(super) fn unreachable(remote: SocketAddr, errno: i32, descriptor: i32) {
     let name = nix::errno::Errno::from_raw(errno);
     let words = name.desc();
@@ -155,7 +155,7 @@ pub(super) fn authenticated(
     }
 }
 
-/// The reason of a client's restart, and the signal that stock would raise for it.
+/// The reason of a client's restart, and the signal that OpenVPN would raise for it.
 pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
     let signal = if reason.contains("ping-restart") {
         say!(1, "[{server}] Inactivity timeout (--ping-restart), restarting");
@@ -297,7 +297,7 @@ pub(crate) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
     }
 }
 
-/// The line by which stock names a failed check of name or usage.
+/// OpenVPN's line for a failed check of name or usage.
 fn which_check(label: &str, reason: &str) {
     if let Some((before, after)) = reason.split_once("`verify-x509-name` demands ") {
         let quoted = |text: &str| text.split('"').nth(1).unwrap_or_default().to_owned();
@@ -327,7 +327,7 @@ fn verify_failed(label: &str, reason: &str) {
     say!(1, "{label}VERIFY ERROR: {detail}");
 }
 
-/// How our sentences about certificates begin, and what openssl says in their place.
+/// How our messages about certificates begin, and openssl's text for each.
 const OPENSSL_WORDS: &[(&str, &str)] = &[
     ("it, or an intermediate of its chain, is revoked", "certificate revoked"),
     ("it expired", "certificate has expired"),
@@ -403,7 +403,7 @@ fn client_down(label: &str, reason: &str) {
     }
 }
 
-/// A reason as the one word that stock puts into its brackets.
+/// A reason as the one word that OpenVPN prints in brackets.
 fn tag(reason: &str) -> String {
     let words = reason.split(':').next().unwrap_or_default();
     words.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()

@@ -1,4 +1,4 @@
-//! From a parsed configuration to what engine, driver and host are built from.
+//! Converts a parsed configuration into the settings of engine, driver and host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::host::{Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Via};
 use crate::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
 use crate::server::{Listener, SocketTuning, StreamOptions};
 
-/// What both engines are told.
+/// The configuration that both engines share.
 pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
     Settings {
         wrap,
@@ -94,7 +94,7 @@ pub(crate) fn server_config(
     leases: Vec<(String, IpNet)>,
 ) -> ServerConfig {
     let mut settings = settings(options, wrap);
-    // A server always lets its clients float, as stock does.
+    // A server always lets its clients float, as OpenVPN does.
     settings.float = true;
     ServerConfig {
         settings,
@@ -230,7 +230,7 @@ fn listener(listen: &Listen) -> Result<Listener, Fault> {
     let ip = match (&listen.host, listen.family) {
         (Some(host), family) => local_address(host, family)?,
         (None, Family::V6) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        // Stock binds IPv4 only where `proto udp` names no family.
+        // OpenVPN binds IPv4 only where `proto udp` names no family.
         (None, _) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     };
     Ok(Listener {
@@ -292,8 +292,7 @@ pub(crate) fn server_plan(
     let mut plan = bare_plan(options);
     let context = RouteContext {
         remote: None,
-        // With `topology subnet` the next address stands for "any client"; the kernel only needs to
-        // know the device.
+        // With `topology subnet` the next address represents any client; the kernel only needs to know the device.
         gateway4: options.routes.gateway4,
         gateway6: options.routes.gateway6,
         metric: options.routes.metric,
@@ -480,8 +479,8 @@ pub(crate) fn add_configured(
     Ok(notes)
 }
 
-/// Sends IPv6 packets of a TAP device to the far end: frames need a station to go to. As in openvpn, metric 0
-/// says that the network itself is on the link.
+/// Sends IPv6 packets of a TAP device to the far end: a frame needs a destination station. As in OpenVPN,
+/// metric 0 means that the network itself is on the link.
 fn by_station(route: PlannedRoute, ethernet: bool) -> PlannedRoute {
     let via = match route.via {
         Via::Tunnel(Some(gateway)) if ethernet && gateway.is_ipv6() && route.metric != Some(0) => {

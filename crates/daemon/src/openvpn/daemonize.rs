@@ -1,4 +1,4 @@
-//! Background, pid file, user: what the process does once, however often it restarts.
+//! Daemonising, pid file and privileges: what a process does once, however often it restarts.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -13,7 +13,7 @@ use adit_openvpn::config::Options;
 
 use crate::fault::Fault;
 use crate::helper::{self, Duty, Running, files};
-use crate::privileges::{self, Wanted};
+use crate::privileges::{self, PrivilegeOptions};
 use crate::say;
 
 /// What was done already.
@@ -27,7 +27,7 @@ pub(crate) struct Daemonizer {
     /// Ends with this process.
     helper: Option<Running>,
     notifier: Option<Notifier>,
-    /// The service manager was told that this is ready.
+    /// The service manager has been notified (`READY=1`).
     told_ready: Cell<bool>,
     pid_file: Option<PidFile>,
 }
@@ -52,7 +52,7 @@ impl Daemonizer {
             return Ok(());
         }
         let process = &options.process;
-        // Best effort: a debugger's user knows what they do; everybody else's keys stay out of cores.
+        // Best effort: it keeps keys out of core dumps; a user with a debugger is not stopped.
         let _ = protect_memory();
         self.notifier = Notifier::from_env()
             .map_err(|e| Fault::environment(format!("cannot reach the service manager: {e}")))?;
@@ -82,8 +82,8 @@ impl Daemonizer {
         }
     }
 
-    /// Tells the service manager that the program runs, before it first tries to reach the other end: a unit
-    /// of `Type=notify` must not fail because a server is away.
+    /// Notifies the service manager before the first attempt to reach the peer: a unit of `Type=notify` must
+    /// not fail because a server is unreachable.
     pub(crate) fn waiting(&self) {
         if !self.told_ready.get() {
             self.tell("Pre-connection initialization successful");
@@ -116,7 +116,7 @@ impl Daemonizer {
             self.dropped |= !is_root;
             return Ok(());
         }
-        let wanted = Wanted {
+        let wanted = PrivilegeOptions {
             user: process.user.clone(),
             group: process.group.clone(),
             lock_memory: process.mlock,

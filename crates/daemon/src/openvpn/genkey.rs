@@ -11,11 +11,11 @@ use zeroize::Zeroizing;
 use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::helper::files::{self, Begin};
-use crate::plane_backend::random;
+use crate::random;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted<'a> {
+struct KeyRequest<'a> {
     kind: &'a str,
     file: Option<&'a str>,
     server_key: Option<&'a str>,
@@ -31,7 +31,7 @@ pub(super) fn run(args: &[String]) -> Option<Result<(), Fault>> {
     wanted(&words).map(|wanted| make(&wanted).and_then(|text| deliver(wanted.file, &text)))
 }
 
-fn wanted<'a>(args: &[&'a str]) -> Option<Wanted<'a>> {
+fn wanted<'a>(args: &[&'a str]) -> Option<KeyRequest<'a>> {
     let at = args.iter().position(|arg| *arg == "--genkey")?;
     let plain = |index: usize| args.get(index).copied().filter(|arg| !arg.starts_with("--"));
     let after = |option: &str| {
@@ -43,13 +43,13 @@ fn wanted<'a>(args: &[&'a str]) -> Option<Wanted<'a>> {
         Some(kind) => (kind, plain(at.saturating_add(2))),
         None => ("secret", after("--secret")),
     };
-    Some(Wanted { kind, file, server_key: after("--tls-crypt-v2") })
+    Some(KeyRequest { kind, file, server_key: after("--tls-crypt-v2") })
 }
 
-fn make(wanted: &Wanted<'_>) -> Result<Zeroizing<String>, Fault> {
+fn make(wanted: &KeyRequest<'_>) -> Result<Zeroizing<String>, Fault> {
     match wanted.kind {
-        "secret" | "tls-auth" | "tls-crypt" => Ok(StaticKey::new(random()?).to_text()),
-        "tls-crypt-v2-server" => Ok(ServerKey::new(&random()?).to_pem()),
+        "secret" | "tls-auth" | "tls-crypt" => Ok(StaticKey::new(random::bytes()?).to_text()),
+        "tls-crypt-v2-server" => Ok(ServerKey::new(&random::bytes()?).to_pem()),
         "tls-crypt-v2-client" => {
             let Some(path) = wanted.server_key else {
                 return Err(Fault::operator(
@@ -60,7 +60,7 @@ fn make(wanted: &Wanted<'_>) -> Result<Zeroizing<String>, Fault> {
             let text = std::fs::read_to_string(path).map_err(|e| problem(e.to_string()))?;
             let server = ServerKey::parse(&text).map_err(|e| problem(e.to_string()))?;
             let made = Metadata::Timestamp(unix_time().0);
-            let key = server.client_key(StaticKey::new(random()?), Some(&made));
+            let key = server.client_key(StaticKey::new(random::bytes()?), Some(&made));
             key.map(|key| key.to_pem()).map_err(|e| Fault::ours(e.to_string()))
         }
         other => Err(Fault::operator(format!(
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn both_forms_of_the_command_are_understood() {
-        let secret = |file| Some(Wanted { kind: "secret", file, server_key: None });
+        let secret = |file| Some(KeyRequest { kind: "secret", file, server_key: None });
         assert_eq!(wanted(&["--genkey", "secret", "ta.key"]), secret(Some("ta.key")));
         assert_eq!(wanted(&["--genkey", "--secret", "ta.key"]), secret(Some("ta.key")));
         assert_eq!(wanted(&["--genkey", "secret"]), secret(None));
@@ -99,7 +99,7 @@ mod tests {
         let client =
             wanted(&["--tls-crypt-v2", "s.key", "--genkey", "tls-crypt-v2-client", "c.key"]);
         let (file, server_key) = (Some("c.key"), Some("s.key"));
-        assert_eq!(client, Some(Wanted { kind: "tls-crypt-v2-client", file, server_key }));
+        assert_eq!(client, Some(KeyRequest { kind: "tls-crypt-v2-client", file, server_key }));
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
         let args = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         run(&args(&["--genkey", "tls-crypt-v2-server", &path])).unwrap().unwrap();
         let wanted =
-            Wanted { kind: "tls-crypt-v2-client", file: None, server_key: Some(path.as_str()) };
+            KeyRequest { kind: "tls-crypt-v2-client", file: None, server_key: Some(path.as_str()) };
         let client = adit_openvpn::keys::ClientKey::parse(&make(&wanted).unwrap()).unwrap();
         let server = ServerKey::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
         let unwrapped = server.unwrap(&client.wkc).unwrap();
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_named() {
-        let wanted = Wanted { kind: "auth-token", file: None, server_key: None };
+        let wanted = KeyRequest { kind: "auth-token", file: None, server_key: None };
         assert!(make(&wanted).unwrap_err().to_string().contains("genkey auth-token"));
     }
 }

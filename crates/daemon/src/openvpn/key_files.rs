@@ -1,4 +1,4 @@
-//! Key files and certificates: read, checked, and each failure with its remedy.
+//! Loads key files and certificates; each failure names its remedy.
 
 use std::fs;
 use std::io::{self, IsTerminal};

@@ -92,17 +92,17 @@ fn log_refusal(args: &[String], fault: &Fault) {
         LogTo::Syslog(name) => log::Target::Syslog(name),
         LogTo::Standard => return,
     };
-    let style = log::Style::Stock { timestamps: true, machine_readable: false };
+    let style = log::Style::OpenVpn { timestamps: true, machine_readable: false };
     // A log that cannot be written is a fault of its own, and the terminal has this one.
     if log::start(log::Settings { style, verb: 1, mute: None, target }).is_ok() {
         fault.to_string().lines().for_each(|line| tracing::error!("{line}"));
     }
 }
 
-/// The plan of a server or of one of two points, which follows from the configuration.
+/// The plan of a server or a point-to-point tunnel, which follows from the configuration alone.
 ///
 /// # Errors
-/// A flag that does not exist; or it is a client, whose server says more.
+/// An unknown flag; or a client's configuration, whose plan also depends on the server.
 pub(crate) fn configured_plan(
     options: &Options,
     remote: Option<SocketAddr>,
@@ -204,7 +204,8 @@ fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
         LogTo::File(path) | LogTo::Append(path) => log::Target::Append(path.clone()),
         LogTo::Syslog(name) => log::Target::Syslog(name.clone()),
     };
-    let style = log::Style::Stock { timestamps: *timestamps, machine_readable: *machine_readable };
+    let style =
+        log::Style::OpenVpn { timestamps: *timestamps, machine_readable: *machine_readable };
     let settings = log::Settings { style, verb: *verb, mute: *mute, target };
     log::start(settings).map_err(|e| {
         let name = match to {

@@ -1,4 +1,4 @@
-//! One of two points: a client as far as the process is concerned, with addresses of its own.
+//! The point-to-point role: for the process a client, with addresses of its own.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
             let mut tls = key_files::TlsMaterial::read(&options.tls)?;
             let now = unix_time().0;
             if let Err(fault) = tls.validity(now) {
-                // As stock: a clock may still be set while the program tries.
+                // As OpenVPN does: the clock may be set while the program retries.
                 tracing::warn!("WARNING: {fault}");
             }
             certificate = tls.nearest_expiry(now);

@@ -1,7 +1,7 @@
-//! `ifconfig-pool-persist`: which address each client had last, in stock's format.
+//! `ifconfig-pool-persist`: the last address of each client, in OpenVPN's format.
 //!
 //! Lines are `name,ipv4[,ipv6]`. With `topology net30` the IPv4 address is the first of the client's
-//! four, where its own is the third: so stock writes it, and so a file can be taken over either way.
+//! four, where its own is the third: OpenVPN writes it so, and files are interchangeable.
 
 use std::fs;
 use std::io::{Seek, Write};
@@ -138,7 +138,7 @@ fn parse(text: &str, net30: bool) -> Vec<(String, IpNet)> {
     leases
 }
 
-/// For the fuzzer: a file of leases. The first byte says whether addresses stand for four.
+/// For the fuzzer: a file of leases. The first byte selects `topology net30`.
 pub(super) fn fuzz(bytes: &[u8]) {
     let Some((&net30, rest)) = bytes.split_first() else { return };
     let net30 = net30 & 1 == 1;

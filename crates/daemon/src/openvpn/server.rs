@@ -29,7 +29,7 @@ use crate::helper::{self, files};
 use crate::port_share::PortShare;
 use crate::say;
 use crate::server::{
-    self, Ended, Handle, Hooks, Listener, Reaction, Relay, Service, Sessions, Signal, Stations,
+    self, Ended, Handle, Hooks, Listener, MacLimits, Reaction, Relay, Service, Sessions, Signal,
 };
 use crate::worker_count;
 
@@ -88,7 +88,7 @@ pub(super) async fn run(
         host,
         authorizer: authorizer(role),
         relay: if role.client_to_client { Relay::Direct } else { Relay::Kernel },
-        stations: Stations {
+        mac_limits: MacLimits {
             per_client: role.client_rules.max_routes as usize,
             age: role.station_age,
         },
@@ -102,7 +102,7 @@ pub(super) async fn run(
     // Addresses and routes of a server's device go with the device.
     ground.drop_privileges(options, &[])?;
     say!(3, "MULTI: multi_init called, max-clients={max_clients}");
-    let mut owner = Owner {
+    let mut owner = ServerHooks {
         ground,
         status,
         until_status: Duration::ZERO,
@@ -176,7 +176,7 @@ fn forget_dead_sockets(folder: &Path) {
     }
 }
 
-/// Who may in besides those whose certificate is good: all, or as the files of single clients say.
+/// The authorizer for verified certificates: accept all, or consult the per-client files.
 fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     match &role.client_config_dir {
         Some(folder) => {
@@ -193,7 +193,7 @@ const ROWS_EVERY_TICK: usize = 100;
 /// How old they are where there is no status file.
 const NO_STATUS: Duration = Duration::from_secs(10);
 
-struct Owner<'a> {
+struct ServerHooks<'a> {
     ground: &'a Daemonizer,
     status: Option<(StatusFile, Duration)>,
     until_status: Duration,
@@ -207,10 +207,10 @@ struct Owner<'a> {
     hangup: bool,
 }
 
-impl Hooks for Owner<'_> {
+impl Hooks for ServerHooks<'_> {
     fn event(&mut self, _event: &ServerEvent) {}
 
-    fn narrate(&mut self, event: &ServerEvent, sessions: &Sessions) {
+    fn log_event(&mut self, event: &ServerEvent, sessions: &Sessions) {
         compat_log::server_event(event, sessions, self.style);
     }
 
@@ -279,7 +279,7 @@ impl Hooks for Owner<'_> {
     }
 }
 
-impl Owner<'_> {
+impl ServerHooks<'_> {
     fn write_status(&mut self) {
         let status = Status::Server(self.rows.clone());
         if let Some((file, _)) = &mut self.status
@@ -339,12 +339,12 @@ impl CrlFile {
         }
     }
 
-    /// What `load` makes of the list if it is another one. Until that succeeds it is tried again at each
-    /// call, and said once for each reason: a change of mode alone changes no stamp.
+    /// Loads the list if its stamp has changed. A failure is retried at each call and logged once per reason: a
+    /// change of mode alone does not change the stamp.
     fn reread<T>(&mut self, load: impl FnOnce(Pem) -> Result<T, Fault>) -> Option<T> {
         let stamp = self.changed()?;
         let source = Source::File(self.path.clone());
-        // A list that cannot be used leaves the former in force; that still refuses whom it refused.
+        // An unusable list leaves the former one in force, with its revocations.
         match key_files::read("crl-verify", &source).and_then(load) {
             Ok(loaded) => {
                 say!(2, "CRL: loaded '{}' again", self.path.display());

@@ -6,7 +6,7 @@ use adit_crypto::Digest;
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::tls;
 
-/// The list that a stand-alone mode prints; `None` for other arguments.
+/// The output of a stand-alone mode; `None` for other arguments.
 pub(super) fn list(mode: &str) -> Option<String> {
     Some(match mode {
         "--show-ciphers" => ciphers(),

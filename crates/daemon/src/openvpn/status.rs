@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::helper::files::{self, Begin};
 use crate::log::stamp;
 
-/// What the TITLE line says; parsers look for the first word.
+/// The TITLE line; parsers look for the first word.
 pub const TITLE: &str = concat!("OpenVPN 2.6 (adit ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A status file, held open: after a change of user it could not be opened again.
@@ -33,7 +33,7 @@ impl StatusFile {
     }
 }
 
-/// What a status file says.
+/// The contents of a status file.
 #[derive(Clone, Debug)]
 pub enum Status {
     /// Of a server.
@@ -190,8 +190,8 @@ fn routes(client: &ClientRow) -> impl Iterator<Item = (&ClientRow, &str)> {
         .map(move |inside| (client, inside))
 }
 
-/// A name that cannot break the table: a separator or line end in a common name would be a forged
-/// column or row to whoever parses the file.
+/// A name that cannot break the table: to a parser, a separator or newline in a common name would forge a
+/// column or row.
 fn cell(text: &str, sep: char) -> String {
     crate::log::clean(text).replace(sep, "_")
 }

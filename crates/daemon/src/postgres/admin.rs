@@ -16,7 +16,6 @@ use super::database::pooler::{self, Unknown};
 use super::database::{self, Target};
 use super::node::directory;
 use crate::fault::Fault;
-use crate::managed_server::kernel_random;
 
 /// Longest name of a node.
 const MAX_NAME: usize = 24;
@@ -32,7 +31,7 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Fault>>) -> Resul
 
 /// A generator seeded by the kernel.
 pub(super) fn random() -> Result<Random, Fault> {
-    kernel_random().map_err(|error| Fault::environment(format!("/dev/urandom: {error}")))
+    crate::random::generator()
 }
 
 /// A new password for a role: 192 random bits.

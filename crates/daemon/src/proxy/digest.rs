@@ -89,7 +89,7 @@ fn challenges(value: &str) -> Vec<Raw<'_>> {
     all
 }
 
-/// What stands between commas that are not in quotes.
+/// Splits at commas outside quotes.
 fn items(value: &str) -> Vec<&str> {
     let (mut quoted, mut escaped) = (false, false);
     let parts = value.split(|c: char| {

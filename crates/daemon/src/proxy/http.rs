@@ -46,7 +46,7 @@ pub enum Scheme {
 
 /// What an HTTP proxy wants answered, on another connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Authentication {
     /// The password as it is.
     Basic,
     /// A digest of it.
@@ -59,8 +59,8 @@ impl HttpProxy {
         &self,
         wire: &mut impl Wire,
         to: (&str, u16),
-        wanted: Option<&Wanted>,
-    ) -> Result<Option<Wanted>, String> {
+        wanted: Option<&Authentication>,
+    ) -> Result<Option<Authentication>, String> {
         let request = self.request(to, wanted)?;
         wire.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
         let answer = answer(wire).await?;
@@ -75,15 +75,15 @@ impl HttpProxy {
     }
 
     /// What to answer to an offer.
-    fn choose(&self, offer: Offer) -> Result<Wanted, String> {
+    fn choose(&self, offer: Offer) -> Result<Authentication, String> {
         if self.login.is_none() {
             return Err("it asks for a user name and a password (407): give http-proxy a file with both, or \
                         write http-proxy-user-pass"
                 .into());
         }
         match (offer.digest, offer.basic, self.scheme) {
-            (Some(challenge), ..) => Ok(Wanted::Digest(challenge)),
-            (None, true, Scheme::Basic | Scheme::Auto) => Ok(Wanted::Basic),
+            (Some(challenge), ..) => Ok(Authentication::Digest(challenge)),
+            (None, true, Scheme::Basic | Scheme::Auto) => Ok(Authentication::Basic),
             (None, true, Scheme::Hidden) => Err("it takes the password in clear text only (Basic), which \
                                                  auto-nct forbids: write auto, if you trust the way to it"
                 .into()),
@@ -98,7 +98,7 @@ impl HttpProxy {
     fn request(
         &self,
         (host, port): (&str, u16),
-        wanted: Option<&Wanted>,
+        wanted: Option<&Authentication>,
     ) -> Result<Zeroizing<String>, String> {
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let mut lines = Zeroizing::new(format!("CONNECT {host}:{port} HTTP/{}\r\n", self.version));
@@ -111,13 +111,12 @@ impl HttpProxy {
         for (name, value) in &self.headers {
             lines.push_str(&format!("{name}: {value}\r\n"));
         }
-        let early = (self.scheme == Scheme::Basic).then_some(&Wanted::Basic);
+        let early = (self.scheme == Scheme::Basic).then_some(&Authentication::Basic);
         if let (Some(login), Some(wanted)) = (&self.login, wanted.or(early)) {
             let value = match wanted {
-                Wanted::Basic => basic(login),
-                Wanted::Digest(challenge) => {
-                    let random =
-                        crate::plane_backend::random::<NONCE>().map_err(|e| e.to_string())?;
+                Authentication::Basic => basic(login),
+                Authentication::Digest(challenge) => {
+                    let random = crate::random::bytes::<NONCE>().map_err(|e| e.to_string())?;
                     challenge.answer(login, &format!("{host}:{port}"), &random)
                 }
             };
@@ -166,7 +165,7 @@ fn judge(answer: &[u8]) -> Result<Verdict, String> {
         Some(200..=299) => Ok(Verdict::Open),
         Some(407) => Ok(Verdict::Unknown(offer(&text))),
         Some(_) => Err(format!("it says \"{}\"", crate::log::clean(line))),
-        None => Err("it does not speak HTTP".into()),
+        None => Err("it is not an HTTP proxy".into()),
     }
 }
 
@@ -189,17 +188,18 @@ mod tests {
     }
 
     /// What the proxy got, and what became of it, with an answer and a byte of the tunnel behind it.
-    async fn pass(proxy: HttpProxy, answer: &[u8]) -> (String, Outcome, Vec<u8>) {
+    async fn pass(
+        proxy: HttpProxy,
+        answer: &[u8],
+    ) -> (String, Result<Option<Authentication>, String>, Vec<u8>) {
         again(proxy, None, answer).await
     }
 
-    type Outcome = Result<Option<Wanted>, String>;
-
     async fn again(
         proxy: HttpProxy,
-        wanted: Option<&Wanted>,
+        wanted: Option<&Authentication>,
         answer: &[u8],
-    ) -> (String, Outcome, Vec<u8>) {
+    ) -> (String, Result<Option<Authentication>, String>, Vec<u8>) {
         let (mut near, mut far) = tokio::io::duplex(1 << 14);
         far.write_all(answer).await.unwrap();
         far.shutdown().await.unwrap();
@@ -230,7 +230,7 @@ mod tests {
         let answers: [(&[u8], &str); 5] = [
             (b"HTTP/1.1 407 Auth\r\n\r\n", "http-proxy-user-pass"),
             (b"HTTP/1.1 403 No\x1b[2J\r\n\r\n", "403 No\\x1b"),
-            (b"SSH-2.0-x\n\n", "does not speak HTTP"),
+            (b"SSH-2.0-x\n\n", "is not an HTTP proxy"),
             (b"HTTP/1.1 200 OK\r\n", "closed the connection"),
             (&[b'a'; 9000], "more than 8192"),
         ];
@@ -256,7 +256,7 @@ mod tests {
             let (got, outcome, _) = pass(auto(scheme), DIGEST).await;
             assert!(!got.contains("Proxy-Authorization"), "{got}");
             let wanted = outcome.unwrap().unwrap();
-            assert!(matches!(wanted, Wanted::Digest(_)), "{wanted:?}");
+            assert!(matches!(wanted, Authentication::Digest(_)), "{wanted:?}");
             let ok = b"HTTP/1.1 200 OK\r\n\r\n";
             let (got, outcome, _) = again(auto(scheme), Some(&wanted), ok).await;
             assert!(got.contains("Proxy-Authorization: Digest username=\"ann\""), "{got}");

@@ -15,7 +15,7 @@ use adit_linux::tcp::TcpStream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use zeroize::Zeroizing;
 
-pub use http::{HttpProxy, Scheme, Wanted};
+pub use http::{Authentication, HttpProxy, Scheme};
 pub use relay::Association;
 pub use socks::SocksProxy;
 
@@ -28,7 +28,7 @@ pub enum Proxy {
     Socks(SocksProxy),
 }
 
-/// What a proxy is told about who asks.
+/// The credentials for a proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// User name.
@@ -53,19 +53,19 @@ impl Proxy {
         }
     }
 
-    /// Asks the proxy, at the other end of a connected stream, for a way to `host`.
+    /// Asks the proxy, at the other end of a connected stream, for a connection to `host`.
     ///
-    /// `Some` where the proxy wants to know who asks: to be given to it on another connection, as `wanted`.
+    /// `Some` if the proxy demands authentication: pass it as `wanted` on another connection.
     ///
     /// # Errors
-    /// What the proxy said, or that it said nothing within `limit`; the stream is of no use then.
+    /// The proxy refused, or did not answer within `limit`; the stream is unusable then.
     pub async fn pass(
         &self,
         stream: &TcpStream,
         (host, port): (&str, u16),
-        wanted: Option<&Wanted>,
+        wanted: Option<&Authentication>,
         limit: Duration,
-    ) -> Result<Option<Wanted>, String> {
+    ) -> Result<Option<Authentication>, String> {
         let mut copy = copy(stream)?;
         let asked = async {
             match self {
@@ -76,7 +76,7 @@ impl Proxy {
         self.within(limit, asked).await
     }
 
-    /// Asks the proxy for a way to `host` for datagrams, which stands as long as the connection.
+    /// Asks the proxy to relay datagrams to `host`, for as long as the connection exists.
     ///
     /// # Errors
     /// As [`Proxy::pass`]; an HTTP proxy has none.
@@ -100,7 +100,7 @@ impl Proxy {
         // A proxy that names no address of its own means the one that it was asked at.
         let relay = relay.filter(|relay| relay.port() != 0).ok_or_else(|| {
             let (proxy, at) = self.address();
-            format!("proxy {proxy}:{at}: it does not say where datagrams go")
+            format!("proxy {proxy}:{at}: it sent no relay address")
         })?;
         let at = if relay.ip().is_unspecified() { peer.ip() } else { relay.ip() };
         let relay = std::net::SocketAddr::new(at, relay.port());
@@ -152,7 +152,7 @@ pub fn fuzz(bytes: &[u8]) {
     let has = |bit: u8| choice & bit != 0;
     let password = Zeroizing::new("secret-password".to_owned());
     let login = has(1).then(|| Login { username: "a\"n\\n".into(), password });
-    // Never pending: what the proxy says is there from the beginning.
+    // Never pending: the proxy's answer is available from the beginning.
     let mut wire = tokio::io::join(answer, Vec::new());
     let host = if has(2) { "2001:db8::1" } else { "vpn.example" };
     if has(4) {

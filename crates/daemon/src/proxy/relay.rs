@@ -1,8 +1,8 @@
 //! Datagrams through a SOCKS 5 proxy (RFC 1928, section 7).
 //!
 //! Each datagram to and from the proxy begins with the address of its other end. The data plane knows
-//! nothing of that: it talks to a socket of ours on the loopback, and a thread beside it puts the
-//! headers on and takes them off, train by train.
+//! nothing of that: it uses a socket of ours on the loopback interface, and a separate thread adds and removes
+//! the headers, train by train.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -56,8 +56,7 @@ const CONTROL: u64 = 2;
 const STOP: u64 = 3;
 
 impl Association {
-    /// Carries datagrams to the server that `header` names, by way of `relay`, for as long as
-    /// `control` stands.
+    /// Carries datagrams to the server that `header` names, through `relay`, while `control` is open.
     pub(super) fn start(
         control: TcpStream,
         relay: SocketAddr,
@@ -130,7 +129,7 @@ impl Association {
             true => self.near.ip(),
             false => socket.ip(),
         };
-        // It is said once, when the socket is opened.
+        // It is logged once, when the socket is opened.
         let _ = self.client.set(SocketAddr::new(ip, socket.port()));
     }
 
@@ -168,7 +167,7 @@ impl Pump {
                     NEAR => self.outward(),
                     FAR => self.inward(),
                     CONTROL => match self.control.recv(&mut [0; 64]) {
-                        // The proxy has nothing to say here but its end.
+                        // The proxy sends nothing here but the end of the stream.
                         Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
                         Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
                         Ok(_) | Err(_) => {}
@@ -251,8 +250,8 @@ fn send(
     }
 }
 
-/// What stands behind the header of a datagram from the proxy; `None` if that is not whole, or the
-/// datagram is a piece of one: those are optional, and nobody sends them.
+/// The payload of a datagram from the proxy; `None` if the header is incomplete, or if the datagram is a
+/// fragment: those are optional, and no proxy sends them.
 fn payload(datagram: &[u8]) -> Option<&[u8]> {
     let (head, rest) = datagram.split_first_chunk::<4>()?;
     let [0, 0, 0, kind] = *head else { return None };

@@ -76,7 +76,7 @@ impl SocksProxy {
             [VERSION, _] => {
                 return Err("it asks for a kind of authentication that is not known".into());
             }
-            _ => return Err("it does not speak SOCKS 5".into()),
+            _ => return Err("it is not a SOCKS 5 proxy".into()),
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl SocksProxy {
     }
 }
 
-/// An address as it stands in requests and before datagrams.
+/// An address as encoded in requests and before datagrams.
 fn address(host: &str, port: u16) -> Result<Vec<u8>, String> {
     let mut bytes = match host.parse() {
         Ok(IpAddr::V4(v4)) => [&[IPV4], &v4.octets()[..]].concat(),
@@ -120,7 +120,7 @@ fn length(text: &str, what: &str) -> Result<u8, String> {
 async fn reply(wire: &mut impl Wire) -> Result<Option<SocketAddr>, String> {
     let [version, code, _, kind] = read::<4>(wire).await?;
     if version != VERSION {
-        return Err("it does not speak SOCKS 5".into());
+        return Err("it is not a SOCKS 5 proxy".into());
     }
     if code != 0 {
         let known = [
@@ -222,7 +222,7 @@ mod tests {
             (Some(login()), &[5, 2, 1, 1], "refuses user name or password"),
             (None, &[5, 2], "was not offered"),
             (None, &refused, "connection refused (5)"),
-            (None, b"HTTP", "does not speak SOCKS 5"),
+            (None, b"HTTP", "is not a SOCKS 5 proxy"),
             (None, &[5], "closed the connection"),
         ];
         for (login, answers, expected) in cases {

@@ -1,15 +1,16 @@
 use adit_openvpn::server::ServerEvent;
 
 use super::Sessions;
+use crate::log::bytes;
 use crate::say;
 
 /// Logs an event in plain words: who, what, why.
-pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
+pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
     let label = |peer: &adit_engine::PeerId| {
         sessions.get(*peer).map_or_else(|| format!("peer {}", peer.0), |session| session.label())
     };
     match event {
-        ServerEvent::Accepted(link) => say!(4, "{}: connected by TCP", link.remote()),
+        ServerEvent::Accepted(link) => say!(4, "{}: TCP connection accepted", link.remote()),
         ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: handshake started", link.remote()),
         ServerEvent::Addresses(_) => {}
         ServerEvent::Told { link, message, .. } => {
@@ -86,30 +87,5 @@ fn times(count: u32) -> String {
     match count {
         1 => "once".to_owned(),
         _ => format!("{count} times"),
-    }
-}
-
-/// A size for people.
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    match unit {
-        0 => format!("{count} B"),
-        _ => format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"B")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn sizes_are_for_people() {
-        assert_eq!(super::bytes(0), "0 B");
-        assert_eq!(super::bytes(1_500), "1.5 kB");
-        assert_eq!(super::bytes(3_210_000_000), "3.2 GB");
     }
 }

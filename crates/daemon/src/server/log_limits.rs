@@ -2,7 +2,7 @@ use adit_engine::{Instant, Link, PeerId};
 use adit_openvpn::server::ServerEvent;
 
 use super::Sessions;
-use crate::log::{Kind, LogLimiter, Seen, Source};
+use crate::log::{Kind, LogDecision, LogLimiter, Source};
 
 /// Whether an event is logged, as far as the limits of its source go. In either style its lines are counted as one.
 pub(super) fn is_logged(
@@ -11,10 +11,10 @@ pub(super) fn is_logged(
     event: &ServerEvent,
     sessions: &Sessions,
 ) -> bool {
-    let stranger = |link: &Link| Source::Stranger(link.remote().ip());
+    let stranger = |link: &Link| Source::Unauthenticated(link.remote().ip());
     let client = |peer: &PeerId| match sessions.get(*peer) {
         Some(session) => Source::Client(session.info.identity.common_name.clone()),
-        None => Source::Newcomer,
+        None => Source::Pending,
     };
     let (source, kind, text) = match event {
         // They make no lines.
@@ -44,7 +44,7 @@ pub(super) fn is_logged(
         ServerEvent::Warning(Some(peer), text) => (client(peer), Kind::Warning, text.as_str()),
         ServerEvent::Warning(None, text) => (Source::Server, Kind::Warning, text.as_str()),
     };
-    repeats.count(now, &source, kind, text) == Seen::Logged
+    repeats.count(now, &source, kind, text) == LogDecision::Log
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
     const PEER: PeerId = PeerId(3);
-    /// Lines of one event in OpenVPN's style, at most: those of a session's start, with what the client says of itself.
+    /// Most lines of one event in OpenVPN's style: those of a session's start, with the peer information.
     const LINES_PER_EVENT: usize = 16;
 
     /// Counts lines.
@@ -116,7 +116,7 @@ mod tests {
                     let style = compat_log::Style { usage_checked: true, tls_auth: true };
                     match stock {
                         true => compat_log::server_event(&event, &sessions, style),
-                        false => super::super::log_events::narrate(&event, &sessions),
+                        false => super::super::log_events::log_event(&event, &sessions),
                     }
                 }
                 let later = NOW + crate::log::limiter::PERIOD;

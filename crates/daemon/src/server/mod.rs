@@ -59,8 +59,8 @@ pub struct Options {
     pub relay: Relay,
     /// Rules for what passes through the tunnel.
     pub filter: Option<Live>,
-    /// Stations behind clients, with a TAP device.
-    pub stations: Stations,
+    /// Limits of the table of MAC addresses behind clients, with a TAP device.
+    pub mac_limits: MacLimits,
     /// A control socket to open, and its name.
     pub control: Option<PathBuf>,
     /// Buffers and marks of the sockets.
@@ -71,16 +71,16 @@ pub struct Options {
     pub workers: u16,
 }
 
-/// How many stations are known, and for how long.
+/// Limits of the table of MAC addresses behind clients, with a TAP device.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Stations {
+pub struct MacLimits {
     /// `max-routes-per-client`.
     pub per_client: usize,
     /// `stale-routes-check`: forgotten after this long in silence.
     pub age: Option<Duration>,
 }
 
-impl Default for Stations {
+impl Default for MacLimits {
     fn default() -> Self {
         Self { per_client: adit_plane::MACS_PER_PEER, age: None }
     }
@@ -129,7 +129,7 @@ pub(crate) enum Command {
     SetOffer(Box<Offer>),
     /// How is it going.
     Status(oneshot::Sender<StatusReport>),
-    /// Tell the clients and end.
+    /// Notify the clients and end.
     Stop(String),
 }
 
@@ -170,7 +170,7 @@ impl Handle {
         rx.await.map_err(|_| ended())
     }
 
-    /// Tells the clients and ends.
+    /// Notifies the clients and ends.
     ///
     /// # Errors
     /// The service has ended already.
@@ -199,8 +199,8 @@ pub trait Hooks {
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault>;
 
     /// Puts an event into the log. `sessions` are those before the event.
-    fn narrate(&mut self, event: &ServerEvent, sessions: &Sessions) {
-        log_events::narrate(event, sessions);
+    fn log_event(&mut self, event: &ServerEvent, sessions: &Sessions) {
+        log_events::log_event(event, sessions);
     }
 
     /// A signal came.
@@ -291,7 +291,7 @@ pub enum Reaction {
     Ignore,
     /// [`Hooks::reload`].
     Reload,
-    /// Tell the clients and end.
+    /// Notify the clients and end.
     Stop,
 }
 

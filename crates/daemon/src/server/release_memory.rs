@@ -1,28 +1,28 @@
-//! When a server gives memory back: what clients leave behind when they go.
+//! When a server releases memory after clients have disconnected.
 
-/// How many looks after the last has gone memory is given back once more: when the workers have rested, when nothing is
-/// held against strangers any longer, and when no failure waits for being repeated.
+/// Seconds after the last client disconnected at which memory is released again: after the workers went idle,
+/// after the rate limiters expired, and after log deduplication expired.
 const AGAIN: [u32; 3] = [2, 15, 75];
 
-/// How many there were at most since memory was last given back.
+/// The peak of sessions and handshakes since memory was last released.
 #[derive(Debug)]
 pub(super) struct MemoryRelease {
     most: usize,
-    /// Looks since the last client has gone, or since the start, if no client has come since.
+    /// Seconds since the last client disconnected or, if none has connected, since the start.
     alone: Option<u32>,
 }
 
 impl Default for MemoryRelease {
-    /// What the start needed is given back, too.
+    /// Memory of the start is released, too.
     fn default() -> Self {
         Self { most: 0, alone: Some(0) }
     }
 }
 
 impl MemoryRelease {
-    /// Whether so many have gone that memory is worth giving back, now that there are `busy` sessions and handshakes:
-    /// half of them, or the last, and some time after that one. A single client that comes and goes among many others causes nothing.
-    /// To be asked each second.
+    /// Whether enough clients have left to release memory, given `busy` sessions and handshakes: half of the
+    /// peak, or the last one and some time after it. A single client among many others never triggers it. Call
+    /// it once a second.
     pub(super) fn is_due(&mut self, busy: usize) -> bool {
         self.most = self.most.max(busy);
         let due = self.most > 0 && busy <= self.most / 2;

@@ -15,15 +15,16 @@ use super::log_limits::is_logged;
 use super::release_memory::MemoryRelease;
 use super::sessions::Sessions;
 use super::sockets::{bind, listen, raise_descriptor_limit};
-use super::{Command, Ended, Handle, Hooks, Options, Reaction, Selector, Stations};
+use super::{Command, Ended, Handle, Hooks, MacLimits, Options, Reaction, Selector};
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, SharedProfile, StatusReport, TunReport};
-use crate::driver::{Driver, Endpoint, News, Sockets};
+use crate::driver::{Driver, Endpoint, Event, Sockets};
 use crate::fault::Fault;
 use crate::filter;
 use crate::host::HostHandle;
 use crate::log::{self, LogLimiter};
-use crate::plane_backend::{PlaneBackend, fill_totals, gates, seed, tun_offloads};
+use crate::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
+use crate::random::seed;
 use crate::say;
 use crate::signals::Signals;
 
@@ -103,7 +104,7 @@ impl Service {
         self.serve(hooks).await.map(|_| ())
     }
 
-    /// As [`Service::run`], and says what ended it.
+    /// As [`Service::run`], and returns what ended it.
     ///
     /// # Errors
     /// What ended it otherwise.
@@ -136,7 +137,7 @@ impl Service {
                     plane.workers()
                 );
             }
-            let Stations { per_client, age } = options.stations;
+            let MacLimits { per_client, age } = options.mac_limits;
             plane.limit_macs(per_client, age);
             let planes = PlaneBackend::new(plane, upcalls, options.socket.streams);
             let listening = sockets.endpoints();
@@ -144,7 +145,7 @@ impl Service {
             let mut running = Running {
                 driver,
                 sessions: Sessions::default(),
-                repeats: LogLimiter::default(),
+                log_limiter: LogLimiter::default(),
                 packets: log::Traffic::default(),
                 rest: MemoryRelease::default(),
                 started,
@@ -173,7 +174,7 @@ impl Service {
 struct Running {
     driver: Driver<ServerEngine, PlaneBackend>,
     sessions: Sessions,
-    repeats: LogLimiter,
+    log_limiter: LogLimiter,
     /// What passes, for the log.
     packets: log::Traffic,
     rest: MemoryRelease,
@@ -241,37 +242,37 @@ impl Running {
                     }
                     self.give_memory_back();
                 }
-                news = self.driver.next() => self.all_news(news?, hooks),
+                event = self.driver.next() => self.driver_events(event?, hooks),
             }
         }
     }
 
-    /// Works on news and on those behind them: what one packet brought about leaves as one batch of lines.
-    fn all_news(&mut self, first: News<ServerEvent>, hooks: &mut dyn Hooks) {
+    /// Handles an event and those queued behind it, and writes the log lines of one packet as one batch.
+    fn driver_events(&mut self, first: Event<ServerEvent>, hooks: &mut dyn Hooks) {
         let _lines = log::gather();
-        self.news(first, hooks);
-        while let Some(news) = self.driver.perform() {
-            self.news(news, hooks);
+        self.driver_event(first, hooks);
+        while let Some(event) = self.driver.perform() {
+            self.driver_event(event, hooks);
         }
     }
 
-    fn news(&mut self, news: News<ServerEvent>, hooks: &mut dyn Hooks) {
-        match news {
-            News::Event(event) => self.event(&event, hooks),
+    fn driver_event(&mut self, event: Event<ServerEvent>, hooks: &mut dyn Hooks) {
+        match event {
+            Event::Engine(event) => self.event(&event, hooks),
             // A server does not dial.
-            News::Dialling(_) | News::Dialled(_) | News::DialFailed(_) => {}
+            Event::Dialling(_) | Event::Dialled(_) | Event::DialFailed(_) => {}
         }
     }
 
     fn event(&mut self, event: &ServerEvent, hooks: &mut dyn Hooks) {
-        // No packet passes before the filter knows its client: the engine says it first.
+        // No packet passes before the filter knows its client: the engine emits this event first.
         match (&mut self.filter, event) {
             (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
             (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
             _ => {}
         }
-        if is_logged(&mut self.repeats, now(), event, &self.sessions) {
-            hooks.narrate(event, &self.sessions);
+        if is_logged(&mut self.log_limiter, now(), event, &self.sessions) {
+            hooks.log_event(event, &self.sessions);
         }
         if let ServerEvent::UsedElsewhere(used) = event {
             self.share(used);
@@ -432,10 +433,10 @@ impl Running {
     }
 
     fn tell_overdue(&mut self) {
-        for left_out in self.repeats.overdue(now()) {
-            match left_out.kind {
-                Some(kind) => say!(kind.verb(), "{left_out}"),
-                None => tracing::warn!("{left_out}"),
+        for suppressed in self.log_limiter.overdue(now()) {
+            match suppressed.kind {
+                Some(kind) => say!(kind.verb(), "{suppressed}"),
+                None => tracing::warn!("{suppressed}"),
             }
         }
     }
@@ -524,21 +525,21 @@ impl Running {
         report
     }
 
-    /// Says good-bye to the clients.
+    /// Sends an exit notice to the clients.
     async fn end(&mut self, hooks: &mut dyn Hooks) {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
         // What the farewell brings (final counters of each session) comes at once or never.
         let last = async {
             while !self.sessions.is_empty() {
                 match self.driver.next().await {
-                    Ok(news) => self.news(news, hooks),
+                    Ok(event) => self.driver_event(event, hooks),
                     Err(_) => break,
                 }
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
-        while let Some(news) = self.driver.perform() {
-            self.news(news, hooks);
+        while let Some(event) = self.driver.perform() {
+            self.driver_event(event, hooks);
         }
         self.leases(hooks);
         tokio::time::sleep(LAST_PACKETS).await;

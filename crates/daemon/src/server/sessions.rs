@@ -21,7 +21,7 @@ pub struct Sessions {
 /// One connected client.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// What the engine says of it; its link follows floats.
+    /// The engine's description of the client; its link follows floats.
     pub info: ClientInfo,
     /// Running number since the start ("Client ID").
     pub number: u64,

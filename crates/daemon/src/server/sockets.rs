@@ -58,6 +58,6 @@ pub(super) fn raise_descriptor_limit() {
         && soft < hard
         && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
     {
-        tracing::debug!("the limit of open files stays at {soft}: {e}");
+        tracing::debug!("open files: limit stays at {soft}: {e}");
     }
 }

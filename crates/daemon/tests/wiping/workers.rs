@@ -28,7 +28,7 @@ pub trait Network {
 
     fn tunnels(&self) -> Vec<Tunnel>;
 
-    /// Passes packets through each tunnel, both ways. Each end's counters tell that they were authentic.
+    /// Passes packets through each tunnel, both ways. Each end's counters prove that they were authentic.
     fn traffic(&mut self);
 }
 

@@ -343,7 +343,7 @@ impl<'a> Laptop<'a> {
     /// The log line that the client writes each time that it is connected.
     fn connected_line(&self) -> &'static str {
         match self.client {
-            // "not connected: ..." is another line.
+            // "connection failed: ..." is another line.
             Client::Connect => "connected: 10.73.0.",
             Client::DropIn | Client::Openvpn => READY,
         }

@@ -17,7 +17,7 @@ use adit_testbed::wait::{ScaledInstant, until};
 
 use super::*;
 use crate::host::Redirect;
-use crate::server::{self, Listener, Service, SocketTuning, Stations};
+use crate::server::{self, Listener, MacLimits, Service, SocketTuning};
 
 /// Names the part that a process plays, and the folder with the certificates.
 const PART: &str = "ADIT_TEST_PART";
@@ -106,7 +106,7 @@ fn serve(folder: &Path) {
         authorizer: Arc::new(CertificateOnly),
         relay: Relay::Kernel,
         filter: None,
-        stations: Stations::default(),
+        mac_limits: MacLimits::default(),
         control: None,
         socket: SocketTuning::default(),
         port_share: None,
@@ -118,7 +118,7 @@ fn serve(folder: &Path) {
     });
 }
 
-/// What the client says and does.
+/// The client's events.
 #[derive(Clone, Default)]
 struct Seen {
     ups: Arc<AtomicUsize>,

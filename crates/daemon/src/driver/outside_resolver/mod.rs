@@ -38,7 +38,7 @@ const BUFFER: usize = 64 * 1024;
 
 /// How the server's name is looked up while a tunnel may be in the way.
 #[derive(Clone, Debug)]
-pub(crate) struct Access {
+pub(crate) struct OutsideResolver {
     /// `/`, but in tests.
     root: PathBuf,
     /// Routes or DNS settings of a tunnel are in force: only the access network is asked.
@@ -53,7 +53,7 @@ pub(crate) struct Access {
     pub device: Option<String>,
 }
 
-impl Default for Access {
+impl Default for OutsideResolver {
     fn default() -> Self {
         Self {
             root: "/".into(),
@@ -66,7 +66,7 @@ impl Default for Access {
     }
 }
 
-impl Access {
+impl OutsideResolver {
     /// Queries with this mark, or by this interface.
     pub(crate) fn by(mark: Option<u32>, device: Option<String>) -> Self {
         Self { mark, device, ..Self::default() }
@@ -79,7 +79,7 @@ impl Access {
         }
     }
 
-    /// The addresses of a name. Blocks for two small files.
+    /// Resolves a name. Blocks while it reads two small files.
     ///
     /// # Errors
     /// One sentence for the log.
@@ -149,7 +149,7 @@ impl Access {
 
     async fn query(&self, server: SocketAddr, name: &str, kind: Kind) -> Result<Answer, String> {
         let work = async {
-            let random = crate::plane_backend::random::<2>().map_err(|e| e.to_string())?;
+            let random = crate::random::bytes::<2>().map_err(|e| e.to_string())?;
             let id = u16::from_be_bytes(random);
             let query = adit_dns::query(id, name, kind).ok_or("not a domain name")?;
             let io = |e: std::io::Error| e.to_string();

@@ -60,7 +60,7 @@ pub(super) fn servers(root: &Path, tunnel: &[IpAddr], former: &[SocketAddr]) -> 
     found
 }
 
-/// What a resolv.conf of ours hides; several tunnels may lie over one another.
+/// The servers that our own resolv.conf replaced; several tunnels may be stacked.
 fn before(root: &Path, original: Original) -> Vec<u8> {
     let mut original = original;
     for _ in 0..8 {

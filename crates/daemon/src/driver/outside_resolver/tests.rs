@@ -102,19 +102,19 @@ fn world(manners: &[Manner]) -> Option<(NetNs, NetNs)> {
     Some((ns, other))
 }
 
-fn access(servers: &[&str]) -> (tempfile::TempDir, Access) {
+fn resolver(servers: &[&str]) -> (tempfile::TempDir, OutsideResolver) {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
     let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
     fs::write(root.path().join("etc/resolv.conf"), lines).unwrap();
-    let access = Access::at(root.path());
-    (root, access)
+    let resolver = OutsideResolver::at(root.path());
+    (root, resolver)
 }
 
-fn look_up(ns: &NetNs, access: &Access, family: Family) -> Result<Vec<String>, String> {
+fn look_up(ns: &NetNs, resolver: &OutsideResolver, family: Family) -> Result<Vec<String>, String> {
     let found = ns.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(access.look_up("vpn.example", family))
+        runtime.block_on(resolver.look_up("vpn.example", family))
     });
     found.unwrap().map(|found| found.iter().map(ToString::to_string).collect())
 }
@@ -126,18 +126,18 @@ fn addresses_of_both_families_come_from_the_access_networks_server() {
         return;
     };
     for server in ["192.0.2.11", "192.0.2.12", "192.0.2.13"] {
-        let (_root, access) = access(&[server]);
-        let found = look_up(&ns, &access, Family::Any).unwrap();
+        let (_root, resolver) = resolver(&[server]);
+        let found = look_up(&ns, &resolver, Family::Any).unwrap();
         assert_eq!(found, ["198.51.100.7", "2001:db8::7"], "{server}");
-        assert_eq!(look_up(&ns, &access, Family::V4).unwrap(), ["198.51.100.7"]);
-        assert_eq!(look_up(&ns, &access, Family::V6).unwrap(), ["2001:db8::7"]);
+        assert_eq!(look_up(&ns, &resolver, Family::V4).unwrap(), ["198.51.100.7"]);
+        assert_eq!(look_up(&ns, &resolver, Family::V6).unwrap(), ["2001:db8::7"]);
     }
     // One that refuses leads to the next; one that knows of no such name does not.
-    let (_root, refused) = access(&["192.0.2.14", "192.0.2.11"]);
+    let (_root, refused) = resolver(&["192.0.2.14", "192.0.2.11"]);
     assert_eq!(look_up(&ns, &refused, Family::V4).unwrap(), ["198.51.100.7"]);
-    let (_root, unknown) = access(&["192.0.2.15", "192.0.2.11"]);
+    let (_root, unknown) = resolver(&["192.0.2.15", "192.0.2.11"]);
     assert_eq!(look_up(&ns, &unknown, Family::V4).unwrap_err(), "there is no such name");
-    let (_root, silent) = access(&["192.0.2.99"]);
+    let (_root, silent) = resolver(&["192.0.2.99"]);
     let error = look_up(&ns, &silent, Family::V4).unwrap_err();
     assert!(error.starts_with("DNS server 192.0.2.99: "), "{error}");
 }
@@ -153,10 +153,10 @@ fn marked_queries_pass_where_others_are_kept_in() {
     })
     .unwrap();
     for server in ["192.0.2.11", "192.0.2.12"] {
-        let (_root, mut access) = access(&[server]);
-        assert!(look_up(&ns, &access, Family::V4).is_err());
-        access.mark = Some(0x77);
-        assert_eq!(look_up(&ns, &access, Family::V4).unwrap(), ["198.51.100.7"], "{server}");
+        let (_root, mut resolver) = resolver(&[server]);
+        assert!(look_up(&ns, &resolver, Family::V4).is_err());
+        resolver.mark = Some(0x77);
+        assert_eq!(look_up(&ns, &resolver, Family::V4).unwrap(), ["198.51.100.7"], "{server}");
     }
 }
 
@@ -178,8 +178,8 @@ fn queries_leave_by_the_access_networks_interface() {
     })
     .unwrap();
     // A server behind the gateway: only the interface leads there.
-    let (_root, access) = access(&["192.0.2.11"]);
-    assert_eq!(look_up(&ns, &access, Family::V4).unwrap(), ["198.51.100.7"]);
+    let (_root, resolver) = resolver(&["192.0.2.11"]);
+    assert_eq!(look_up(&ns, &resolver, Family::V4).unwrap(), ["198.51.100.7"]);
     let device = ns.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(outside("203.0.113.1".parse().unwrap()))

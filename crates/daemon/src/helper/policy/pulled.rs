@@ -13,10 +13,10 @@ use crate::openvpn;
 /// Smallest MTU that IPv4 works with (RFC 791).
 const MTU_LEAST: u16 = 68;
 
-/// What a client's server may say of the machine.
+/// The settings of the machine that a client's server may choose.
 #[derive(Debug)]
 pub(super) struct Pulled {
-    /// The device, with what the server has no say in.
+    /// The device, with the settings that the server cannot change.
     base: HostPlan,
     /// Not `ifconfig-noexec`.
     addresses: bool,
@@ -115,7 +115,7 @@ impl Pulled {
         }
     }
 
-    /// Whether a route is one of the configuration, whose words stand for addresses that the server gave.
+    /// Whether a route is one of the configuration, whose keywords are resolved to addresses from the server.
     fn is_own(&self, route: &PlannedRoute, plan: &HostPlan) -> bool {
         let remote = plan.remote.map(|remote| remote.ip());
         let context = |gateway: Option<IpAddr>| RouteContext {

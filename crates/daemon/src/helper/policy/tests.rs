@@ -182,8 +182,8 @@ fn a_servers_folders_are_open_to_names_of_clients_alone() {
     assert!(fixed.check(&Request::Replace("/var/ipp.txt".into())).is_err(), "it is only read");
 }
 
-fn wish(bind: &str) -> SocketWish {
-    SocketWish {
+fn wish(bind: &str) -> SocketRequest {
+    SocketRequest {
         bind: bind.parse().unwrap(),
         bound: true,
         v6only: false,
@@ -201,14 +201,14 @@ fn sockets_have_the_configurations_mark_device_and_address() {
     let udp = |wish| client.check(&Request::Datagrams(wish));
     udp(wish("0.0.0.0:0")).unwrap();
     client.check(&Request::Stream(wish("[::]:0"))).unwrap();
-    udp(SocketWish { mark: None, device: None, ..wish("127.0.0.1:0") }).unwrap();
+    udp(SocketRequest { mark: None, device: None, ..wish("127.0.0.1:0") }).unwrap();
     for odd in [
-        SocketWish { mark: Some(8), ..wish("0.0.0.0:0") },
-        SocketWish { device: Some("eth8".into()), ..wish("0.0.0.0:0") },
-        SocketWish { count: 0, ..wish("0.0.0.0:0") },
-        SocketWish { count: 2, ..wish("0.0.0.0:0") },
-        SocketWish { buffers: (Some(usize::MAX), None), ..wish("0.0.0.0:0") },
-        SocketWish { buffers: (None, Some(usize::MAX)), ..wish("0.0.0.0:0") },
+        SocketRequest { mark: Some(8), ..wish("0.0.0.0:0") },
+        SocketRequest { device: Some("eth8".into()), ..wish("0.0.0.0:0") },
+        SocketRequest { count: 0, ..wish("0.0.0.0:0") },
+        SocketRequest { count: 2, ..wish("0.0.0.0:0") },
+        SocketRequest { buffers: (Some(usize::MAX), None), ..wish("0.0.0.0:0") },
+        SocketRequest { buffers: (None, Some(usize::MAX)), ..wish("0.0.0.0:0") },
         wish("0.0.0.0:22"),
         wish("192.0.2.99:0"),
     ] {
@@ -231,12 +231,12 @@ fn sockets_have_the_configurations_mark_device_and_address() {
 fn devices_and_servers_are_the_configurations() {
     let policy = policy(CLIENT);
     let opening =
-        Opening { device: Device::Tun(Some("tun7".into())), offloads: [true; 3], queues: 1 };
+        DeviceRequest { device: Device::Tun(Some("tun7".into())), offloads: [true; 3], queues: 1 };
     policy.check(&Request::Open(opening.clone())).unwrap();
-    let other = Opening { device: Device::Tun(Some("tun8".into())), ..opening.clone() };
+    let other = DeviceRequest { device: Device::Tun(Some("tun8".into())), ..opening.clone() };
     assert!(policy.check(&Request::Open(other)).is_err());
-    assert!(policy.check(&Request::Open(Opening { queues: 0, ..opening.clone() })).is_err());
-    assert!(policy.check(&Request::Open(Opening { queues: 65, ..opening })).is_err());
+    assert!(policy.check(&Request::Open(DeviceRequest { queues: 0, ..opening.clone() })).is_err());
+    assert!(policy.check(&Request::Open(DeviceRequest { queues: 65, ..opening })).is_err());
     policy.check(&Request::KeepReachable("192.0.2.1".parse().unwrap())).unwrap();
     assert!(policy.check(&Request::KeepReachable("224.0.0.1".parse().unwrap())).is_err());
     let begin = Request::Begin { duty: Duty::Openvpn(Vec::new()), piped: Vec::new() };

@@ -1,4 +1,4 @@
-//! Which program manages this machine's DNS, and how each is told.
+//! Detects which program manages the machine's DNS, and applies settings through it.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! /etc/resolv.conf as a whole: replaced atomically, restored from what the file itself says.
+//! Replaces /etc/resolv.conf atomically, and restores it from the file's own comments.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -123,7 +123,7 @@ pub(super) fn repair(root: &Path) -> usize {
         };
         match put_back(root, &ours) {
             Ok(()) => tracing::warn!(
-                "/etc/resolv.conf: restored: a killed process had left its tunnel's servers there"
+                "/etc/resolv.conf: restored: it had the name servers of a killed process's tunnel"
             ),
             Err(e) => {
                 tracing::warn!("/etc/resolv.conf: not restored: {e}");

@@ -210,12 +210,12 @@ impl Dns {
             other => back_ends::undo(other, &made.link).await,
         };
         if let Err(e) = outcome {
-            tracing::warn!("DNS: settings not taken back from {}: {e}", made.back_end);
+            tracing::warn!("DNS: settings not removed from {}: {e}", made.back_end);
         }
         if let Some(record) = &made.record {
             let _ = std::fs::remove_file(record);
         }
-        // Another tunnel's, which ended while ours lay over it.
+        // Those of another tunnel, which ended while ours had replaced its settings.
         self.repair();
     }
 

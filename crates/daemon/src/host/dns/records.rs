@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::back_ends::{self, Link};
 use super::plan::BackEnd;
-use crate::host::owner::{Kept, began, files, namespace};
+use crate::host::owner::{StateFile, began, files, namespace};
 
 /// A memory file system: a reboot ends settings and records alike.
 const FOLDER: &str = "run/adit";
@@ -59,7 +59,7 @@ pub(super) fn is_left(root: &Path) -> bool {
 fn dead(root: &Path) -> Vec<(PathBuf, Changes)> {
     let namespace = namespace();
     let mut found = Vec::new();
-    for Kept { path, pid } in files(&root.join(FOLDER), SUFFIX, namespace).take(LIMIT) {
+    for StateFile { path, pid } in files(&root.join(FOLDER), SUFFIX, namespace).take(LIMIT) {
         let page = fs::read(&path).ok();
         let page = page.and_then(|bytes| serde_json::from_slice::<Changes>(&bytes).ok());
         let Some(page) = page.filter(|page| page.namespace == namespace) else { continue };
@@ -76,7 +76,7 @@ pub(super) async fn clean_up(root: &Path) {
         let link = Link { name: page.device, index: page.index };
         match back_ends::undo(page.back_end, &link).await {
             Ok(()) => tracing::warn!(
-                "{}: DNS settings for {} removed: a killed process had left them",
+                "{}: DNS settings for {} removed: left by a killed process",
                 page.back_end,
                 link.name
             ),

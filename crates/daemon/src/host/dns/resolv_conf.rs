@@ -1,5 +1,5 @@
-//! The format of /etc/resolv.conf, and the file as adit writes it: the original is kept in comments, so
-//! that whatever happens to this process, the file itself says how to restore it.
+//! Parses and writes /etc/resolv.conf. The original is kept in comments, so that it can be restored from the
+//! file itself, whatever happens to this process.
 
 use std::net::IpAddr;
 

@@ -343,7 +343,7 @@ fn ipv6_is_kept_in_without_rules_for_the_tunnels_life() {
                 Route { link: Some(eth0), ..Route::via("2620:fe::/48".parse().unwrap(), gateway) };
             net.add_route(&late).await.unwrap();
             while way(net, "2620:fe::fe").await != "nowhere" {
-                // There is nothing to tell the client.
+                // There is no event for the client.
                 let _ = timeout(Duration::from_millis(100), host.event()).await;
             }
             // While the tunnel reconnects, by another server too.
@@ -419,7 +419,7 @@ fn without_rules_a_refused_route_is_said_and_repeated() {
         assert_eq!(host.capture().ipv6, Captured::No);
         assert!(matches!(event(&mut host).await, HostEvent::Routing(Some(_))));
         without_rules(&host, false);
-        // The path to the server may be told of in between.
+        // Events about the path to the server may come in between.
         while event(&mut host).await != HostEvent::Routing(None) {}
         assert_eq!(host.capture().ipv6, Captured::Blocked);
         assert_eq!(ways(net).await[4..], ["nowhere", "nowhere"]);

@@ -1,4 +1,4 @@
-//! Routes and rules as a ledger has them.
+//! Routes and rules as stored in an undo log.
 
 use std::net::IpAddr;
 

@@ -28,7 +28,7 @@ pub(crate) const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Slow start is over by then.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What `adit demo` is told.
+/// Options of `adit demo`.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// Leave it up until the user interrupts.
@@ -157,7 +157,7 @@ fn list(end: &testbed::End) -> String {
     end.addresses().map(|address| address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// What must be there; told all at once.
+/// Checks all requirements, and reports everything missing at once.
 pub(crate) fn check_machine() -> Result<(), Fault> {
     let needed = doctor::for_a_tunnel();
     let missing: Vec<String> = needed

@@ -16,10 +16,10 @@ use ipnet::IpNet;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::super::clients::{Wanted, add};
+use super::super::clients::{ClientRequest, add};
 use super::super::engine_config;
 use super::super::firewall;
-use super::super::init::{Choices, init};
+use super::super::init::{NewServer, init};
 use super::super::paths::{Paths, make_folder, write_whole};
 use super::super::settings::{Nat, Settings};
 use super::interrupt::Interrupt;
@@ -77,7 +77,7 @@ impl End {
             Ok(None) => Ok(()),
             Ok(Some(status)) => {
                 let what = format!("the {what} ended ({status})");
-                Err(Fault::environment(format!("{what}; it said:\n{}", self.last_words())))
+                Err(Fault::environment(format!("{what}; its output:\n{}", self.last_words())))
             }
             Err(error) => Err(Fault::environment(format!("the {what}: {error}"))),
         }
@@ -123,7 +123,7 @@ impl Testbed {
         sweep(PREFIX, Path::new(ROOT));
         let folder = Path::new(ROOT).join(format!("{PREFIX}-{}", std::process::id()));
         // Half a world is taken away too.
-        let scrap = Scrap(Some(folder.clone()));
+        let scrap = TempFolder(Some(folder.clone()));
         make_folder(&folder, 0o700)?;
         let paths = Paths::new(Some(&folder.join("server")))?;
         let (settings, profile) = make_server(&paths)?;
@@ -204,15 +204,15 @@ impl Drop for Testbed {
 }
 
 /// A folder to remove unless kept.
-struct Scrap(Option<PathBuf>);
+struct TempFolder(Option<PathBuf>);
 
-impl Scrap {
+impl TempFolder {
     fn keep(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Scrap {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         if let Some(folder) = &self.0 {
             let _ = fs::remove_dir_all(folder);
@@ -221,8 +221,11 @@ impl Drop for Scrap {
 }
 
 fn make_server(paths: &Paths) -> Result<(Settings, String), Fault> {
-    let choices =
-        Choices { host: Some(SERVER_OUTSIDE.into()), nat: Some(Nat::Off), ..Choices::default() };
+    let choices = NewServer {
+        host: Some(SERVER_OUTSIDE.into()),
+        nat: Some(Nat::Off),
+        ..NewServer::default()
+    };
     let planned = init(paths, &choices, true)?.settings;
     // Without nft a server that keeps clients apart would not start; this one has a single client.
     let settings = Settings {
@@ -232,11 +235,11 @@ fn make_server(paths: &Paths) -> Result<(Settings, String), Fault> {
     };
     paths.create()?;
     write_whole(&paths.settings_file(), 0o644, settings.to_toml().as_bytes())?;
-    init(paths, &Choices::default(), false)?;
-    let wanted = Wanted {
+    init(paths, &NewServer::default(), false)?;
+    let wanted = ClientRequest {
         name: "demo".into(),
         address: Some(engine_config::first_client4(settings.network)),
-        ..Wanted::default()
+        ..ClientRequest::default()
     };
     let profile = add(paths, &wanted)?.profile.text().to_owned();
     Ok((settings, profile))
@@ -277,7 +280,7 @@ pub(crate) fn wait(
     }
     let seconds = START_PATIENCE.as_secs();
     Err(Fault::environment(format!(
-        "the {what} was not up after {seconds} s; it said:\n{}",
+        "the {what} was not up after {seconds} s; its output:\n{}",
         end.last_words()
     )))
 }

@@ -95,7 +95,7 @@ fn checksum(data: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap_or(0)
 }
 
-/// Runs both ends of a TCP transfer until the meter says stop.
+/// Runs both ends of a TCP transfer until the meter stops it.
 pub(crate) fn tcp(from: &NetNs, to: &NetNs, address: IpAddr, meter: &Meter) -> io::Result<()> {
     let listener = to.run(|| TcpListener::bind((address, 0)))??;
     let target = listener.local_addr()?;
@@ -124,7 +124,7 @@ pub(crate) fn tcp(from: &NetNs, to: &NetNs, address: IpAddr, meter: &Meter) -> i
     })
 }
 
-/// Runs both ends of a UDP transfer until the meter says stop.
+/// Runs both ends of a UDP transfer until the meter stops it.
 pub(crate) fn udp(
     from: &NetNs,
     to: &NetNs,

@@ -83,7 +83,7 @@ impl Finding {
         self
     }
 
-    /// Does what can be done about it; says whether that seems to have worked.
+    /// Applies the fix; returns whether it seems to have worked.
     pub fn repair(&self) -> Option<bool> {
         Some(match self.fix.as_ref()? {
             Fix::Run(program, args) => Command::new(program)
@@ -160,7 +160,7 @@ pub(super) fn for_a_tunnel() -> Vec<Finding> {
     vec![kernel::tun(), kernel::rights()]
 }
 
-/// What `adit server up` tells before it starts: whatever is not fine.
+/// The findings that `adit server up` prints before it starts: all that are not fine.
 pub(super) fn in_the_way(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![kernel::tun(), kernel::rights(), kernel::clock()];
     findings.extend(network::firewall(&settings.device, &settings.listen));

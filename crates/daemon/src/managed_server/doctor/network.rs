@@ -81,7 +81,7 @@ pub(super) fn mtu() -> Finding {
     let path = Path::new("/sys/class/net").join(&device).join("mtu");
     let mtu: Option<u32> = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
     match mtu {
-        None => Finding::fine("mtu", format!("{device} does not tell its MTU")),
+        None => Finding::fine("mtu", format!("cannot read the MTU of {device}")),
         Some(mtu) if mtu < LEAST_MTU => {
             Finding::problem("mtu", format!("{device} carries {mtu} bytes; IPv6 needs {LEAST_MTU}"))
                 .remedy(format!("ip link set {device} mtu {FULL_MTU}"))

@@ -62,7 +62,7 @@ use crate::control::{Request, Response, Server};
 use crate::fault::Fault;
 use crate::helper::{self, Duty, NodeDuty};
 use crate::host::{Applied, HostHandle};
-use crate::privileges::{self, Wanted};
+use crate::privileges::{self, PrivilegeOptions};
 use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{host, log, plane_backend, say};
@@ -189,7 +189,7 @@ async fn serve(
     let signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
     drop_rights(options, helped)?;
-    let instance: [u8; 4] = plane_backend::random()?;
+    let instance: [u8; 4] = crate::random::bytes()?;
     let shared = Rc::new(Shared {
         target,
         keys: secrets.keys,
@@ -199,7 +199,7 @@ async fn serve(
         key_trouble: RefCell::default(),
         instance: format!("{:08x}", u32::from_be_bytes(instance)),
         device,
-        random: RefCell::new(Random::new(plane_backend::seed()?)),
+        random: RefCell::new(Random::new(crate::random::seed()?)),
         pins: RefCell::new(pins),
         positions: RefCell::new(positions),
         directory: RefCell::default(),
@@ -252,7 +252,7 @@ async fn serve(
 
 /// Becomes a user of its own. Without a helper it keeps what it takes to change routes.
 fn drop_rights(options: &UpOptions, helped: bool) -> Result<(), Fault> {
-    let wanted = Wanted { user: options.user.clone(), ..Wanted::default() };
+    let wanted = PrivilegeOptions { user: options.user.clone(), ..PrivilegeOptions::default() };
     let dropped = privileges::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
     if let Some(user) = dropped.user {
         say!(1, "the node runs as the user {user}");

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::managed_server::{self, Choices, Nat, Paths};
+use crate::managed_server::{self, Nat, NewServer, Paths};
 
 /// A server that was set up, and its policy.
 struct Setup {
@@ -20,7 +20,7 @@ impl Setup {
         let more = format!("table inet vpn {{ chain c {{ {hook} }} }}\n");
         fs::write(dir.path().join("more.nft"), more).unwrap();
         let paths = Paths::new(Some(dir.path())).unwrap();
-        let choices = Choices {
+        let choices = NewServer {
             host: Some("vpn.example".into()),
             network: Some("10.73.0.0/24".parse().unwrap()),
             network6: Some("fd73::/64".parse().unwrap()),
@@ -29,7 +29,7 @@ impl Setup {
                 "tcp/192.0.2.5:444".parse().unwrap(),
             ],
             filter: Some(rules),
-            ..Choices::default()
+            ..NewServer::default()
         };
         managed_server::init(&paths, &choices, false).unwrap();
         Self { dir, paths }
@@ -78,14 +78,14 @@ fn a_servers_plan_is_the_settings_one_in_every_part() {
 fn a_servers_device_is_the_settings_one() {
     let setup = Setup::new();
     let policy = setup.policy();
-    let opening = Opening { device: setup.plan().device, offloads: [true; 3], queues: 16 };
+    let opening = DeviceRequest { device: setup.plan().device, offloads: [true; 3], queues: 16 };
     policy.check(&Request::Open(opening.clone())).unwrap();
     let other = Device::Tun(Some("tun9".into()));
     for odd in [
-        Opening { device: other, ..opening.clone() },
-        Opening { device: Device::Null, ..opening.clone() },
-        Opening { queues: 0, ..opening.clone() },
-        Opening { queues: MAX_WORKERS + 1, ..opening },
+        DeviceRequest { device: other, ..opening.clone() },
+        DeviceRequest { device: Device::Null, ..opening.clone() },
+        DeviceRequest { queues: 0, ..opening.clone() },
+        DeviceRequest { queues: MAX_WORKERS + 1, ..opening },
     ] {
         assert!(policy.check(&Request::Open(odd.clone())).is_err(), "{odd:?}");
     }
@@ -95,17 +95,17 @@ fn a_servers_device_is_the_settings_one() {
 fn a_server_listens_where_the_settings_say_and_dials_nowhere() {
     let setup = Setup::new();
     let policy = setup.policy();
-    let plain = |bind| SocketWish { mark: None, device: None, ..wish(bind) };
+    let plain = |bind| SocketRequest { mark: None, device: None, ..wish(bind) };
     let udp = plain("192.0.2.5:443");
-    policy.check(&Request::Datagrams(SocketWish { count: 16, ..udp.clone() })).unwrap();
+    policy.check(&Request::Datagrams(SocketRequest { count: 16, ..udp.clone() })).unwrap();
     policy.check(&Request::Listen(plain("192.0.2.5:444"))).unwrap();
     for odd in [
-        SocketWish { mark: Some(7), ..udp.clone() },
-        SocketWish { device: Some("eth9".into()), ..udp.clone() },
-        SocketWish { count: 0, ..udp.clone() },
-        SocketWish { count: MAX_WORKERS + 1, ..udp.clone() },
-        SocketWish { buffers: (Some(usize::MAX), None), ..udp.clone() },
-        SocketWish { buffers: (None, Some(usize::MAX)), ..udp.clone() },
+        SocketRequest { mark: Some(7), ..udp.clone() },
+        SocketRequest { device: Some("eth9".into()), ..udp.clone() },
+        SocketRequest { count: 0, ..udp.clone() },
+        SocketRequest { count: MAX_WORKERS + 1, ..udp.clone() },
+        SocketRequest { buffers: (Some(usize::MAX), None), ..udp.clone() },
+        SocketRequest { buffers: (None, Some(usize::MAX)), ..udp.clone() },
         plain("192.0.2.5:444"),
         plain("192.0.2.5:445"),
         plain("192.0.2.6:443"),
@@ -193,7 +193,7 @@ fn only_a_managed_server_prepares_the_machine_and_only_as_its_settings_say() {
     assert!(policy.check(&begin).is_err(), "there is one beginning");
 }
 
-/// An include with a mistake: the network process must be able to say which.
+/// An include with a mistake: the network process must be able to name it.
 #[test]
 fn rules_with_a_mistake_stay_readable() {
     let setup = Setup::new();

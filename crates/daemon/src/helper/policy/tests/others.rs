@@ -36,7 +36,7 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
     ] {
         policy.check(&request).unwrap();
     }
-    let opening = Opening { device: Device::Tun(None), offloads: [true; 3], queues: 1 };
+    let opening = DeviceRequest { device: Device::Tun(None), offloads: [true; 3], queues: 1 };
     for request in [
         Request::Open(opening),
         switch,
@@ -177,9 +177,12 @@ fn a_node_reads_certificates_and_replaces_its_pins_and_the_networks_keys_alone()
     ] {
         assert!(policy.check(&request).is_err(), "{request:?}");
     }
-    let opening =
-        Opening { device: Device::Tun(Some("adit-vpn".into())), offloads: [true; 3], queues: 1 };
+    let opening = DeviceRequest {
+        device: Device::Tun(Some("adit-vpn".into())),
+        offloads: [true; 3],
+        queues: 1,
+    };
     policy.check(&Request::Open(opening.clone())).unwrap();
-    let other = Opening { device: Device::Tun(Some("adit0".into())), ..opening };
+    let other = DeviceRequest { device: Device::Tun(Some("adit0".into())), ..opening };
     assert!(policy.check(&Request::Open(other)).is_err());
 }
