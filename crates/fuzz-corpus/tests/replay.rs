@@ -56,7 +56,7 @@ targets! {
     proxy_answer in "../../../fuzz/fuzz_targets/proxy_answer.rs",
     sessions in "../../../fuzz/fuzz_targets/sessions.rs",
     state_files in "../../../fuzz/fuzz_targets/state_files.rs",
-    two_points in "../../../fuzz/fuzz_targets/two_points.rs",
+    point_to_point in "../../../fuzz/fuzz_targets/point_to_point.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
 }
 
@@ -73,7 +73,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 /// Targets whose seeds are scripts of handshakes and hours. Their variants are the random walks of openvpn/tests/scripts.rs.
-const SCRIPTS: [&str; 2] = ["sessions", "two_points"];
+const SCRIPTS: [&str; 2] = ["sessions", "point_to_point"];
 
 /// Each seed, each prefix of it, and each single altered byte: seeds are small. Of a script the seed alone.
 fn replay(target: &str, run: fn(&[u8])) {

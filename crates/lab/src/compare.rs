@@ -28,7 +28,7 @@ mod judge;
 mod load;
 mod markdown;
 mod series;
-mod words;
+mod wording;
 
 #[cfg(test)]
 mod tests;

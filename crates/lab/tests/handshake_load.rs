@@ -47,7 +47,7 @@ fn all(sandbox: &Sandbox) -> Result<()> {
 }
 
 /// Twenty clients of five hosts, each with an address of its own and the expected configuration; more than there are
-/// places; and all once more after they vanished.
+/// slots; and all once more after they vanished.
 fn clients_connect(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
     let testbed = Testbed::pair(LinkMode::Offload)?;
     let load = LoadGenerator::set(toolchain, &testbed, subject, 5, 4)?;
@@ -65,9 +65,9 @@ fn clients_connect(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
     };
     come(burst(20))?;
     come(steady(40.0, Duration::from_millis(750)))?;
-    let gone = load.pool.vanish()?;
+    let gone = load.pool.drop_all()?;
     ensure(gone >= 20, || format!("{gone} clients vanished"))?;
     come(burst(20))?;
-    let left = load.pool.leave()?;
+    let left = load.pool.disconnect_all()?;
     ensure(left == 20, || format!("{left} clients left"))
 }

@@ -19,7 +19,7 @@ use crate::failure::{Context as _, Result};
 
 /// What adit made of a frame, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
+pub struct AditResult {
     /// What someone outside sees.
     pub seen: Seen,
     /// A reason, for a person and for [`super::differences`].
@@ -70,7 +70,7 @@ impl Adit {
     }
 
     /// Judges a frame.
-    pub fn pass(&mut self, side: Side, frame: &[u8]) -> Made {
+    pub fn pass(&mut self, side: Side, frame: &[u8]) -> AditResult {
         self.now = self.now.after(STEP);
         let frame = if self.mode == Mode::Route { counted_down(frame) } else { frame.to_vec() };
         let place = Place {
@@ -101,7 +101,7 @@ impl Adit {
         let parsed = Packet::parse(&frame, Layer::Ethernet, None, &VnetHeader::default());
         let transport = parsed.map_or(Transport::None, |packet| packet.transport);
         let flags = if let Transport::Tcp(tcp) = transport { Some(tcp.flags) } else { None };
-        Made { seen, why, checked: !matches!(transport, Transport::Other), flags }
+        AditResult { seen, why, checked: !matches!(transport, Transport::Other), flags }
     }
 
     /// The counters of pieces, if the frame is one.

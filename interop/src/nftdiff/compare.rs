@@ -1,6 +1,6 @@
 //! One case through both.
 
-use super::adit::{Adit, Made};
+use super::adit::{Adit, AditResult};
 use super::case::{Count, Mode, Seen, Sent};
 use super::differences;
 use super::kernel::Kernel;
@@ -21,7 +21,7 @@ pub struct Case {
 #[derive(Debug, Clone)]
 pub struct Both {
     /// For each frame.
-    pub seen: Vec<(Seen, Made)>,
+    pub seen: Vec<(Seen, AditResult)>,
     /// For each counter.
     pub counts: Vec<(Count, Count)>,
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn both(seen: &[(Seen, Seen)], counts: &[(u64, u64)]) -> Both {
-        let made = |seen| Made { seen, why: String::new(), checked: true, flags: None };
+        let made = |seen| AditResult { seen, why: String::new(), checked: true, flags: None };
         let count = |packets| Count { packets, bytes: 0 };
         Both {
             seen: seen.iter().map(|(kernel, adit)| (*kernel, made(*adit))).collect(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::adit::{Made, RESET_IGNORED};
+use super::adit::{AditResult, RESET_IGNORED};
 use super::case::{Answer, Mode, Seen, Sent};
 use super::compare::{Both, Case};
 use super::frame::{ARP, IPV4, IPV6};
@@ -12,7 +12,7 @@ use super::packets::{NO_CHECKSUM, WITHIN};
 #[must_use]
 pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
     let frames = case.frames.iter().zip(&both.seen).enumerate();
-    let named = |(at, (sent, (kernel, adit))): (usize, (&Sent, &(Seen, Made)))| {
+    let named = |(at, (sent, (kernel, adit))): (usize, (&Sent, &(Seen, AditResult)))| {
         wanted(case.mode, sent, *kernel, adit).map(|name| (at, name))
     };
     frames.filter_map(named).collect()
@@ -23,7 +23,7 @@ pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
 #[must_use]
 pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
     let until = both.differs().unwrap_or(both.seen.len());
-    let name = |((kernel, adit), state): (&(Seen, Made), &String)| {
+    let name = |((kernel, adit), state): (&(Seen, AditResult), &String)| {
         let control = adit.flags.is_some_and(|flags| flags & (FIN | SYN | RST) != 0);
         if control && adit.why.starts_with("invalid:") && state.contains("invalid") {
             return Some("an invalid segment leaves no trace");
@@ -38,7 +38,7 @@ pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
 /// The name of the wanted difference that this one is, if it is one. Some show only in counters: these frames are taken
 /// out though both did the same with them.
 #[must_use]
-pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &Made) -> Option<&'static str> {
+pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &AditResult) -> Option<&'static str> {
     if adit.why.starts_with("malformed") {
         return Some("malformed");
     }
@@ -142,8 +142,12 @@ mod tests {
 
     fn named(what: &'static str, why: &str, flags: u8) -> Option<&'static str> {
         let sent = Sent { side: Side::A, frame: vec![0; 60], what: what.into() };
-        let made =
-            Made { seen: Seen::Nothing, why: why.to_owned(), checked: true, flags: Some(flags) };
+        let made = AditResult {
+            seen: Seen::Nothing,
+            why: why.to_owned(),
+            checked: true,
+            flags: Some(flags),
+        };
         wanted(Mode::Route, &sent, Seen::Passed, &made)
     }
 

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use adit::{Adit, Made};
+use adit::{Adit, AditResult};
 use case::{Mode, Seen};
 use compare::{Both, Case, Plain, both, without_wanted};
 use kernel::Kernel;
@@ -160,8 +160,8 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
     tally.frames += case.frames.len();
     tally.passed += count(|seen| *seen == Seen::Passed);
     tally.answered += count(|seen| matches!(seen, Seen::Answered(_)));
-    let reset = |adit: &Made| adit.flags.is_some_and(|flags| flags & 4 != 0);
-    let ended = |adit: &Made| reset(adit) && adit.why.starts_with("CtState(2)");
+    let reset = |adit: &AditResult| adit.flags.is_some_and(|flags| flags & 4 != 0);
+    let ended = |adit: &AditResult| reset(adit) && adit.why.starts_with("CtState(2)");
     tally.resets += made.seen.iter().filter(|(_, adit)| ended(adit)).count();
     tally.counters += made.counts.len();
     tally.moved += made.counts.iter().filter(|(kernel, _)| kernel.packets > 0).count();

@@ -18,13 +18,13 @@ use crate::traffic::tcp;
 /// How long traffic may stand still after a death: silence, openvpn's wait, and a handshake.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// How the ends know of each other.
+/// Which end knows the address of the other.
 #[derive(Clone, Copy)]
-enum Known {
+enum Addresses {
     /// Each has the other's address.
     Both,
     /// The first waits for the second.
-    SecondOnly,
+    OfFirst,
 }
 
 /// A static key over TCP: the first end listens, the second dials.
@@ -47,7 +47,7 @@ pub(super) fn secret_on_stream(scenario: &Scenario<'_>, v6: bool, tap: bool) -> 
 }
 
 /// Both ends' addresses, timers and `remote`s.
-fn ends(scenario: &Scenario<'_>, v6: bool, known: Known) -> Configs {
+fn ends(scenario: &Scenario<'_>, v6: bool, known: Addresses) -> Configs {
     let proto = if v6 { "udp6" } else { "udp4" };
     let mut configs = Configs::default();
     configs.both(&format!("dev tun\nproto {proto}\nverb 3\nping 1\nping-restart 6"));
@@ -55,8 +55,8 @@ fn ends(scenario: &Scenario<'_>, v6: bool, known: Known) -> Configs {
     configs.client("ifconfig 10.88.0.2 10.88.0.1\nifconfig-ipv6 fd88::2/64 fd88::1");
     configs.client(&format!("remote {}", End::Server.outer(v6)));
     match known {
-        Known::Both => configs.server(&format!("remote {}", End::Client.outer(v6))),
-        Known::SecondOnly => configs.client("nobind"),
+        Addresses::Both => configs.server(&format!("remote {}", End::Client.outer(v6))),
+        Addresses::OfFirst => configs.client("nobind"),
     }
     allow_secret(scenario, &mut configs);
     configs
@@ -72,7 +72,7 @@ fn allow_secret(scenario: &Scenario<'_>, configs: &mut Configs) {
     }
 }
 
-fn secret(scenario: &Scenario<'_>, v6: bool, known: Known, directed: bool) -> Configs {
+fn secret(scenario: &Scenario<'_>, v6: bool, known: Addresses, directed: bool) -> Configs {
     let mut configs = ends(scenario, v6, known);
     let key = scenario.env.pki.wrapping_key("static.key").display().to_string();
     let (one, other) = if directed { (" 0", " 1") } else { ("", "") };
@@ -82,7 +82,7 @@ fn secret(scenario: &Scenario<'_>, v6: bool, known: Known, directed: bool) -> Co
     configs
 }
 
-fn tls(scenario: &Scenario<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Configs {
+fn tls(scenario: &Scenario<'_>, v6: bool, known: Addresses, wrapping: Wrapping) -> Configs {
     let mut configs = ends(scenario, v6, known);
     configs.server("tls-server\ndh none\nreneg-sec 6");
     configs.client("tls-client\nremote-cert-tls server");
@@ -183,18 +183,23 @@ fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) 
     Ok(told.join(", "))
 }
 
-fn static_key(scenario: &Scenario<'_>, v6: bool, known: Known, directed: bool) -> Result<String> {
+fn static_key(
+    scenario: &Scenario<'_>,
+    v6: bool,
+    known: Addresses,
+    directed: bool,
+) -> Result<String> {
     let configs = secret(scenario, v6, known, directed);
     let tunnel = start(scenario, &configs)?;
     live_and_die(scenario, &configs, tunnel)
 }
 
 pub(super) fn static4(scenario: &Scenario<'_>) -> Result<String> {
-    static_key(scenario, false, Known::Both, true)
+    static_key(scenario, false, Addresses::Both, true)
 }
 
 pub(super) fn static6(scenario: &Scenario<'_>) -> Result<String> {
-    static_key(scenario, true, Known::Both, false)
+    static_key(scenario, true, Addresses::Both, false)
 }
 
 fn static_stream(scenario: &Scenario<'_>, v6: bool, tap: bool) -> Result<String> {
@@ -267,7 +272,7 @@ fn tls_stream(
     wrapping: Wrapping,
     dialler_serves: bool,
 ) -> Result<String> {
-    let mut configs = tls(scenario, v6, Known::SecondOnly, wrapping);
+    let mut configs = tls(scenario, v6, Addresses::OfFirst, wrapping);
     let family = if v6 { 6 } else { 4 };
     for lines in [&mut configs.server, &mut configs.client] {
         *lines = lines.replace(&format!("proto udp{family}\n"), "");
@@ -302,7 +307,7 @@ pub(super) fn tls_stream4_dialler_serves(scenario: &Scenario<'_>) -> Result<Stri
 
 /// One end waits, learns where the other is, and follows it to another address.
 pub(super) fn static_waits(scenario: &Scenario<'_>) -> Result<String> {
-    let configs = secret(scenario, false, Known::SecondOnly, true);
+    let configs = secret(scenario, false, Addresses::OfFirst, true);
     let tunnel = start(scenario, &configs)?;
     tunnel.ping_all(3)?;
     tunnel.pair.move_client()?;
@@ -313,7 +318,12 @@ pub(super) fn static_waits(scenario: &Scenario<'_>) -> Result<String> {
         .map(|told| format!("followed after {} ms, {told}", took.as_millis()))
 }
 
-fn with_tls(scenario: &Scenario<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Result<String> {
+fn with_tls(
+    scenario: &Scenario<'_>,
+    v6: bool,
+    known: Addresses,
+    wrapping: Wrapping,
+) -> Result<String> {
     let configs = tls(scenario, v6, known, wrapping);
     let mut tunnel = start(scenario, &configs)?;
     tunnel.ping_all(3)?;
@@ -326,24 +336,24 @@ fn with_tls(scenario: &Scenario<'_>, v6: bool, known: Known, wrapping: Wrapping)
 }
 
 pub(super) fn tls4_bare(scenario: &Scenario<'_>) -> Result<String> {
-    with_tls(scenario, false, Known::Both, Wrapping::None)
+    with_tls(scenario, false, Addresses::Both, Wrapping::None)
 }
 
 pub(super) fn tls6_auth(scenario: &Scenario<'_>) -> Result<String> {
-    with_tls(scenario, true, Known::Both, Wrapping::TlsAuth)
+    with_tls(scenario, true, Addresses::Both, Wrapping::TlsAuth)
 }
 
 pub(super) fn tls4_crypt(scenario: &Scenario<'_>) -> Result<String> {
-    with_tls(scenario, false, Known::SecondOnly, Wrapping::TlsCrypt)
+    with_tls(scenario, false, Addresses::OfFirst, Wrapping::TlsCrypt)
 }
 
 pub(super) fn tls6_own(scenario: &Scenario<'_>) -> Result<String> {
-    with_tls(scenario, true, Known::SecondOnly, Wrapping::TlsCryptV2)
+    with_tls(scenario, true, Addresses::OfFirst, Wrapping::TlsCryptV2)
 }
 
 /// Ends that negotiate no cipher, as 2.5 has it between two points: these words count, and CBC it is.
 fn fallback(scenario: &Scenario<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
-    let mut configs = tls(scenario, false, Known::Both, wrapping);
+    let mut configs = tls(scenario, false, Addresses::Both, wrapping);
     configs.both(ciphers);
     let tunnel = start(scenario, &configs)?;
     live_and_die(scenario, &configs, tunnel)
@@ -361,8 +371,8 @@ pub(super) fn own_without_negotiation(scenario: &Scenario<'_>) -> Result<String>
 /// The end that leaves says so, and the other does not wait for silence.
 pub(super) fn exit_notice(scenario: &Scenario<'_>) -> Result<String> {
     for configs in [
-        secret(scenario, false, Known::Both, true),
-        tls(scenario, false, Known::Both, Wrapping::TlsCrypt),
+        secret(scenario, false, Addresses::Both, true),
+        tls(scenario, false, Addresses::Both, Wrapping::TlsCrypt),
     ] {
         let mut configs = configs;
         configs.both("explicit-exit-notify 2");

@@ -15,25 +15,25 @@ const OPENVPN: &[&str] =
     &["verify error", "verify x509name error", "verify eku error", "tls error"];
 
 /// Who refuses.
-enum Judge {
+enum Refuser {
     Server,
     Client,
 }
 
-/// The tunnel must not come up; the judge says one of `reasons` (lower case) if it is adit.
+/// The tunnel must not come up; the refuser says one of `reasons` (lower case) if it is adit.
 fn refuse(
     scenario: &Scenario<'_>,
     configs: &Configs,
-    judge: &Judge,
+    refuser: &Refuser,
     reasons: &[&str],
 ) -> Result<String> {
     let pair = Pair::new()?;
     let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
     server.wait_for(READY, SETUP_LIMIT)?;
     let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
-    let (program, daemon) = match judge {
-        Judge::Server => (scenario.server, &mut server),
-        Judge::Client => (scenario.client, &mut client),
+    let (program, daemon) = match refuser {
+        Refuser::Server => (scenario.server, &mut server),
+        Refuser::Client => (scenario.client, &mut client),
     };
     let line = match program {
         Program::Adit(_) => daemon.wait_for_any(reasons, TIMEOUT)?,
@@ -62,23 +62,23 @@ fn with_client(scenario: &Scenario<'_>, name: &str) -> Configs {
 pub(super) fn client_expired(scenario: &Scenario<'_>) -> Result<String> {
     // A client may also notice by itself and not even dial; so may adit.
     let configs = with_client(scenario, "expired");
-    refuse(scenario, &configs, &Judge::Server, &["expired"])
+    refuse(scenario, &configs, &Refuser::Server, &["expired"])
 }
 
 pub(super) fn client_of_the_future(scenario: &Scenario<'_>) -> Result<String> {
     let configs = with_client(scenario, "future");
-    refuse(scenario, &configs, &Judge::Server, &["is valid from 2040"])
+    refuse(scenario, &configs, &Refuser::Server, &["is valid from 2040"])
 }
 
 pub(super) fn client_of_another_authority(scenario: &Scenario<'_>) -> Result<String> {
     let configs = with_client(scenario, "stranger");
-    refuse(scenario, &configs, &Judge::Server, &["same ca"])
+    refuse(scenario, &configs, &Refuser::Server, &["same ca"])
 }
 
 pub(super) fn client_revoked(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = with_client(scenario, "revoked");
     configs.server(&format!("crl-verify {}", scenario.pki("crl.pem")));
-    refuse(scenario, &configs, &Judge::Server, &["revoked"])
+    refuse(scenario, &configs, &Refuser::Server, &["revoked"])
 }
 
 pub(super) fn server_of_another_name(scenario: &Scenario<'_>) -> Result<String> {
@@ -86,7 +86,7 @@ pub(super) fn server_of_another_name(scenario: &Scenario<'_>) -> Result<String> 
     configs.client = configs
         .client
         .replace("verify-x509-name server name", "verify-x509-name other.example name");
-    refuse(scenario, &configs, &Judge::Client, &["other.example"])
+    refuse(scenario, &configs, &Refuser::Client, &["other.example"])
 }
 
 /// A client's certificate that serves: what `remote-cert-tls` is there for.
@@ -98,7 +98,7 @@ pub(super) fn server_without_server_usage(scenario: &Scenario<'_>) -> Result<Str
     refuse(
         scenario,
         &configs,
-        &Judge::Client,
+        &Refuser::Client,
         &["serverauth", "server authentication", "key usage"],
     )
 }
@@ -129,5 +129,5 @@ pub(super) fn another_wrapping_key(scenario: &Scenario<'_>) -> Result<String> {
 
 /// What a plain `openssl x509 -req` makes on older systems. openvpn takes it; adit says how to make it again.
 pub(super) fn client_of_version_1(scenario: &Scenario<'_>) -> Result<String> {
-    refuse(scenario, &with_client(scenario, "v1"), &Judge::Server, &["version 1", "x.509 v1"])
+    refuse(scenario, &with_client(scenario, "v1"), &Refuser::Server, &["version 1", "x.509 v1"])
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::{Estimate, Movement, estimate, holm};
 use super::series::{Aspect, Series, all_series};
-use super::words::{verdict, warnings};
+use super::wording::{verdict, warnings};
 use super::{
     ALPHA_OVERALL, ALPHA_ROW, ALPHA_SCENARIO, Comparison, FLOOR_INSTRUCTIONS, Outcome, Test,
 };

@@ -36,7 +36,7 @@ struct Client {
     config: ClientConfig,
     engine: ClientEngine,
     socket: UdpSocket,
-    place: usize,
+    slot: usize,
     /// Its index in the schedule; `None` once it has connected.
     arrival: Option<usize>,
     state: ClientState,
@@ -116,8 +116,8 @@ impl ClientLoop {
         next: impl FnMut() -> Result<ClientConfig> + 'static,
         hosts: Hosts,
     ) -> Result<ClientLoop> {
-        // Neighbours in the order of places are of different hosts.
-        let places = hosts.sources.len() * hosts.sessions;
+        // Neighbours in the order of slots are of different hosts.
+        let slots = hosts.sources.len() * hosts.sessions;
         Ok(ClientLoop {
             link: Link::datagram(Default::default(), None, hosts.server),
             next_config: Box::new(next),
@@ -128,7 +128,7 @@ impl ClientLoop {
             clients: BTreeMap::new(),
             next_token: 0,
             timers: BinaryHeap::new(),
-            free: (0..places).collect(),
+            free: (0..slots).collect(),
             up: VecDeque::new(),
             coming: 0,
             holders: HashMap::new(),
@@ -185,7 +185,7 @@ impl ClientLoop {
                 look = now() + IDLE;
             }
             let due = schedule.get(next).map_or(end, |at| start + *at);
-            // One that is overdue waits for a place, which only a packet or a timer can bring.
+            // One that is overdue waits for a slot, which only a packet or a timer can bring.
             let wait = if due > now() { due.since(now()) } else { IDLE };
             self.turn(wait.min(IDLE))?;
         }
@@ -207,8 +207,8 @@ impl ClientLoop {
 
     /// Starts one client. False if there is no slot for it now.
     fn admit(&mut self, arrival: usize) -> Result<bool> {
-        let Some(place) = self.place()? else { return Ok(false) };
-        let source = place.checked_rem(self.hosts.sources.len());
+        let Some(slot) = self.slot()? else { return Ok(false) };
+        let source = slot.checked_rem(self.hosts.sources.len());
         let source = source.and_then(|at| self.hosts.sources.get(at)).context("no hosts")?;
         let socket = UdpSocket::bind((*source, 0)).context(format!("a socket of {source}"))?;
         socket.connect(self.hosts.server)?;
@@ -226,7 +226,7 @@ impl ClientLoop {
             config,
             engine,
             socket,
-            place,
+            slot,
             arrival: Some(arrival),
             state: ClientState::Coming,
             applied: None,
@@ -239,15 +239,15 @@ impl ClientLoop {
     }
 
     /// A free slot, if necessary that of the client that has been connected longest.
-    fn place(&mut self) -> Result<Option<usize>> {
-        if let Some(place) = self.free.pop_front() {
-            return Ok(Some(place));
+    fn slot(&mut self) -> Result<Option<usize>> {
+        if let Some(slot) = self.free.pop_front() {
+            return Ok(Some(slot));
         }
         while let Some(token) = self.up.pop_front() {
             let holder = self.clients.get(&token).filter(|client| client.state == ClientState::Up);
-            if let Some(place) = holder.map(|client| client.place) {
+            if let Some(slot) = holder.map(|client| client.slot) {
                 self.dismiss(token);
-                return Ok(Some(place));
+                return Ok(Some(slot));
             }
         }
         Ok(None)
@@ -387,12 +387,12 @@ impl ClientLoop {
             self.coming -= 1;
         }
         if client.state != ClientState::Leaving {
-            self.free.push_back(client.place);
+            self.free.push_back(client.slot);
         }
     }
 
-    /// See [`super::ClientPool::talk`].
-    pub(super) fn talk(&mut self, rate: f64, stop: &AtomicBool) -> Result<u64> {
+    /// See [`super::ClientPool::send_control`].
+    pub(super) fn send_control(&mut self, rate: f64, stop: &AtomicBool) -> Result<u64> {
         let token = self.tokens(ClientState::Up).first().copied().context("no client is up")?;
         let (start, before) = (now(), self.packets);
         let mut said = 0_u32;
@@ -423,37 +423,37 @@ impl ClientLoop {
         self.tokens(ClientState::Coming).into_iter().for_each(|token| self.remove(token));
     }
 
-    pub(super) fn vanish(&mut self) -> usize {
+    pub(super) fn drop_all(&mut self) -> usize {
         let all: Vec<u64> = self.clients.keys().copied().collect();
         all.iter().for_each(|token| self.remove(*token));
         self.up.clear();
         all.len()
     }
 
-    /// See [`super::ClientPool::come_back`].
-    pub(super) fn come_back(&mut self, timeout: Duration) -> Result<LoadOutcome> {
+    /// See [`super::ClientPool::reconnect_all`].
+    pub(super) fn reconnect_all(&mut self, timeout: Duration) -> Result<LoadOutcome> {
         let up = self.clients.values().filter(|client| client.state == ClientState::Up);
         let configs: VecDeque<ClientConfig> = up.map(|client| client.config.clone()).collect();
-        self.vanish();
+        self.drop_all();
         let schedule = burst(configs.len());
         self.configs = configs;
         self.run(&schedule, timeout, None)
     }
 
-    pub(super) fn leave_all(&mut self) -> Result<usize> {
+    pub(super) fn disconnect_all(&mut self) -> Result<usize> {
         self.give_up();
         let up = self.tokens(ClientState::Up);
         for token in &up {
-            let place = self.clients.get(token).map(|client| client.place);
+            let slot = self.clients.get(token).map(|client| client.slot);
             self.dismiss(*token);
-            self.free.extend(place);
+            self.free.extend(slot);
         }
         self.up.clear();
         let end = now() + Duration::from_secs(2);
         while !self.clients.is_empty() && now() < end {
             self.turn(IDLE)?;
         }
-        self.vanish();
+        self.drop_all();
         Ok(up.len())
     }
 

@@ -87,35 +87,35 @@ impl ClientPool {
     ///
     /// # Errors
     /// The pool's thread has ended.
-    pub fn talk(&self, rate: f64) -> Result<Talk> {
+    pub fn send_control(&self, rate: f64) -> Result<ControlTraffic> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let packets = self.begin(move |clients| clients.talk(rate, &stopped))?;
-        Ok(Talk { stop, packets })
+        let packets = self.begin(move |clients| clients.send_control(rate, &stopped))?;
+        Ok(ControlTraffic { stop, packets })
     }
 
     /// Drops all clients without an exit message, as when their hosts lose power. Returns how many.
     ///
     /// # Errors
     /// The pool's thread has ended.
-    pub fn vanish(&self) -> Result<usize> {
-        self.ask(|clients| Ok(clients.vanish()))
+    pub fn drop_all(&self) -> Result<usize> {
+        self.ask(|clients| Ok(clients.drop_all()))
     }
 
     /// Drops all sessions at once without an exit message, and reconnects the same clients at one instant.
     ///
     /// # Errors
     /// As [`ClientPool::run`].
-    pub fn come_back(&self, timeout: Duration) -> Result<LoadOutcome> {
-        self.ask(move |clients| clients.come_back(timeout))
+    pub fn reconnect_all(&self, timeout: Duration) -> Result<LoadOutcome> {
+        self.ask(move |clients| clients.reconnect_all(timeout))
     }
 
     /// Disconnects all clients in order. Returns how many; takes as long as the server needs, about a second at most.
     ///
     /// # Errors
     /// The pool's thread has ended.
-    pub fn leave(&self) -> Result<usize> {
-        self.ask(ClientLoop::leave_all)
+    pub fn disconnect_all(&self) -> Result<usize> {
+        self.ask(ClientLoop::disconnect_all)
     }
 
     /// The configurations that the connected clients received.
@@ -153,12 +153,12 @@ fn ended() -> Failure {
 
 /// A client that sends control messages to the server.
 #[derive(Debug)]
-pub struct Talk {
+pub struct ControlTraffic {
     stop: Arc<AtomicBool>,
     packets: Receiver<Result<u64>>,
 }
 
-impl Talk {
+impl ControlTraffic {
     /// Ends it, and returns the number of control packets in both directions meanwhile.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Talk {
     }
 }
 
-impl Drop for Talk {
+impl Drop for ControlTraffic {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -26,7 +26,7 @@ pub struct LoadGenerator {
     /// The subject's server.
     pub server: Server,
     /// How many clients there can be at once.
-    pub places: usize,
+    pub slots: usize,
     expected: Expected,
     _folder: TempDir,
 }
@@ -86,13 +86,13 @@ impl LoadGenerator {
         let keys = toolchain.keys().folder();
         let sources = hosts_on(testbed, client, hosts, &folder)?;
         let server = Server::start(&program, &testbed.server, folder.path(), keys)?;
-        let places = sources.len() * sessions;
+        let slots = sources.len() * sessions;
         let address = SocketAddr::new(testbed.server_outer(false), config::PORT);
         let hosts = Hosts { sources, sessions, server: address };
         let keys = toolchain.keys().clone();
         let pool = ClientPool::open(client, move || config::client(&keys), hosts)?;
         let expected = config::expected()?;
-        Ok(LoadGenerator { pool, server, places, expected, _folder: folder })
+        Ok(LoadGenerator { pool, server, slots, expected, _folder: folder })
     }
 
     /// Runs something, and returns its outcome and the CPU time that the server took meanwhile, in seconds.

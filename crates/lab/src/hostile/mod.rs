@@ -4,14 +4,14 @@
 //!  Adversary::start -> a thread of its own: Attack::act, paced -> Adversary::finish -> Counts
 //!                          |
 //!                          +- Client    has a certificate and keeps no budget
-//!                          +- Stranger  has the shared wrapping key at most
+//!                          +- Unauthenticated  has the shared wrapping key at most
 //! ```
 //!
 //! The rate is the same for each server, so that what the generator takes of a small machine is the same too.
 
 mod client;
 mod forge;
-mod stranger;
+mod unauthenticated;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ use adit_testbed::net::Namespace;
 
 pub use client::Client;
 pub use forge::local_port;
-pub use stranger::Stranger;
+pub use unauthenticated::Unauthenticated;
 
 /// Where an adversary comes from and what it attacks.
 #[derive(Debug, Clone)]
@@ -110,17 +110,17 @@ impl Adversary {
         Self::start(host, rate, move || Client::connect(config, &target))
     }
 
-    /// Starts a stranger that sends `rate` packets a second. Of `config` it uses the wrapping key alone.
+    /// Starts an unauthenticated peer that sends `rate` packets a second. Of `config` it uses the wrapping key alone.
     ///
     /// # Errors
     /// Its sockets cannot be made.
-    pub fn stranger(
+    pub fn unauthenticated(
         host: &Namespace,
         config: ClientConfig,
         target: Target,
         rate: f64,
     ) -> Result<Self> {
-        Self::start(host, rate, move || Stranger::new(&config, &target))
+        Self::start(host, rate, move || Unauthenticated::new(&config, &target))
     }
 
     fn start<A: Attack>(

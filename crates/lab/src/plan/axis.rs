@@ -218,7 +218,7 @@ words! {
         /// A client with a certificate.
         Client = "client",
         /// A peer with the shared wrapping key at most.
-        Stranger = "stranger",
+        Unauthenticated = "stranger",
     }
 }
 

@@ -19,9 +19,7 @@ pub(super) struct Mistake {
     pub(super) what: String,
 }
 
-type Checked<T> = Result<T, Mistake>;
-
-fn mistake<T>(span: &Range<usize>, what: impl Into<String>) -> Checked<T> {
+fn mistake<T>(span: &Range<usize>, what: impl Into<String>) -> Result<T, Mistake> {
     Err(Mistake { at: span.start, what: what.into() })
 }
 
@@ -30,7 +28,7 @@ pub(super) fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-pub(super) fn plan(file: File, text: &str) -> Checked<Plan> {
+pub(super) fn plan(file: File, text: &str) -> Result<Plan, Mistake> {
     let File { name, about, rounds, seed, a_a, scenarios } = file;
     between(&rounds, 1, 1000, "rounds")?;
     let rounds = rounds.into_inner();
@@ -51,7 +49,7 @@ pub(super) fn plan(file: File, text: &str) -> Checked<Plan> {
     Ok(Plan { name, about, text: text.to_owned(), seed, rounds, a_a, scenarios: all })
 }
 
-fn a_a(file: AAFile, scenarios: &[Scenario]) -> Checked<AA> {
+fn a_a(file: AAFile, scenarios: &[Scenario]) -> Result<AA, Mistake> {
     let Some(scenario) = scenarios.iter().find(|s| s.name == *file.scenario.get_ref()) else {
         return mistake(&file.scenario.span(), "no scenario of this plan has that name");
     };
@@ -61,7 +59,7 @@ fn a_a(file: AAFile, scenarios: &[Scenario]) -> Checked<AA> {
     Ok(AA { scenario: file.scenario.into_inner(), subject: file.subject.into_inner() })
 }
 
-fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Checked<Scenario> {
+fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Result<Scenario, Mistake> {
     let raw = file.get_ref();
     let kind = *raw.kind.get_ref();
     let description = kind.description();
@@ -108,7 +106,7 @@ fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Checked<Scenario> {
     Ok(Scenario { name: name.to_owned(), kind, rounds, subjects, points: points(raw)? })
 }
 
-fn pieces(file: &Spanned<ScenarioFile>) -> Checked<()> {
+fn pieces(file: &Spanned<ScenarioFile>) -> Result<(), Mistake> {
     let all = crate::bench::piece_names();
     let Some(given) = &file.get_ref().piece else {
         return mistake(
@@ -130,7 +128,7 @@ fn between<T: PartialOrd + Display + Copy>(
     low: T,
     high: T,
     what: &str,
-) -> Checked<()> {
+) -> Result<(), Mistake> {
     let given = *value.get_ref();
     if given < low || given > high {
         return mistake(&value.span(), format!("{what} is {given}; write {low} to {high}"));
@@ -143,7 +141,7 @@ fn all_between<T: PartialOrd + Display + Copy>(
     low: T,
     high: T,
     axis: Axis,
-) -> Checked<()> {
+) -> Result<(), Mistake> {
     let Some(values) = values else { return Ok(()) };
     match values.get_ref().iter().find(|value| **value < low || **value > high) {
         None => Ok(()),
@@ -155,7 +153,7 @@ fn all_between<T: PartialOrd + Display + Copy>(
 }
 
 /// All combinations of the axes' values.
-fn points(raw: &ScenarioFile) -> Checked<Vec<(Point, Settings)>> {
+fn points(raw: &ScenarioFile) -> Result<Vec<(Point, Settings)>, Mistake> {
     all_between(&raw.clients, 1, 250, Axis::Clients)?;
     all_between(&raw.streams, 1, 64, Axis::Streams)?;
     all_between(&raw.loss, 0.0, 100.0, Axis::Loss)?;
@@ -298,7 +296,7 @@ mod tests {
         let expected = [
             ("hostile=none rate=4000".to_owned(), Hostile::None, 4000),
             ("hostile=client rate=4000".to_owned(), Hostile::Client, 4000),
-            ("hostile=stranger rate=4000".to_owned(), Hostile::Stranger, 4000),
+            ("hostile=stranger rate=4000".to_owned(), Hostile::Unauthenticated, 4000),
         ];
         assert_eq!(found, expected);
         assert!(

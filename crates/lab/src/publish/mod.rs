@@ -89,13 +89,24 @@ fn check(root: &Path) -> Result<ExitCode> {
                 None => bad.push(format!(
                     "{document}: {plan} was never published: run it, then adit-lab publish"
                 )),
-                Some(figures) => {
-                    let age = age::of(root, &figures.revision)?;
-                    println!("{document}: {plan} of {}, {}: {age}", figures.date, figures.short());
-                    if age.measured_code > 0 {
-                        bad.push(format!("{document}: {plan} is older than the code it measured"));
+                Some(figures) => match age::of(root, &figures.revision) {
+                    Ok(age) => {
+                        println!(
+                            "{document}: {plan} of {}, {}: {age}",
+                            figures.date,
+                            figures.short()
+                        );
+                        if age.measured_code > 0 {
+                            bad.push(format!(
+                                "{document}: {plan} is older than the code it measured"
+                            ));
+                        }
                     }
-                }
+                    Err(_) => bad.push(format!(
+                        "{document}: {plan} was measured at {}, which this repository does not have",
+                        figures.short()
+                    )),
+                },
             }
         }
     }

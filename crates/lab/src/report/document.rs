@@ -33,7 +33,7 @@ pub struct Headline {
     /// Whether all of it comes from valid results.
     pub valid: bool,
     /// The bare link, adit and openvpn by name.
-    pub stands: Vec<Stand>,
+    pub bars: Vec<HeadlineBar>,
     /// The same in whole sentences, with intervals.
     pub sentences: Vec<String>,
     /// What the link mode means for the figures.
@@ -41,7 +41,7 @@ pub struct Headline {
 }
 
 /// A subject's throughput.
-pub struct Stand {
+pub struct HeadlineBar {
     pub subject: String,
     pub value: f64,
     /// With its unit.
@@ -225,18 +225,22 @@ fn headline(run: &Run) -> Vec<Headline> {
             let place = at(adit);
             let all = [of("bare"), Some(adit), of("openvpn")];
             let valid = all.into_iter().flatten().all(|row| row.invalid.is_none());
-            let stands = all.into_iter().flatten().filter_map(|row| stand(row, metric)).collect();
+            let bars = all.into_iter().flatten().filter_map(|row| stand(row, metric)).collect();
             let caveat = adit.point.get("link").map_or("", caveat);
             let sentences = sentences.into_iter().map(|text| format!("{place}: {text}")).collect();
-            lines.push(Headline { place, figures, valid, stands, sentences, caveat });
+            lines.push(Headline { place, figures, valid, bars, sentences, caveat });
         }
     }
     lines
 }
 
-fn stand(row: &Row, metric: &str) -> Option<Stand> {
+fn stand(row: &Row, metric: &str) -> Option<HeadlineBar> {
     let value = row.values.get(metric)?.median;
-    Some(Stand { subject: row.subject.clone(), value, text: format!("{} Mb/s", number(value, 0)) })
+    Some(HeadlineBar {
+        subject: row.subject.clone(),
+        value,
+        text: format!("{} Mb/s", number(value, 0)),
+    })
 }
 
 /// The caveat for a reader who takes the figure for that of a network.
@@ -258,10 +262,10 @@ fn caveat(link: &str) -> &'static str {
 }
 
 /// The headline figure, and the sentence.
-type Said = ((String, &'static str), String);
+type Comparison = ((String, &'static str), String);
 
 /// `adit carries 8,480 Mb/s ±2 %, openvpn 690 Mb/s ±1 %: 12.4× [12.0, 12.9], adit is ahead`.
-fn beside_peer(adit: &Row, peer: &Row, metric: &str) -> Option<Said> {
+fn beside_peer(adit: &Row, peer: &Row, metric: &str) -> Option<Comparison> {
     let (a, p) = (adit.values.get(metric)?, peer.values.get(metric)?);
     let both = ["up_mbps", "down_mbps"].iter().all(|name| adit.values.contains_key(*name));
     let each = if both { " each way" } else { "" };
@@ -294,7 +298,7 @@ fn mbps(cell: &Cell) -> String {
 }
 
 /// The bare link is a bound: the sentence says how much of it is reached.
-fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Said> {
+fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Comparison> {
     let (a, b) = (adit.values.get(metric)?, bare.values.get(metric)?);
     let rounds = a.by_round.iter();
     let shares: Vec<f64> = rounds

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use adit_testbed::failure::Result;
 
-use super::document::{Document, Headline, Section, Stand, Table, Text, Tone, Validity, capital};
+use super::document::{
+    Document, Headline, HeadlineBar, Section, Table, Text, Tone, Validity, capital,
+};
 use super::figures::{self, Figure, Styles};
 use super::svg::{escape, swatch};
 use super::{Run, order};
@@ -51,7 +53,7 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
         return String::new();
     }
     let mut html = String::from("<section class=\"cards\" aria-label=\"In short\">\n");
-    for Headline { place, figures, valid, stands, sentences, caveat } in lines {
+    for Headline { place, figures, valid, bars, sentences, caveat } in lines {
         let (class, doubt) =
             if *valid { ("card", "") } else { ("card doubt", " <b>(not valid)</b>") };
         let place_named = escape(place);
@@ -61,7 +63,7 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
             put(&mut html, format_args!("<div><dd>{}</dd><dt>{of}</dt></div>", escape(figure)));
         }
         html += "</dl>\n";
-        html += &meters(stands, styles);
+        html += &meters(bars, styles);
         if !caveat.is_empty() {
             put(&mut html, format_args!("<p class=\"caveat\">{}</p>", escape(caveat)));
         }
@@ -76,10 +78,10 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
 }
 
 /// A bar for each subject, as long as its share of the longest.
-fn meters(stands: &[Stand], styles: &Styles) -> String {
-    let most = stands.iter().map(|stand| stand.value).fold(f64::MIN_POSITIVE, f64::max);
+fn meters(bars: &[HeadlineBar], styles: &Styles) -> String {
+    let most = bars.iter().map(|stand| stand.value).fold(f64::MIN_POSITIVE, f64::max);
     let mut html = String::from("<ul class=\"meters\">\n");
-    for Stand { subject, value, text } in stands {
+    for HeadlineBar { subject, value, text } in bars {
         let style = styles.get(subject).copied().unwrap_or_default();
         let share = (100.0 * value / most).clamp(0.0, 100.0);
         put(

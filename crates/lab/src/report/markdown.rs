@@ -62,10 +62,10 @@ pub fn render(document: &Document) -> String {
 
 /// adit's result, a line for each link mode.
 fn glance(lines: &[Headline]) -> Option<Table> {
-    let first = lines.iter().max_by_key(|line| line.stands.len())?;
-    let names = first.stands.iter().map(|stand| stand.subject.as_str());
+    let first = lines.iter().max_by_key(|line| line.bars.len())?;
+    let names = first.bars.iter().map(|stand| stand.subject.as_str());
     let of = |line: &Headline, subject: &str| {
-        let stand = line.stands.iter().find(|stand| stand.subject == subject);
+        let stand = line.bars.iter().find(|stand| stand.subject == subject);
         stand.map_or_else(|| "–".into(), |stand| Text::from(stand.text.as_str()))
     };
     let row = |line: &Headline| {

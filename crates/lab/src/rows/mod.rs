@@ -3,8 +3,8 @@
 //! Made from its public description (<https://nickhuber.ca/blog/the-worst-vpn>, <https://nickhuber.ca/blog/less-worst-vpn>):
 //! what it asks of the database and in which order, not its code. It authenticates no peer: for measuring only.
 
+mod counters;
 mod device;
-mod ledger;
 mod pool;
 mod receive;
 mod send;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use adit_testbed::failure::{Context, Failure, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub(crate) use ledger::MARK;
-pub use ledger::{Ledger, Page};
+pub(crate) use counters::MARK;
+pub use counters::{CounterValues, Counters};
 use pool::Pool;
 
 /// What it prints when packets can pass.
@@ -81,7 +81,7 @@ pub struct Arguments {
 struct End {
     pool: Pool,
     device: device::Device,
-    ledger: Ledger,
+    counters: Counters,
     form: Form,
     own: Ipv4Addr,
     peer: Ipv4Addr,
@@ -109,7 +109,7 @@ async fn both(arguments: &Arguments) -> Result<ExitCode> {
     let (own, peer, form) = (arguments.address.addr(), arguments.peer, arguments.form);
     let notified = receive::listen(&arguments.database, form, peer).await?;
     let pool = Pool::connect(&arguments.database, form, usize::from(arguments.pool)).await?;
-    let end = Arc::new(End { pool, device, ledger: Ledger::default(), form, own, peer });
+    let end = Arc::new(End { pool, device, counters: Counters::default(), form, own, peer });
     let mut asked = signal(SignalKind::user_defined1())?;
     let mut stopped = signal(SignalKind::terminate())?;
     println!("{READY}");
@@ -120,7 +120,7 @@ async fn both(arguments: &Arguments) -> Result<ExitCode> {
         tokio::select! {
             outcome = &mut sending => outcome.context("sending")?,
             outcome = &mut receiving => outcome.context("receiving")?,
-            _ = asked.recv() => println!("{}", end.ledger.page()),
+            _ = asked.recv() => println!("{}", end.counters.page()),
             _ = stopped.recv() => return Ok(ExitCode::SUCCESS),
         }
     }

@@ -57,7 +57,7 @@ pub(super) async fn run(end: Arc<End>, notified: Notified, selects: usize) -> Re
     while let Some(packets) = fetched.next().await {
         for packet in packets? {
             end.device.write(&packet);
-            end.ledger.delivered(&packet);
+            end.counters.delivered(&packet);
         }
     }
     Err("the listening connection has ended".into())

@@ -28,18 +28,18 @@ pub(super) async fn run(end: Arc<End>) -> Result<()> {
         }
         if end.form == Form::Trigger {
             insert(&end, &packet).await?;
-            end.ledger.sent();
+            end.counters.sent();
             continue;
         }
         let Ok(place) = Arc::clone(&waiting).try_acquire_owned() else {
-            end.ledger.dropped();
+            end.counters.dropped();
             continue;
         };
         let (end, failures) = (Arc::clone(&end), failures.clone());
         tokio::spawn(async move {
             let _place = place;
             match one(&end, &packet).await {
-                Ok(()) => end.ledger.sent(),
+                Ok(()) => end.counters.sent(),
                 // One pending notification is enough.
                 Err(failure) => drop(failures.try_send(failure)),
             }

@@ -77,11 +77,11 @@ fn measure(load: &LoadGenerator, spec: &ConnectionsSpec) -> Result<Measurement> 
     fill(load, spec, &mut measurement)?;
     let (ran, cpu) = match spec.pattern {
         Pattern::Cold => {
-            load.pool.leave()?;
+            load.pool.disconnect_all()?;
             step_up(load, spec, &mut measurement)?
         }
         Pattern::Storm => {
-            let (ran, cpu) = load.costed(|pool| pool.come_back(STORM))?;
+            let (ran, cpu) = load.costed(|pool| pool.reconnect_all(STORM))?;
             load.check(&ran, &mut measurement)?;
             (ran, cpu)
         }
@@ -92,15 +92,15 @@ fn measure(load: &LoadGenerator, spec: &ConnectionsSpec) -> Result<Measurement> 
 
 /// Lets all clients come at a leisurely rate, and measures what memory each takes.
 fn fill(load: &LoadGenerator, spec: &ConnectionsSpec, measurement: &mut Measurement) -> Result<()> {
-    let warm = load.pool.run(burst(WARM_UP.min(load.places)), STORM)?;
+    let warm = load.pool.run(burst(WARM_UP.min(load.slots)), STORM)?;
     ensure(warm.up() > 0, || {
         load.server.daemon().failure(&format!("no client comes up: {:?}", warm.setbacks)).0
     })?;
-    load.pool.leave()?;
+    load.pool.disconnect_all()?;
     let before = load.server.memory_kib()?;
-    let length = Duration::from_secs_f64(count(load.places) / spec.plan.first);
+    let length = Duration::from_secs_f64(count(load.slots) / spec.plan.first);
     let mut schedule = steady(spec.plan.first, length);
-    schedule.truncate(load.places);
+    schedule.truncate(load.slots);
     let filled = load.pool.run(schedule, STORM)?;
     let grown = load.server.memory_kib()?.saturating_sub(before);
     #[allow(clippy::cast_precision_loss)]
@@ -130,7 +130,7 @@ fn step_up(
                 let step = Step::of(rate, &ran);
                 if !spec.plan.sustains(&step) {
                     // What was given up is still in the server's queue.
-                    load.pool.vanish()?;
+                    load.pool.drop_all()?;
                     load.settle(SETTLE)?;
                 }
                 steps.push(step);

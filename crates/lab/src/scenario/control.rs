@@ -76,11 +76,11 @@ fn measure(tunnel: &Tunnel, testbed: &Testbed, spec: &ControlSpec) -> Result<Mea
         route("down 1", &testbed.server, client, tunnel.client_inner),
     ];
     let mut meter = Meter::start(&tunnel.processes(), testbed)?;
-    let talk = pool.as_ref().map(|pool| pool.talk(spec.rate)).transpose()?;
+    let talk = pool.as_ref().map(|pool| pool.send_control(spec.rate)).transpose()?;
     let began = Instant::now();
     let done = tcp_bulk(&routes, &spec.window, &mut |edge| meter.edge(edge))?;
     let talked = began.elapsed().as_secs_f64();
-    let packets = talk.map_or(Ok(0), crate::handshake_load::client_pool::Talk::finish)?;
+    let packets = talk.map_or(Ok(0), crate::handshake_load::client_pool::ControlTraffic::finish)?;
     let usage = meter.stop()?;
     let mut measurement = Measurement::default();
     usage.put(&mut measurement, done.mbps() * done.seconds / 1e3);

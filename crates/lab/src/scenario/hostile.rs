@@ -63,7 +63,7 @@ fn adversary(runner: &Runner, run: &TrialRun, settings: &Settings) -> Result<Opt
     let adversary = match settings.hostile {
         Hostile::None => return Ok(None),
         Hostile::Client => Adversary::client(client, config, load, rate.into()),
-        Hostile::Stranger => Adversary::stranger(client, config, load, rate.into()),
+        Hostile::Unauthenticated => Adversary::unauthenticated(client, config, load, rate.into()),
     };
     adversary.map(Some).map_err(|failure| run.broken(&failure))
 }

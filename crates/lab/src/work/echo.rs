@@ -12,8 +12,8 @@ use adit_linux::udp::{RecvBatch, UdpSocket};
 use adit_testbed::failure::{Result, ensure};
 use adit_testbed::net::Namespace;
 
-use super::ledger::Header;
 use super::run::{LOOK, be_punctual};
+use super::sequence::Header;
 use super::sockets::{UdpPair, datagrams, nanos};
 use super::{Edge, Route, Times, Window, open_loop};
 use crate::record::Latency;

@@ -11,7 +11,7 @@
 mod bulk;
 mod echo;
 mod iperf;
-mod ledger;
+mod sequence;
 
 mod open_loop;
 mod requests;

@@ -9,8 +9,8 @@ use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{RecvBatch, SendScratch, Train};
 use adit_testbed::failure::{Context, Result, ensure};
 
-use super::ledger::{Arrival, Header, Schedule, Seen};
 use super::run::{Course, LOOK, be_punctual, sleep_until, together};
+use super::sequence::{Arrival, Header, Schedule, Seen};
 use super::sockets::{SPARE_FILES, UdpPair, allow_files, datagrams, nanos};
 use super::window::{Account, Frame, judge};
 use super::{Edge, Measured, Route, Sizes, Times, Window};

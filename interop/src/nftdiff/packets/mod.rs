@@ -1,11 +1,11 @@
 //! Packets: conversations and single ones, right and wrong, interleaved.
 
 mod link;
-mod odd;
+mod malformed;
 mod plain;
 mod tcp;
 
-pub use odd::{NO_CHECKSUM, WITHIN};
+pub use malformed::{NO_CHECKSUM, WITHIN};
 
 use super::case::{Mode, Sent};
 use super::frame::{self, Ends, Ip, Side};
@@ -41,8 +41,8 @@ fn flow(random: &mut Random, mode: Mode) -> Flow {
         (_, 65..=76) => plain::icmp(random),
         (_, 77..=81) => plain::other(random),
         // A switch puts no pieces together.
-        (Mode::Route, 82..=91) => odd::pieces(random),
-        _ => odd::broken(random),
+        (Mode::Route, 82..=91) => malformed::pieces(random),
+        _ => malformed::broken(random),
     };
     if flow.len() > 1 && random.percent(15) {
         let at = random.below(flow.len() - 1);

@@ -22,7 +22,7 @@ struct End {
     port: u16,
 }
 
-struct Talk<'a> {
+struct TcpConversation<'a> {
     random: &'a mut Random,
     pair: Pair,
     /// The client and the server.
@@ -40,7 +40,7 @@ pub fn conversation(random: &mut Random) -> Flow {
     let server = universe::port(random);
     let ends = [end(random, client), end(random, server)];
     let scaled = random.percent(50);
-    let mut talk = Talk { random, pair, ends, scaled, flow: Vec::new() };
+    let mut talk = TcpConversation { random, pair, ends, scaled, flow: Vec::new() };
     let from_the_begin = talk.whole();
     // What was taken up in the middle and starts again is not compared: see docs/filter-differences.md.
     if from_the_begin && talk.random.percent(20) {
@@ -65,7 +65,7 @@ fn window(random: &mut Random) -> u16 {
     *random.pick(&[0, 1, 1000, 8192, 29_200, 65_535])
 }
 
-impl Talk<'_> {
+impl TcpConversation<'_> {
     /// Whether its begin is there to be seen.
     fn whole(&mut self) -> bool {
         let begin = self.random.within(0..=9);

@@ -9,12 +9,12 @@ use super::super::copy;
 use super::super::start::{SETUP_LIMIT, inner};
 use super::found::{Found, Way};
 use super::{Nodes, Scheme};
-use crate::rows::{MARK, Page, READY, TABLE, TRIGGER};
+use crate::rows::{CounterValues, MARK, READY, TABLE, TRIGGER};
 use crate::testbed::Database;
 
 /// Connections of each end beside the one that listens: on two cores 4 to 45 made no difference, and 2 give a third.
 const POOL: &str = "16";
-/// How long a ledger may take to be told.
+/// How long a counters may take to be told.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The addresses' network, where both ends are.
 const PREFIX: u8 = 16;
@@ -66,10 +66,10 @@ pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result
 }
 
 /// Both ends' ledgers once they stand still.
-fn pages(nodes: &mut Nodes) -> Result<Vec<Page>> {
-    let mut last: Option<Vec<Page>> = None;
+fn pages(nodes: &mut Nodes) -> Result<Vec<CounterValues>> {
+    let mut last: Option<Vec<CounterValues>> = None;
     loop {
-        let now: Vec<Page> = nodes.daemons.iter_mut().map(page).collect::<Result<_>>()?;
+        let now: Vec<CounterValues> = nodes.daemons.iter_mut().map(page).collect::<Result<_>>()?;
         if last.as_ref() == Some(&now) {
             return Ok(now);
         }
@@ -78,7 +78,7 @@ fn pages(nodes: &mut Nodes) -> Result<Vec<Page>> {
     }
 }
 
-fn page(daemon: &mut Daemon) -> Result<Page> {
+fn page(daemon: &mut Daemon) -> Result<CounterValues> {
     let before = daemon.count(MARK);
     daemon.signal(nix::sys::signal::Signal::SIGUSR1)?;
     daemon.wait_for_nth(MARK, before + 1, TIMEOUT)?.trim().parse().map_err(Failure)

@@ -1,4 +1,4 @@
-//! A stranger: resets, with and without a right wrapping, and packets with a wrong MAC.
+//! An unauthenticated peer: resets, with and without a right wrapping, and packets with a wrong MAC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -64,10 +64,10 @@ impl Packets {
             payload: &[],
         };
         let mut wrapped = Vec::new();
-        let mut wrapper = Wrapper::client(wrap).context("the stranger's wrapping")?;
+        let mut wrapper = Wrapper::client(wrap).context("the unauthenticated peer's wrapping")?;
         wrapper
             .seal(&control, UnixTime(clock::unix_time()), &mut wrapped)
-            .context("the stranger's reset")?;
+            .context("the unauthenticated peer's reset")?;
         let mut wrong = wrapped.clone();
         if let Some(last) = wrong.last_mut() {
             *last ^= 1;
@@ -90,15 +90,15 @@ impl Packets {
     }
 }
 
-/// The stranger.
+/// An unauthenticated peer.
 #[derive(Debug)]
-pub struct Stranger {
+pub struct Unauthenticated {
     sockets: Vec<UdpSocket>,
     forger: Forger,
     packets: Vec<Packets>,
 }
 
-impl Stranger {
+impl Unauthenticated {
     /// At its hosts; nothing is sent yet.
     ///
     /// # Errors
@@ -112,7 +112,9 @@ impl Stranger {
         };
         let sockets: Vec<UdpSocket> =
             target.sources.iter().copied().map(socket).collect::<Result<_>>()?;
-        ensure(!sockets.is_empty(), || "a stranger needs at least one address".to_owned())?;
+        ensure(!sockets.is_empty(), || {
+            "an unauthenticated peer needs at least one address".to_owned()
+        })?;
         let wrap = &config.settings.wrap;
         let packets =
             (1..=RESETS).map(|number| Packets::new(number, wrap)).collect::<Result<_>>()?;
@@ -127,7 +129,7 @@ fn round<T>(all: &[T], position: u64) -> Option<&T> {
     all.get(usize::try_from(at).ok()?)
 }
 
-impl Attack for Stranger {
+impl Attack for Unauthenticated {
     fn act(&mut self, number: u64, counts: &mut Counts) -> Result<()> {
         let kinds = ROTA.len() as u64;
         let (kind, forged, name) = *round(&ROTA, number).context("a rota")?;

@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// Of one end.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Page>);
+pub struct Counters(Mutex<CounterValues>);
 
-/// How the ledger stands.
+/// How the counters stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct CounterValues {
     /// Packets that were read from the device and are in the database.
     pub sent: u64,
     /// Packets that were written to the device.
@@ -30,7 +30,7 @@ pub fn hash(packet: &[u8]) -> u64 {
     digest.iter().take(7).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-impl Ledger {
+impl Counters {
     pub(super) fn sent(&self) {
         self.with(|page| page.sent += 1);
     }
@@ -50,36 +50,36 @@ impl Ledger {
 
     /// How it stands.
     #[must_use]
-    pub fn page(&self) -> Page {
+    pub fn page(&self) -> CounterValues {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with(&self, change: impl FnOnce(&mut Page)) {
+    fn with(&self, change: impl FnOnce(&mut CounterValues)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 /// Before a page in the log.
-pub(crate) const MARK: &str = "ledger:";
+pub(crate) const MARK: &str = "counters:";
 
-impl fmt::Display for Page {
+impl fmt::Display for CounterValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Page { sent, delivered, bytes, hashes, dropped } = self;
+        let CounterValues { sent, delivered, bytes, hashes, dropped } = self;
         write!(f, "{MARK} {sent} {delivered} {bytes} {hashes} {dropped}")
     }
 }
 
-impl FromStr for Page {
+impl FromStr for CounterValues {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Page, String> {
-        let wrong = || format!("{text:?} is no page of a ledger");
+    fn from_str(text: &str) -> Result<CounterValues, String> {
+        let wrong = || format!("{text:?} is no page of a counters");
         let words = text.strip_prefix(MARK).ok_or_else(wrong)?.split_whitespace();
         let numbers: Vec<u128> =
             words.map(|word| word.parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
         let [sent, delivered, bytes, hashes, dropped] = *numbers else { return Err(wrong()) };
         let small = |number: u128| u64::try_from(number).map_err(|_| wrong());
-        Ok(Page {
+        Ok(CounterValues {
             sent: small(sent)?,
             delivered: small(delivered)?,
             bytes: small(bytes)?,
@@ -95,18 +95,18 @@ mod tests {
 
     #[test]
     fn a_page_is_read_as_it_was_written() {
-        let ledger = Ledger::default();
-        ledger.sent();
-        ledger.dropped();
-        ledger.delivered(b"one");
-        ledger.delivered(b"other");
-        let page = ledger.page();
+        let counters = Counters::default();
+        counters.sent();
+        counters.dropped();
+        counters.delivered(b"one");
+        counters.delivered(b"other");
+        let page = counters.page();
         assert_eq!((page.delivered, page.bytes), (2, 8));
         assert_eq!(page.hashes, u128::from(hash(b"one")) + u128::from(hash(b"other")));
         assert_eq!(page.to_string().parse(), Ok(page));
-        assert!("ledger: 1 2 3 4".parse::<Page>().is_err());
-        assert!("ledger: 1 2 3 4 -5".parse::<Page>().is_err());
-        assert!("1 2 3 4 5".parse::<Page>().is_err());
+        assert!("counters: 1 2 3 4".parse::<CounterValues>().is_err());
+        assert!("counters: 1 2 3 4 -5".parse::<CounterValues>().is_err());
+        assert!("1 2 3 4 5".parse::<CounterValues>().is_err());
     }
 
     #[test]
