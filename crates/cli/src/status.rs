@@ -49,7 +49,7 @@ pub fn once(options: &Status) -> Result<ExitCode, Fault> {
     Ok(if answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What keeps this machine's traffic in though no client runs.
+/// The kill switch that an ended client left.
 fn kept_in(found: &[Leftover]) -> String {
     match found.contains(&Leftover::KillSwitch) {
         true => wrapped(

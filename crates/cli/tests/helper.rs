@@ -1,4 +1,4 @@
-//! The helper, and the process that faces the network without rights of its own.
+//! The helper, and the network process without privileges.
 
 mod world;
 

@@ -1,5 +1,5 @@
-//! Who the processes are that face the network: a bridge, a node of a network in a database, a check; and
-//! what becomes of them where a user or a helper is not to be had.
+//! The users and privileges of network processes: a bridge, a PostgreSQL node, a check; also where no user or
+//! helper is available.
 
 mod world;
 
@@ -313,7 +313,7 @@ fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing()
     assert!(!gets_out(), "the kill switch is on");
     checks_with_net_admin_alone(&server, &mut running, &ns, ["laptop.ovpn", "2.log"]);
     assert!(!gets_out());
-    // Its ledger is lost.
+    // Its undo log is lost.
     let folder = fs::read_dir("/run/adit").unwrap().flatten().map(|entry| entry.path());
     let inode = ns.run(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino()).unwrap();
     let own = folder.filter(|path| path.to_string_lossy().ends_with(&format!("-{inode}.routes")));

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-/// Who can do something about a [`Fault`].
+/// The party that can fix a [`Fault`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Blame {
     /// Usage, configuration, files: exit code 2.
@@ -60,7 +60,7 @@ impl Fault {
         Self::operator(format!("{} line {line}: {}", path.display(), message.trim()))
     }
 
-    /// Whose fault it is.
+    /// The party to blame.
     pub fn blame(&self) -> Blame {
         self.blame
     }

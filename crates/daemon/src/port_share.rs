@@ -77,7 +77,7 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// What a connection turned out to be.
+/// The kind of a connection.
 #[derive(Debug)]
 pub enum Kind {
     /// The tunnel's; nothing of it was read.

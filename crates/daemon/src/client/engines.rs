@@ -4,14 +4,14 @@ use adit_engine::{Engine, Instant, Outbox, UnixTime};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 
-/// What a [`super::Client`] drives.
+/// The engines that a [`super::Client`] drives.
 #[derive(Clone)]
 pub enum Kind {
     /// A client of a server.
     Client(Box<ClientConfig>),
-    /// One of two points, under a static key.
+    /// Point-to-point, with a static key.
     Static(Box<StaticConfig>),
-    /// One of two points, with TLS.
+    /// Point-to-point, with TLS.
     Peer(Box<PeerConfig>),
 }
 
@@ -41,8 +41,8 @@ impl From<ClientConfig> for Kind {
 
 type Out = Outbox<ClientEvent>;
 
-/// What all of them can be asked for.
-pub(super) trait Drives: Engine<Event = ClientEvent> {
+/// The interface of all client engines.
+pub(super) trait DrivenEngine: Engine<Event = ClientEvent> {
     /// The wall clock was set.
     fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime);
     /// Begin again.
@@ -55,7 +55,7 @@ pub(super) trait Drives: Engine<Event = ClientEvent> {
 
 macro_rules! drives {
     ($($engine:ty),*) => {$(
-        impl Drives for $engine {
+        impl DrivenEngine for $engine {
             fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
                 self.set_unix_time(now, unix_time);
             }

@@ -35,24 +35,24 @@ use crate::server::{Signal, next_request};
 use crate::signals::Signals;
 use crate::worker_count;
 
-use engines::Drives;
+use engines::DrivenEngine;
 pub use engines::Kind;
 use network::Network;
 
 /// How long saying good-bye may take at most.
 const FAREWELL: Duration = Duration::from_secs(8);
 
-/// What a [`Client`] is built from.
+/// The options of a [`Client`].
 pub struct Options {
     /// Which engine, with its configuration.
     pub engine: Kind,
     /// How sockets are opened.
     pub dial: DialSettings,
     /// A socket to wait at, where there is no server to dial.
-    pub listen: Option<Waits>,
+    pub listen: Option<ListenSocket>,
     /// The device.
     pub device: Device,
-    /// What the machine is asked for at once; `None`: nothing before the tunnel is up.
+    /// The plan to apply at once; `None`: nothing before the tunnel is up.
     pub early: Option<HostPlan>,
     /// `persist-tun`: leave addresses and routes in place over a reconnect.
     pub persist_tun: bool,
@@ -64,7 +64,7 @@ pub struct Options {
     pub tick: Duration,
 }
 
-/// What the machine did for a tunnel that is up.
+/// The host changes of a tunnel that is up.
 #[derive(Debug)]
 pub struct HostReport<'a> {
     /// The device.
@@ -75,16 +75,16 @@ pub struct HostReport<'a> {
     pub capture: Capture,
 }
 
-/// Where the other end is waited for.
+/// The socket on which the peer is awaited.
 #[derive(Debug)]
-pub enum Waits {
+pub enum ListenSocket {
     /// A socket that receives datagrams.
     Datagrams(UdpSocket),
     /// A listener that accepts connections.
     Streams(TcpListener),
 }
 
-/// What a client's sessions have carried so far.
+/// Traffic counters of a client's sessions.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The data channel.
@@ -93,7 +93,7 @@ pub struct Traffic {
     pub control: Counters,
 }
 
-/// What the owner of a [`Client`] hears and decides.
+/// Callbacks to the owner of a [`Client`].
 pub trait Hooks {
     /// Every event of the engine, before it is acted upon.
     fn event(&mut self, event: &ClientEvent);
@@ -114,14 +114,14 @@ pub trait Hooks {
     /// A server could not be dialled.
     fn dial_failed(&mut self, reason: &str);
 
-    /// What a tunnel asks of the machine, and notes for the log.
+    /// The host plan of a tunnel, with notes for the log.
     ///
     /// # Errors
     /// The configuration contradicts itself; the client ends.
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
 
-    /// Whose DNS servers resolve names; before [`Hooks::up`], and after each change. `logged`: the change is in the log
-    /// already.
+    /// The DNS servers in use changed; called before [`Hooks::up`], and after each change. `logged`: the change
+    /// is in the log already.
     fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
         let _ = (in_use, logged);
     }
@@ -150,7 +150,7 @@ pub trait Hooks {
     }
 }
 
-/// What follows a tick.
+/// The action after a tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing.
@@ -161,7 +161,7 @@ pub enum Next {
     End,
 }
 
-/// What a signal leads to.
+/// The action after a signal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// Nothing.
@@ -198,7 +198,7 @@ impl Client {
     /// addresses and routes) between this and [`Client::run`], which starts threads.
     ///
     /// # Errors
-    /// What could not be opened, with the remedy.
+    /// Something could not be opened; the error names the remedy.
     pub fn open(options: Options) -> Result<Self, Fault> {
         let control = match options.control.as_deref().map(control::Server::open).transpose() {
             // The tunnel is of use without it, unless it is up already.
@@ -217,7 +217,7 @@ impl Client {
     /// machine.
     ///
     /// # Errors
-    /// What ended it otherwise.
+    /// It failed.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
         match self.options.engine.clone() {
             Kind::Client(config) => {
@@ -232,7 +232,11 @@ impl Client {
         }
     }
 
-    async fn drive<E: Drives>(self, engine: E, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+    async fn drive<E: DrivenEngine>(
+        self,
+        engine: E,
+        hooks: &mut dyn Hooks,
+    ) -> Result<Ended, Fault> {
         let Self { mut options, mut host, tun, mut control } = self;
         host.clean_up_dns().await;
         // A socket that waits is open already.
@@ -242,8 +246,10 @@ impl Client {
         }
         let streams = options.dial.streams;
         let sockets = match options.listen {
-            Some(Waits::Datagrams(socket)) => Sockets::server([vec![socket]]),
-            Some(Waits::Streams(listener)) => Sockets::server([]).with_streams(vec![listener]),
+            Some(ListenSocket::Datagrams(socket)) => Sockets::server([vec![socket]]),
+            Some(ListenSocket::Streams(listener)) => {
+                Sockets::server([]).with_streams(vec![listener])
+            }
             None => Sockets::client(options.dial),
         };
         if let Some(bound) = sockets.endpoints().first() {
@@ -317,7 +323,7 @@ async fn until(at: Option<tokio::time::Instant>) {
 }
 
 /// A client at work.
-struct Running<E: Drives> {
+struct Running<E: DrivenEngine> {
     driver: Driver<E, PlaneBackend>,
     host: HostHandle,
     /// What `adit status` calls it.
@@ -352,11 +358,11 @@ struct Running<E: Drives> {
     past_control: Counters,
     /// Traffic of the present one.
     session: Counters,
-    /// What passes, for the log.
+    /// Traffic counters for the log.
     packets: log::Traffic,
 }
 
-impl<E: Drives> Running<E> {
+impl<E: DrivenEngine> Running<E> {
     async fn serve(
         &mut self,
         hooks: &mut dyn Hooks,

@@ -1,4 +1,4 @@
-//! What changes of the network, and sleep, do to a client.
+//! A client's reaction to network changes and suspend.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use adit_plane::framing::PING;
 use adit_plane::{DropReason, OwnTransport};
 
 use super::Running;
-use super::engines::Drives;
+use super::engines::DrivenEngine;
 use crate::clock::now;
 use crate::driver::{Backend, Dialled};
 use crate::say;
@@ -107,7 +107,7 @@ impl Network {
     }
 }
 
-/// What a tick leads to.
+/// The action after a tick.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Tick {
     /// The machine or the process slept: the path and the server may be others.
@@ -117,7 +117,7 @@ enum Tick {
     Quiet,
 }
 
-impl<E: Drives> Running<E> {
+impl<E: DrivenEngine> Running<E> {
     /// A socket towards the server is open: its packets must not come back.
     pub(super) fn network_dialled(&mut self, dialled: &Dialled) {
         let stream = dialled.link.is_stream();

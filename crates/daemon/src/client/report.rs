@@ -1,13 +1,13 @@
 //! A client's status report and its answers on the control socket.
 
-use super::engines::Drives;
+use super::engines::DrivenEngine;
 use super::{Hooks, Running};
 use crate::clock::{now, unix_time};
 use crate::control::{PeerReport, Request, Response, StatusReport};
 use crate::plane_backend::fill_totals;
 use crate::server::tun_report;
 
-impl<E: Drives> Running<E> {
+impl<E: DrivenEngine> Running<E> {
     pub(super) fn answer(&mut self, request: Request, hooks: &mut dyn Hooks) -> Response {
         match request {
             Request::Status => Response::Status(Box::new(self.report(hooks))),

@@ -334,7 +334,7 @@ impl Checker {
         self.fail(stage, detail);
     }
 
-    /// What a lost attempt means at the stage it was lost at.
+    /// The explanation of a failed attempt, by stage.
     fn diagnosis(&self) -> String {
         let reason = &self.last_reason;
         match self.next_stage() {

@@ -221,7 +221,7 @@ fn explain(stop: &Stop, with_password: bool) -> Fault {
     }
 }
 
-/// Whose name servers the machine asks while the tunnel is up.
+/// The name servers that the machine uses while the tunnel is up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Dns {
     /// Those that the server pushed, through the tunnel.
@@ -308,7 +308,7 @@ struct ConnectLog<'a> {
     unanswered: Option<(String, u32)>,
     /// Whether networks were compared with those of this machine, which the tunnel's own belong to later.
     compared: bool,
-    /// Whose DNS servers are in use.
+    /// The DNS servers in use.
     dns: DnsInUse,
 }
 
@@ -331,7 +331,7 @@ impl ConnectLog<'_> {
 }
 
 impl ConnectLog<'_> {
-    /// Whose DNS servers are in use, and why not the server's.
+    /// The DNS servers in use, with the reason if they are not the server's.
     fn shown_dns(&self, tunnel: &TunnelConfig) -> String {
         let offered = self.options.routes.dns.merged(&tunnel.dns).settings().is_some();
         match (&self.dns, offered) {
@@ -445,7 +445,7 @@ impl Hooks for ConnectLog<'_> {
     }
 }
 
-/// No device at all: `--check` needs no rights.
+/// No device: `--check` needs no privileges.
 const NO_DEVICE: Device = Device::Null;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the verbs of `adit filter` ask a running process, and what it answers.
+//! Control socket messages of `adit filter`.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ pub struct AddedElements {
     pub expired: u64,
 }
 
-/// What one rule has counted.
+/// The counters of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleCounter {
     /// Its table, with the family.

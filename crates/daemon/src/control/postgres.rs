@@ -54,7 +54,7 @@ pub struct LinkReport {
     pub up: bool,
     /// How often it has been opened.
     pub opened: u64,
-    /// What keeps it from standing.
+    /// Why it is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
@@ -70,12 +70,12 @@ pub struct NodeReport {
     pub addresses: Vec<String>,
     /// The networks behind it.
     pub subnets: Vec<String>,
-    /// What keeps this node from talking to it.
+    /// Why this node cannot communicate with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What goes there.
+    /// The outgoing stream.
     pub sent: StreamReport,
-    /// What comes from there.
+    /// The incoming stream.
     pub received: StreamReport,
 }
 

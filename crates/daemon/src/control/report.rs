@@ -106,7 +106,7 @@ pub enum Response {
     },
 }
 
-/// What a reload changed, and what it did not.
+/// The settings that a reload applied, and those that need a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
     /// Settings that are in force now.
@@ -171,7 +171,7 @@ pub struct StatusReport {
     pub workers: usize,
     /// Offloads in force, by name.
     pub offloads: BTreeMap<String, bool>,
-    /// Whose DNS servers a client's machine uses.
+    /// The DNS servers that a client's machine uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<crate::host::DnsInUse>,
     /// Why a client's rules and routes are not those that it asks for; it tries again.
@@ -179,7 +179,7 @@ pub struct StatusReport {
     pub routing: Option<String>,
     /// The certificate that runs out first.
     pub certificate: Option<CertificateReport>,
-    /// Of a server that knows its clients: the client's certificate that runs out first.
+    /// Of a managed server: the client certificate that expires first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate: Option<CertificateReport>,
     /// Profiles that two devices use.

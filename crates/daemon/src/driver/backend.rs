@@ -41,7 +41,7 @@ pub trait Backend {
     /// edge-triggered.
     ///
     /// # Errors
-    /// No descriptor is to be had.
+    /// No descriptor is available.
     fn wakeup(&self) -> io::Result<OwnedFd>;
 
     /// Gives everything that waits: notices and packets of known peers first.

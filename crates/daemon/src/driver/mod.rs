@@ -79,7 +79,7 @@ pub struct Driver<E: Engine, B: Backend> {
     /// The server behind the proxy that is dialled.
     proxy_target: Option<ProxyTarget>,
     book: AddressBook,
-    /// What was dialled last.
+    /// The target and address dialled last.
     dialled_last: Option<(Target, SocketAddr)>,
     /// How names are looked up.
     resolver: OutsideResolver,
@@ -117,7 +117,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     /// Joins them. `sockets` are known to the backend already.
     ///
     /// # Errors
-    /// No timer or no descriptor is to be had.
+    /// No timer or descriptor is available.
     pub fn new(
         engine: E,
         backend: B,

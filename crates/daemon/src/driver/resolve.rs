@@ -64,7 +64,7 @@ struct Entry {
     worked: bool,
 }
 
-/// What an [`AddressBook`] remembers of a target whose name has to be looked up.
+/// The known addresses of a target whose name must be resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
     /// Addresses from before, the one that worked last first.

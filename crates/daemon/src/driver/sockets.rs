@@ -44,7 +44,7 @@ pub struct DialSettings {
     pub connect_timeout: Duration,
     /// How streams are served.
     pub streams: StreamOptions,
-    /// What servers are reached through, as [`adit_engine::Target::proxy`] counts them.
+    /// The proxies, indexed by [`adit_engine::Target::proxy`].
     pub proxies: Vec<Arc<Proxy>>,
 }
 
@@ -280,7 +280,7 @@ impl Sockets {
     }
 }
 
-/// What to do about an address, or a device (`bind-dev`), that a socket cannot be bound to.
+/// The error, with a remedy, for an address or device (`bind-dev`) that a socket cannot be bound to.
 pub(crate) fn bind_problem(
     transport: Transport,
     address: SocketAddr,

@@ -37,7 +37,7 @@ pub(crate) struct Helper {
     control: ThreadId,
     next: AtomicU64,
     pending: Mutex<HashMap<u64, Waiter>>,
-    /// What happened to the machine, until it is asked for.
+    /// Host events that have not been taken yet.
     events: Mutex<VecDeque<HostEvent>>,
     /// Wakes who waits for an event.
     happened: Notify,
@@ -47,7 +47,7 @@ pub(crate) struct Helper {
     dns: Mutex<DnsInUse>,
 }
 
-/// Who waits for an answer.
+/// The waiter for an answer.
 #[derive(Debug)]
 enum Waiter {
     /// A thread, which may be the one that receives.
@@ -204,7 +204,7 @@ impl Helper {
         }
     }
 
-    /// Whose DNS servers are in use.
+    /// The DNS servers in use.
     pub(crate) fn dns_in_use(&self) -> DnsInUse {
         locked(&self.dns).clone()
     }

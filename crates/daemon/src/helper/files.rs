@@ -134,7 +134,7 @@ pub(crate) struct Configs {
 }
 
 impl Configs {
-    /// What was read of pipes.
+    /// The content of files that were pipes.
     pub(crate) fn into_piped(self) -> Vec<(PathBuf, Vec<u8>)> {
         self.piped.into_inner()
     }

@@ -1,9 +1,9 @@
-//! The privileged helper: a small process that does what needs rights after the process that faces the
-//! network has given its own up.
+//! The privileged helper: a small process that performs privileged operations after the network process has
+//! dropped its own privileges.
 //!
 //! ```text
-//!   network process (no rights) ──requests, plain data──► helper (uid 0, few capabilities)
-//!                               ◄─answers, descriptors──  checks each against the configuration
+//!   network process (unprivileged) ──requests, plain data──► helper (uid 0, few capabilities)
+//!                                  ◄─answers, descriptors──  checks each against the configuration
 //! ```
 //!
 //! The helper is this program again, started before the network process reads a packet or has a thread.

@@ -363,7 +363,7 @@ impl Policy {
         }
     }
 
-    /// What was made under an earlier configuration may still be removed.
+    /// Files created under an earlier configuration may still be removed.
     pub(super) fn inherit(&mut self, former: &Self) {
         for path in &former.removable {
             self.readable.insert(path.clone());

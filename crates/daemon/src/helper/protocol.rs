@@ -69,7 +69,7 @@ pub enum Request {
     Write {
         /// The file.
         path: PathBuf,
-        /// What becomes of its content.
+        /// How its content is treated.
         begin: Begin,
     },
     /// Create a file next to this one; [`Request::Commit`] renames it into place.
@@ -173,17 +173,17 @@ pub struct DeviceRequest {
     pub queues: u16,
 }
 
-/// What becomes of a file's content when it is opened for writing.
+/// How a file's content is treated when it is opened for writing.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Begin {
-    /// It is emptied.
+    /// Truncate.
     Empty,
-    /// It is emptied, and every write goes to its end.
+    /// Truncate and append.
     EmptyAppend,
-    /// It stays, and every write goes to its end.
+    /// Append.
     Append,
-    /// It stays until it is overwritten.
+    /// Overwrite in place.
     Keep,
 }
 
@@ -214,15 +214,15 @@ pub struct SocketRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Answer {
-    /// It is done; what was to be opened comes as descriptors.
+    /// Success; opened files follow as descriptors.
     Done,
     /// The device; `None` for `dev null`.
     Device(Option<OpenedDevice>),
-    /// What a plan changed.
+    /// The changes of a plan.
     Applied(Applied),
     /// The mark of the transport's sockets.
     Mark(Option<u32>),
-    /// What the tunnel has of the machine's traffic.
+    /// The share of the machine's traffic that the tunnel carries.
     Capture(Capture),
     /// Names of the files in a folder.
     Names(Vec<String>),
@@ -307,7 +307,7 @@ pub enum HelperMessage {
         /// How it went.
         outcome: Result<Answer, Problem>,
     },
-    /// What happened to the machine.
+    /// An event of the host.
     Event(HostEvent),
     /// Whose DNS servers are in use; before the answer to the request that changed it.
     Dns(DnsInUse),

@@ -32,7 +32,7 @@ use crate::host::{Host, HostEvent};
 use crate::log;
 use crate::managed_server::{self, HostState, Paths, Settings};
 
-/// What the helper may at most do. Of these it has what it was started with.
+/// The capabilities that the helper keeps, as far as it was started with them.
 const CAPABILITIES: [Capability; 6] = [
     // Devices, addresses, routes, nft, marks.
     Capability::CAP_NET_ADMIN,
@@ -219,7 +219,7 @@ fn drop_privileges(duty: &Duty) -> Result<(), Fault> {
     privileges.drop().map_err(|e| Fault::environment(e.to_string()))
 }
 
-/// What goes to the network process.
+/// The sending side of the channel to the network process.
 struct MessageSender {
     channel: Arc<Channel>,
     watched: AsyncFd<OwnedFd>,
@@ -427,7 +427,7 @@ impl Server {
         }
     }
 
-    /// What a managed server is prepared by: read again here, so that the network process's word does not count.
+    /// The settings of a managed server, read again here so that the network process cannot forge them.
     fn managed(&self) -> Result<(Paths, Settings), Problem> {
         let Duty::Server(dir) = &self.duty else {
             return Err(Problem::Refused("this is no managed server".into()));

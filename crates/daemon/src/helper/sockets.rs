@@ -1,5 +1,4 @@
-//! Sockets, made by this process or, where it has one, by the helper: marks, devices, low ports and large
-//! buffers need rights.
+//! Sockets, created by this process or by its helper: marks, devices, low ports and large buffers need privileges.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -80,7 +79,7 @@ fn first(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
     descriptors.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What the helper does for [`udp_group`].
+/// The helper's part of [`udp_group`].
 pub(super) fn make_datagrams(wish: &SocketRequest) -> io::Result<Vec<OwnedFd>> {
     let mut options = UdpOptions::new(wish.bind);
     options.v6only = wish.v6only;
@@ -94,7 +93,7 @@ pub(super) fn make_datagrams(wish: &SocketRequest) -> io::Result<Vec<OwnedFd>> {
     Ok(group.into_iter().map(OwnedFd::from).collect())
 }
 
-/// What the helper does for [`listen`].
+/// The helper's part of [`listen`].
 pub(super) fn make_listener(wish: &SocketRequest) -> io::Result<OwnedFd> {
     let mut options = TcpListenOptions::new(wish.bind);
     options.v6only = wish.v6only;
@@ -104,7 +103,7 @@ pub(super) fn make_listener(wish: &SocketRequest) -> io::Result<OwnedFd> {
     TcpListener::bind(&options).map(OwnedFd::from)
 }
 
-/// What the helper does for [`connect`].
+/// The helper's part of [`connect`].
 pub(super) fn make_stream(wish: &SocketRequest) -> io::Result<OwnedFd> {
     // Only the address family of the destination counts.
     let mut options = TcpConnectOptions::new(wish.bind);

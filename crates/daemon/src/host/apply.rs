@@ -23,7 +23,7 @@ const FLOW_QUEUES: usize = 16;
 /// Default of `txqueuelen`: room for a whole train and for what arrives while it is sealed.
 const TX_QUEUE_LEN: u32 = 1000;
 
-/// What [`Host::apply`] did.
+/// The result of [`Host::apply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Applied {
     /// The same plan was in force already.
@@ -51,7 +51,7 @@ pub struct Host {
     pub(super) mark: Option<u32>,
     /// The rules and the table in force.
     pub(super) policy: Option<PolicyRouting>,
-    /// What keeps IPv6 in where there is no policy routing.
+    /// The routes that block IPv6 where there is no policy routing.
     pub(super) block6: BlockIpv6,
     /// A change of rules and routes that the kernel refused.
     pub(super) unfinished: Option<Unfinished>,
@@ -75,7 +75,7 @@ impl Host {
     /// Opens the device, still down and without addresses, with so many queues. Call inside a tokio runtime.
     ///
     /// # Errors
-    /// No driver, no rights, the name is taken; each with its remedy.
+    /// No driver, no privileges, or the name is taken; each error names its remedy.
     pub fn open(
         device: &Device,
         offloads: TunOffloads,
@@ -282,7 +282,7 @@ impl Host {
         &self.outside
     }
 
-    /// What this tunnel has changed so far.
+    /// The changes of this tunnel so far.
     pub(super) fn changes(&self) -> &[Change] {
         &self.changes
     }

@@ -22,7 +22,7 @@ const NETWORKS: usize = 256;
 /// The loopback interface's index.
 const LOOPBACK: u32 = 1;
 
-/// What keeps IPv6 in.
+/// The routes that block IPv6.
 #[derive(Debug, Default)]
 pub(super) struct BlockIpv6 {
     /// Whether IPv6 is to be kept in.

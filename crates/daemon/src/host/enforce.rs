@@ -28,15 +28,15 @@ use crate::say;
 const RETRY: Duration = Duration::from_millis(250);
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
-/// What is in force.
+/// The rules and routes in force.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyRouting {
     slot: Slot,
-    /// What the kernel has, or may have where an attempt was cut short.
+    /// Rules that the kernel has, or may have if an attempt was interrupted.
     rules: Vec<Rule>,
     routes: Vec<Route>,
     pub(super) capture: Capture,
-    /// What is carried out; it stays while the tunnel reconnects.
+    /// The plan in force; it is kept while the tunnel reconnects.
     pub(super) plan: HostPlan,
 }
 
@@ -135,7 +135,7 @@ impl Host {
         attempt.failed.map_or(Ok(()), Err)
     }
 
-    /// What of the access network stays outside. Where it cannot be found out, no network does, and
+    /// The parts of the access network that bypass the tunnel. Where it cannot be found out, no network does, and
     /// the routers stay the same.
     async fn around(
         &self,
@@ -465,7 +465,7 @@ fn filters_sources(device: &str) -> bool {
     others.filter_map(value).any(|value| value != 0)
 }
 
-/// What is gone already needs no removal.
+/// An entry that is already gone needs no removal.
 pub(super) fn unless_gone(done: Result<(), NetError>) -> Result<(), String> {
     match done {
         Err(e) if !matches!(e.kind(), NetErrorKind::NotFound | NetErrorKind::NoFamily) => {

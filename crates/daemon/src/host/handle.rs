@@ -19,7 +19,7 @@ pub enum HostHandle {
     Helper(Box<Remote>),
 }
 
-/// What this process knows of the helper's [`Host`].
+/// This process's view of the helper's [`Host`].
 #[derive(Debug)]
 pub struct Remote {
     helper: &'static Helper,

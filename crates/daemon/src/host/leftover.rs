@@ -1,4 +1,4 @@
-//! What ended processes left in this network namespace, for `adit doctor` and `adit connect --release`.
+//! Leftovers of ended processes in this network namespace, for `adit doctor` and `adit connect --release`.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use adit_linux::net::{Net, Rule};
 use super::dns::Dns;
 use super::{orphan_rules, undo_log};
 
-/// What an ended process left.
+/// A leftover of an ended process.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Leftover {
     /// A kill switch keeps traffic in.
@@ -42,7 +42,7 @@ pub fn unfinished() -> Vec<String> {
 /// Undoes what ended processes left of their DNS settings.
 ///
 /// # Errors
-/// No runtime is to be had.
+/// No runtime can be started.
 pub(crate) fn clean_up_dns() -> io::Result<()> {
     let dns = Dns::default();
     if dns.is_left() {
@@ -56,7 +56,7 @@ pub(crate) fn clean_up_dns() -> io::Result<()> {
 /// Undoes all of it, kill switches too; returns what was removed.
 ///
 /// # Errors
-/// No netlink socket is to be had.
+/// No netlink socket can be opened.
 pub fn release() -> io::Result<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

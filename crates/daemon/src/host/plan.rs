@@ -4,7 +4,7 @@ use adit_linux::tun::TunMode;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// What carries the packets inside the machine.
+/// The device that carries the tunnel's packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Device {
     /// A TUN device: `Some("tun3")`, or `None` for the next free `tunN`.

@@ -27,7 +27,7 @@ pub(super) const ROUTERS: usize = 16;
 /// Preferences of one table's rules.
 pub(super) const PREFERENCES: u32 = 16;
 
-/// What becomes of one family's packets that do not belong to the transport.
+/// The treatment of one family's packets, other than the transport's.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Captured {
     /// The main table's routes decide.
@@ -66,7 +66,7 @@ pub(super) struct Slot {
     pub(super) mark: u32,
 }
 
-/// What of the access network stays outside.
+/// The parts of the access network that bypass the tunnel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bypass {
     /// Networks, with `allow-lan`.
@@ -76,7 +76,7 @@ pub(super) struct Bypass {
     pub(super) routers: BTreeSet<(IpAddr, IpAddr)>,
 }
 
-/// What a plan wants.
+/// The rules and routes that a plan demands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredRouting {
     pub(super) rules: Vec<Rule>,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{fs, io};
 
-/// Returns where a kernel setting of the network is. No key names another file: keys are read from ledgers too.
+/// Returns where a kernel setting of the network is. No key names another file: keys are read from undo logs too.
 pub(super) fn path(key: &str) -> io::Result<PathBuf> {
     let plain = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))

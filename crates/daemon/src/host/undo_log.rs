@@ -127,7 +127,7 @@ impl UndoLog {
                 Err(e) => return Err(e),
             }
         }
-        Err(io::Error::other("too many ledgers"))
+        Err(io::Error::other("too many undo logs"))
     }
 
     pub(super) fn add(&mut self, route: &Route) {
@@ -266,7 +266,7 @@ pub(super) async fn clean_up(net: &Net) {
     }
 }
 
-/// What dead processes left in this network namespace.
+/// Undo logs of dead processes in this network namespace.
 pub(super) fn dead() -> Vec<(PathBuf, Changes)> {
     leftovers(Path::new(FOLDER), namespace())
 }
@@ -442,10 +442,10 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_is_found_among_other_files_and_after_a_torn_write() {
+    fn an_undo_log_is_found_among_other_files_and_after_a_torn_write() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..UNDO_LOG_LIMIT + 8 {
-            // Control sockets, and ledgers of namespaces that are gone.
+            // Control sockets, and undo logs of namespaces that are gone.
             fs::write(folder.path().join(format!("{number}.sock")), "").unwrap();
             let other = format!("{DEAD}-{number}-{}{SUFFIX}", namespace() + 1);
             fs::write(folder.path().join(other), "").unwrap();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_of_an_earlier_version_is_found_by_its_content() {
+    fn an_undo_log_of_an_earlier_version_is_found_by_its_content() {
         let folder = tempfile::tempdir().unwrap();
         keep(folder.path(), DEAD, &Route::dev("198.51.100.7/32".parse().unwrap(), 3));
         let [now, then] =
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_that_was_removed_is_written_again() {
+    fn an_undo_log_that_was_removed_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = UndoLog::create(folder.path(), std::process::id()).unwrap();
         let mut undo_log = UndoLog { file: Some(file), page: Changes::default() };
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orderly_end_leaves_no_ledger() {
+    fn an_orderly_end_leaves_no_undo_log() {
         let folder = tempfile::tempdir().unwrap();
         let file = UndoLog::create(folder.path(), DEAD).unwrap();
         let route = Route::dev("198.51.100.7/32".parse().unwrap(), 3);

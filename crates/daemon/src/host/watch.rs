@@ -122,7 +122,7 @@ impl Host {
         }
     }
 
-    /// Whose DNS servers are in use.
+    /// The DNS servers in use.
     pub fn dns_in_use(&self) -> &DnsInUse {
         self.dns.in_use()
     }

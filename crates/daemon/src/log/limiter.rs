@@ -98,7 +98,7 @@ pub enum Source {
     Server,
 }
 
-/// What is counted apart: of fixed size, whatever a peer sends.
+/// The key of a counter: of fixed size, whatever a peer sends.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Network(Network),
@@ -147,7 +147,7 @@ pub enum LogDecision {
 pub struct Suppressed {
     /// Their source, printable; `None`: several.
     pub source: Option<String>,
-    /// Of what kind they were; `None`: of several.
+    /// Their kind; `None`: several.
     pub kind: Option<Kind>,
     /// How many.
     pub count: u64,
@@ -253,7 +253,7 @@ impl LogLimiter {
         true
     }
 
-    /// What was left out in a period that is over; empty while it lasts. Call it about every second.
+    /// Takes what was suppressed in a past period; empty during the period. Call it about once a second.
     pub fn overdue(&mut self, now: Instant) -> Vec<Suppressed> {
         if Self::period_of(now) == self.period {
             return Vec::new();

@@ -365,7 +365,7 @@ impl Writer {
     }
 }
 
-/// What was found of a path, in words.
+/// The log text of a path report.
 pub(crate) fn path(report: &adit_openvpn::session::PathReport) -> String {
     let mss = match report.mss4 {
         0 => "TCP segments are left as they are".to_owned(),

@@ -107,7 +107,7 @@ fn date(unix: u64, offset: i64) -> String {
     )
 }
 
-/// What a `tracing` event carries.
+/// The fields of a `tracing` event.
 #[derive(Default)]
 pub(super) struct Fields {
     text: String,

@@ -1,4 +1,4 @@
-//! What passes, as one line a second from `verb 5` on: openvpn prints a letter for each packet there.
+//! Traffic as one line a second from `verb 5` on, where OpenVPN prints a letter for each packet.
 
 use adit_engine::Instant;
 use adit_plane::{DropReason, Plane, Totals};

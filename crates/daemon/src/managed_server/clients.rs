@@ -33,7 +33,7 @@ pub struct ClientRequest {
     pub groups: Vec<String>,
 }
 
-/// What is known of one client.
+/// A client with its sessions.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClientOverview {
     /// As registered.

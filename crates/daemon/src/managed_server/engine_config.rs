@@ -117,7 +117,7 @@ pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
     Ok(tls)
 }
 
-/// What changes on a reload: options to push, the limit, fixed addresses.
+/// The part that changes on a reload: pushed options, the limit, fixed addresses.
 pub(super) fn offer(settings: &Settings, store: &Store) -> Result<Offer, Fault> {
     let clients = store.clients().map_err(super::init::pki_fault)?;
     let fixed = clients.iter().filter(|client| client.state != ClientState::Revoked);
@@ -129,7 +129,7 @@ pub(super) fn offer(settings: &Settings, store: &Store) -> Result<Offer, Fault> 
     Ok(Offer { push: push(settings), max_clients: settings.max_clients, leases: leases.collect() })
 }
 
-/// What the engine is built from.
+/// The engine's configuration.
 pub(super) fn config(
     settings: &Settings,
     store: &Store,
@@ -193,7 +193,7 @@ pub(super) fn host_plan(settings: &Settings) -> HostPlan {
     }
 }
 
-/// What happens between clients.
+/// The treatment of packets between clients.
 pub(super) fn relay(settings: &Settings) -> Relay {
     if settings.client_to_client { Relay::Direct } else { Relay::Deny }
 }

@@ -134,7 +134,7 @@ pub(super) fn load(rules: &str) -> Result<(), Fault> {
     }))
 }
 
-/// What nft shows of the ruleset in JSON, or nothing when it cannot be asked.
+/// The ruleset as JSON from nft; `None` if nft cannot be run.
 pub(super) fn listing() -> Option<Value> {
     let output = program("nft")
         .args(["--json", "list", "ruleset"])

@@ -19,7 +19,7 @@ use crate::fault::{Fault, file_fault};
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
 
-/// What must be undone.
+/// The undo log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Undo {

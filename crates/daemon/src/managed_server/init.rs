@@ -50,7 +50,7 @@ pub struct NewServer {
     pub filter: Option<PathBuf>,
 }
 
-/// What [`init`] did, or would do.
+/// The result of [`init`], or of its dry run.
 #[derive(Clone, Debug)]
 pub struct Created {
     /// The settings in force.
@@ -59,7 +59,7 @@ pub struct Created {
     pub new_settings: bool,
     /// Whether the authority and the keys are new.
     pub new_pki: bool,
-    /// What was chosen for the operator, and what to know about it.
+    /// Notes on the defaults that were chosen.
     pub notes: Vec<String>,
 }
 
@@ -283,7 +283,7 @@ fn make_store(paths: &Paths, settings: &Settings) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whose fault an error of the store is.
+/// Blames the error of a store.
 pub(super) fn pki_fault(error: PkiError) -> Fault {
     let text = error.to_string();
     match error {

@@ -53,7 +53,7 @@ impl Paths {
         self.config.join("server.toml")
     }
 
-    /// What the running server changed on this machine.
+    /// The undo log of the running server.
     pub fn undo_file(&self) -> PathBuf {
         self.run.join("server.undo.json")
     }

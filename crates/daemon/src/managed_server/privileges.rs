@@ -21,7 +21,7 @@ pub(super) fn protect_secrets() {
     }
 }
 
-/// Who changes this machine for the server.
+/// The owner of the server's host state.
 #[derive(Debug)]
 pub(super) enum HostChanges {
     /// This process. Undone when it is dropped.
@@ -80,7 +80,7 @@ impl HostChanges {
     /// Irreversible; before threads are started.
     ///
     /// # Errors
-    /// It could not be done; going on would be running with rights that the operator believes gone.
+    /// Privileges could not be dropped; the server must not run with privileges that the operator believes dropped.
     pub(super) fn drop_privileges(&self, paths: &Paths, settings: &Settings) -> Result<(), Fault> {
         match self {
             Self::Own(_) => drop_all_but_needed(paths),

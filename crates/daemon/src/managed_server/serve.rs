@@ -160,7 +160,7 @@ struct ServerHooks<'a> {
     on_ready: Option<OnReady>,
     /// The service manager, if one started us.
     notifier: Option<Notifier>,
-    /// What the last reload changed.
+    /// The result of the last reload.
     reloaded: ReloadReport,
 }
 

@@ -36,7 +36,7 @@ pub struct Settings {
     pub network6: Option<Ipv6Net>,
     /// Name of the TUN device.
     pub device: String,
-    /// What clients send through the tunnel besides the network itself.
+    /// The traffic that clients send through the tunnel besides the network itself.
     pub reach: Reach,
     /// Name servers pushed to clients.
     pub dns: Vec<IpAddr>,
@@ -56,7 +56,7 @@ pub struct Settings {
     pub filter: Option<PathBuf>,
 }
 
-/// What clients send through the tunnel.
+/// The traffic that clients send through the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Everything.

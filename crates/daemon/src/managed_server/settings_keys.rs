@@ -13,7 +13,7 @@ pub struct Key {
     pub comment: &'static str,
     /// A value as it may be written.
     pub example: &'static str,
-    /// What holds without it; `None`: it must be there.
+    /// The default; `None`: the key is required.
     pub default: Option<&'static str>,
     /// A running server takes a new value only when it starts again.
     pub restart: bool,

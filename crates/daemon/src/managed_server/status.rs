@@ -27,7 +27,7 @@ struct Instance {
     report: StatusReport,
 }
 
-/// What runs, and what processes that were killed have left behind.
+/// The running processes, and the leftovers of killed ones.
 #[derive(Clone, Debug, Default)]
 pub struct Overview {
     /// Each process. One that cannot be asked has a [`StatusReport::problem`].
@@ -205,14 +205,14 @@ fn problem(socket: &Path, pid: Option<u32>, what: String) -> StatusReport {
     }
 }
 
-/// What a reload came to.
+/// The result of a reload.
 #[derive(Clone, Debug)]
 pub struct Reloaded {
     /// `server` or `bridge`.
     pub role: String,
     /// Its name.
     pub instance: String,
-    /// What changed, and what did not.
+    /// The settings that were applied, and those that need a restart.
     pub report: ReloadReport,
 }
 

@@ -29,7 +29,7 @@ pub struct UpOptions {
     pub verbose: u8,
 }
 
-/// One thing that happened on the way.
+/// One step of `adit server up`.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Settings and keys are there.

@@ -13,7 +13,9 @@ use adit_openvpn::negotiate::DnsOptions;
 
 use super::status::{Status, StatusFile, Totals};
 use super::{Next, compat_log, convert, daemonize::Daemonizer, key_files, p2p};
-use crate::client::{self, Client, Ended, Hooks, HostReport, Kind, Reaction, Traffic, Waits};
+use crate::client::{
+    self, Client, Ended, Hooks, HostReport, Kind, ListenSocket, Reaction, Traffic,
+};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
@@ -27,7 +29,7 @@ use crate::server::Signal;
 pub(super) struct Prepared {
     pub(super) engine: Kind,
     pub(super) dial: DialSettings,
-    pub(super) listen: Option<Waits>,
+    pub(super) listen: Option<ListenSocket>,
     pub(super) early: Option<HostPlan>,
     pub(super) status: Option<(StatusFile, Duration)>,
     pub(super) certificate: Option<CertificateReport>,

@@ -137,7 +137,7 @@ impl Source {
     }
 }
 
-/// What a plain file has in it; `None` where there is no such file.
+/// The content of a plain file; `None` if there is none.
 fn contents(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let problem = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
     let file = match files::open_at_once(path) {

@@ -195,7 +195,7 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
     say!(1, "SIGUSR1[soft,{signal}] received, process restarting");
 }
 
-/// What decides between a server's lines.
+/// The options that select a server's log lines.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Style {
     /// `remote-cert-tls`.

@@ -54,7 +54,7 @@ pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
     }
 }
 
-/// What the client engine is built from. `order` gives the order of the remotes, by index.
+/// The client engine's configuration. `order` is the order of the remotes, by index.
 pub(crate) fn client_config(
     options: &Options,
     client: &ClientOptions,
@@ -85,7 +85,7 @@ pub(crate) fn client_config(
     })
 }
 
-/// What the server engine is built from.
+/// The server engine's configuration.
 pub(crate) fn server_config(
     options: &Options,
     server: &ServerOptions,
@@ -184,7 +184,7 @@ fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
     }))
 }
 
-/// What every socket that is waited at gets besides its address.
+/// The options of every listening socket.
 pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
     SocketTuning {
         mark: options.socket.mark,

@@ -16,7 +16,7 @@ use crate::helper::{self, Duty, Running, files};
 use crate::privileges::{self, PrivilegeOptions};
 use crate::say;
 
-/// What was done already.
+/// The steps that are done.
 #[derive(Debug, Default)]
 pub(crate) struct Daemonizer {
     logging: bool,
@@ -108,7 +108,7 @@ impl Daemonizer {
     ) -> Result<(), Fault> {
         let process = &options.process;
         let is_root = nix::unistd::geteuid().is_root();
-        // Started without rights: as few as they are, they are the operator's choice.
+        // Started without privileges: those that it has are the operator's choice.
         if self.dropped || (!is_root && !process.mlock) {
             if !self.dropped && (process.user.is_some() || process.group.is_some()) {
                 tracing::warn!("not started as root: 'user' and 'group' have no effect");
@@ -140,7 +140,7 @@ impl Daemonizer {
         Ok(())
     }
 
-    /// Whether rights are gone that a restart would need.
+    /// Whether privileges that a restart needs have been dropped.
     pub(crate) fn has_dropped(&self) -> bool {
         self.changed_user && self.helper.is_none()
     }

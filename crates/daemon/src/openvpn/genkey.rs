@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::helper::files::{self, Begin};
 use crate::random;
 
-/// What is asked for.
+/// The kind of key to generate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KeyRequest<'a> {
     kind: &'a str,

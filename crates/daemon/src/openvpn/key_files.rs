@@ -36,7 +36,7 @@ pub(crate) struct TlsMaterial {
     common: CommonTlsOptions,
     require_client_cert: bool,
     password_from: Option<AskPass>,
-    /// What was warned of, so that it is not repeated whenever a revocation list is read again.
+    /// The warnings logged so far, which are not repeated when a revocation list is read again.
     warned: Vec<String>,
 }
 
@@ -213,7 +213,7 @@ impl TlsMaterial {
         !matches!(self.password_from, Some(AskPass::File(_))) && io::stdin().is_terminal()
     }
 
-    /// What is wrong with our own certificates right now, in a sentence with a remedy.
+    /// The present problem of our own certificates, in a sentence with a remedy.
     pub(crate) fn validity(&self, now: u64) -> Result<(), Fault> {
         match &self.common.cert {
             Some(cert) => expiry::check_own(&cert.origin, &cert.bytes, now),

@@ -115,7 +115,7 @@ pub(crate) fn configured_plan(
     planned.map(|(plan, _)| plan)
 }
 
-/// What comes after one run.
+/// The action after one run.
 enum Next {
     /// The process ends.
     Exit(ExitCode),
@@ -143,7 +143,7 @@ fn informed(args: &[String]) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// One life between two SIGHUPs.
+/// One run between two SIGHUPs.
 fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     if let Some(helper) = helper::current() {
         // It reads the configuration before us, and lets us read what that names.

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::client::{self, Prepared, open_status, order};
 use super::{Next, convert, daemonize::Daemonizer, key_files};
-use crate::client::{Kind, Waits};
+use crate::client::{Kind, ListenSocket};
 use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::helper;
@@ -104,14 +104,14 @@ fn as_client(options: &Options, role: &PeerOptions) -> ClientOptions {
 }
 
 /// The socket at which an end without `remote` waits.
-fn listen(options: &Options) -> Result<Waits, Fault> {
+fn listen(options: &Options) -> Result<ListenSocket, Fault> {
     let listeners = convert::listeners(options)?;
     let [listener] = listeners.as_slice() else {
         return Err(Fault::operator("local: one of two points has one address: keep one line"));
     };
     if listener.transport == Transport::Tcp {
         return crate::server::listen(listener, &convert::socket_tuning(options))
-            .map(Waits::Streams);
+            .map(ListenSocket::Streams);
     }
     let mut udp = UdpOptions::new(listener.bind);
     udp.v6only = listener.v6only;
@@ -122,7 +122,7 @@ fn listen(options: &Options) -> Result<Waits, Fault> {
     udp.recv_buffer = options.socket.receive_buffer.map_or(udp.recv_buffer, |size| size as usize);
     udp.send_buffer = options.socket.send_buffer.map_or(udp.send_buffer, |size| size as usize);
     helper::sockets::udp(&udp)
-        .map(Waits::Datagrams)
+        .map(ListenSocket::Datagrams)
         .map_err(|e| unbound(Transport::Udp, listener, &convert::socket_tuning(options), &e))
 }
 

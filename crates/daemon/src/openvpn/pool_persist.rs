@@ -208,7 +208,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipp.txt");
         let mut file = open(&path);
-        // Nothing can be made under this name, as in a directory without rights.
+        // No file can be created under this name, as in a directory without permissions.
         fs::create_dir(dir.path().join("ipp.txt.new")).unwrap();
         file.write(lease("longer-name"));
         file.write(lease("b"));

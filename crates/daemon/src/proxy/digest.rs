@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 use super::Login;
 
-/// What a proxy asks for, as far as it is understood.
+/// A proxy's challenge, as far as it is supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     algorithm: Digest,
@@ -19,7 +19,7 @@ pub struct Challenge {
     opaque: Option<String>,
 }
 
-/// What the proxy's answer offers.
+/// The authentication schemes that the proxy offers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Offer {
     /// The strongest.

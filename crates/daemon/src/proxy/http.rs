@@ -44,7 +44,7 @@ pub enum Scheme {
     Hidden,
 }
 
-/// What an HTTP proxy wants answered, on another connection.
+/// The authentication that an HTTP proxy demands, on another connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authentication {
     /// The password as it is.
@@ -74,7 +74,7 @@ impl HttpProxy {
         }
     }
 
-    /// What to answer to an offer.
+    /// The authentication to use for an offer.
     fn choose(&self, offer: Offer) -> Result<Authentication, String> {
         if self.login.is_none() {
             return Err("it asks for a user name and a password (407): give http-proxy a file with both, or \
@@ -147,7 +147,7 @@ async fn answer(wire: &mut impl Wire) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// What an answer comes to.
+/// The meaning of an answer.
 enum Verdict {
     /// From here on the connection is the tunnel's.
     Open,

@@ -1,4 +1,4 @@
-//! What a client may have to pass through: an HTTP proxy (CONNECT, for streams) or a SOCKS 5 proxy (for datagrams too).
+//! Proxies for clients: HTTP (CONNECT, for streams) and SOCKS 5 (for datagrams too).
 //!
 //! Once a proxy has agreed, the connection carries the tunnel's bytes and nothing else. The name of the server is given to
 //! the proxy as it is: a client behind a proxy often cannot resolve it.
@@ -131,7 +131,7 @@ fn copy(stream: &TcpStream) -> Result<tokio::net::TcpStream, String> {
     tokio::net::TcpStream::from_std(copy.into()).map_err(broken)
 }
 
-/// What both kinds speak through; a test puts a pipe there.
+/// The transport to a proxy; a test substitutes a pipe.
 trait Wire: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
 

@@ -34,7 +34,7 @@ pub struct Association {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread has.
+/// The state of the relay thread.
 struct Pump {
     control: TcpStream,
     near: UdpSocket,

@@ -45,7 +45,7 @@ pub struct Listener {
     pub transport: Transport,
 }
 
-/// What a [`Service`] is built from.
+/// The options of a [`Service`].
 pub struct Options {
     /// The engine's configuration.
     pub engine: ServerConfig,
@@ -53,7 +53,7 @@ pub struct Options {
     pub listeners: Vec<Listener>,
     /// Device, addresses, routes.
     pub host: HostPlan,
-    /// Who may come in (asked when `engine.authorize` is set).
+    /// Authorizes clients (used when `engine.authorize` is set).
     pub authorizer: Arc<dyn Authorizer>,
     /// Packets between clients.
     pub relay: Relay,
@@ -86,7 +86,7 @@ impl Default for MacLimits {
     }
 }
 
-/// What sockets get besides their address.
+/// Socket options.
 #[derive(Clone, Debug, Default)]
 pub struct SocketTuning {
     /// `mark`.
@@ -118,7 +118,7 @@ pub struct Handle {
     commands: mpsc::Sender<Command>,
 }
 
-/// What a [`Handle`] asks for.
+/// A command of a [`Handle`].
 #[derive(Debug)]
 pub(crate) enum Command {
     /// End sessions; answers with how many.
@@ -187,7 +187,7 @@ fn ended() -> Fault {
     Fault::ours("the server has ended")
 }
 
-/// What the owner of a [`Service`] hears and decides.
+/// Callbacks to the owner of a [`Service`].
 pub trait Hooks {
     /// Every event of the engine, in order.
     fn event(&mut self, event: &ServerEvent);
@@ -195,7 +195,7 @@ pub trait Hooks {
     /// `adit reload` or SIGHUP: read certificates, registry and CRL again. Kicks go by the handle.
     ///
     /// # Errors
-    /// What could not be read; the service goes on with what it had.
+    /// Something could not be read; the service continues with its former settings.
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault>;
 
     /// Puts an event into the log. `sessions` are those before the event.
@@ -253,7 +253,7 @@ pub trait Hooks {
         false
     }
 
-    /// What the last [`Hooks::reload`] changed, and what it did not.
+    /// The settings that the last [`Hooks::reload`] applied, and those that need a restart.
     fn reloaded(&mut self) -> ReloadReport {
         ReloadReport::default()
     }
@@ -284,7 +284,7 @@ pub enum Signal {
     User2,
 }
 
-/// What a [`Signal`] leads to.
+/// The action after a [`Signal`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// Nothing.

@@ -57,7 +57,7 @@ impl Service {
     /// time; drop privileges between this and [`Service::run`], which starts the threads.
     ///
     /// # Errors
-    /// What could not be opened, with the remedy.
+    /// Something could not be opened; the error names the remedy.
     pub async fn start(options: Options) -> Result<Self, Fault> {
         let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
@@ -99,7 +99,7 @@ impl Service {
     /// Serves until [`Handle::stop`], SIGTERM or SIGINT, then undoes the host plan.
     ///
     /// # Errors
-    /// What ended it otherwise.
+    /// It failed.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
         self.serve(hooks).await.map(|_| ())
     }
@@ -107,7 +107,7 @@ impl Service {
     /// As [`Service::run`], and returns what ended it.
     ///
     /// # Errors
-    /// What ended it otherwise.
+    /// It failed.
     pub async fn serve(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
         let Self { handle, commands, mut options, sockets, host, tun, control } = self;
         let started = now();
@@ -175,7 +175,7 @@ struct Running {
     driver: Driver<ServerEngine, PlaneBackend>,
     sessions: Sessions,
     log_limiter: LogLimiter,
-    /// What passes, for the log.
+    /// Traffic counters for the log.
     packets: log::Traffic,
     rest: MemoryRelease,
     started: Instant,

@@ -31,7 +31,7 @@ pub struct Session {
     pub key_since: Instant,
     /// When its counter of received packets last moved, in seconds since 1970.
     pub heard: u64,
-    /// What is known of the path to it.
+    /// The state of the path to it.
     pub path: PathReport,
     sample: Sample,
 }

@@ -197,7 +197,7 @@ impl OutsideResolver {
         adit_dns::answer(&bytes, id, name, kind).ok_or_else(|| "not an answer".into())
     }
 
-    /// A stream to a server. Marks need rights, which the helper has.
+    /// A stream to a server. Marks need privileges, which the helper has.
     async fn stream(&self, server: SocketAddr) -> std::io::Result<TcpStream> {
         if self.mark.is_none() {
             let socket = self.socket(server, Type::STREAM)?;

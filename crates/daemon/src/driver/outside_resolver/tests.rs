@@ -78,7 +78,7 @@ fn serve(ns: &NetNs, address: &str, manner: Manner) {
     });
 }
 
-/// A machine at 192.0.2.2 and name servers from 192.0.2.11 up; `None` without rights.
+/// A machine at 192.0.2.2 and name servers from 192.0.2.11 up; `None` without privileges.
 fn world(manners: &[Manner]) -> Option<(NetNs, NetNs)> {
     let (ns, other) = (NetNs::new("adit-names").ok()?, NetNs::new("adit-names").ok()?);
     ns.connect("eth0", &other, "eth0").ok()?;

@@ -28,14 +28,14 @@ impl Link {
     }
 }
 
-/// What a back end did.
+/// The settings that a back end applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Applied {
     /// Domains that it keeps apart; empty: all names go to the tunnel's servers.
     pub domains: Vec<String>,
     /// No other server is asked.
     pub exclusive: bool,
-    /// What it cannot do.
+    /// The settings that it does not support.
     pub notes: Vec<String>,
 }
 
@@ -113,7 +113,7 @@ pub(super) async fn apply(
     Ok(applied)
 }
 
-/// What the C library's resolver cannot do.
+/// The settings that the C library's resolver does not support.
 fn limits(back_end: BackEnd, plan: &DnsPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if !plan.domains.is_empty() {

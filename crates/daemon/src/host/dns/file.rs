@@ -28,7 +28,7 @@ pub(super) fn content(root: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What changes when the file does: device, inode, size and time, of the link and of the file.
+/// A file's stamp: device, inode, size and time, of the link and of its target.
 pub(super) type Signature = [(u64, u64, u64, i64, i64); 2];
 
 /// The file's signature at this moment.

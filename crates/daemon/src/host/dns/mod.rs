@@ -54,7 +54,7 @@ struct Made {
     next_look: Instant,
     again: u32,
     changed: Instant,
-    /// Whose servers are in use while the settings are in force.
+    /// The servers in use while the settings are applied.
     in_force: DnsInUse,
 }
 

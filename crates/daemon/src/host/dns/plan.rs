@@ -107,7 +107,7 @@ impl DnsPlan {
     }
 }
 
-/// What manages the machine's DNS settings.
+/// The program that manages the machine's DNS settings.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackEnd {
     /// systemd-resolved, by `resolvectl`.
@@ -131,7 +131,7 @@ impl fmt::Display for BackEnd {
     }
 }
 
-/// Whose DNS servers resolve names on this machine.
+/// The DNS servers that resolve names on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DnsInUse {
     /// The machine's own; why the tunnel's are not used, where they should be.

@@ -1,4 +1,4 @@
-//! What killed processes left in the programs that manage DNS.
+//! Records of DNS settings, to undo those of killed processes.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;

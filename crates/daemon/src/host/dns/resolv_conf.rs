@@ -19,7 +19,7 @@ const OPEN_END: &str = "#! no final line feed";
 /// Servers that the C library asks at most.
 pub(super) const LIBC_SERVERS: usize = 3;
 
-/// What was at /etc/resolv.conf before.
+/// The original /etc/resolv.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Original {
     /// Nothing.
@@ -30,7 +30,7 @@ pub(crate) enum Original {
     Link(String),
 }
 
-/// Who wrote a file of ours.
+/// The process that wrote a file of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     /// Its device.

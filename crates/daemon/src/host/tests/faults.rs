@@ -1,4 +1,4 @@
-//! What the kernel refuses must not let a packet out.
+//! A change that the kernel refuses must not let a packet out.
 
 use super::*;
 use crate::host::kernel::Operation;
@@ -155,7 +155,7 @@ fn an_exempt_network_whose_route_stays_is_closed_or_said_and_tried_again_at_once
 }
 
 #[test]
-fn a_kill_switch_without_a_ledger_is_found_and_released_and_a_running_tunnel_is_left_alone() {
+fn a_kill_switch_without_an_undo_log_is_found_and_released_and_a_running_tunnel_is_left_alone() {
     let Some((ns, _other)) = world() else { return };
     inside(&ns, async |net| {
         use super::super::{orphan_rules, undo_log};
@@ -168,7 +168,7 @@ fn a_kill_switch_without_a_ledger_is_found_and_released_and_a_running_tunnel_is_
             assert_eq!(orphan_rules::rules(net).await, [], "{round}: it runs");
             host.close().await;
             drop(device);
-            assert_eq!(orphan_rules::rules(net).await, [], "{round}: its ledger names it");
+            assert_eq!(orphan_rules::rules(net).await, [], "{round}: its undo log names it");
             let kept = undo_log::kept();
             assert_eq!(kept.len(), 1, "{round}");
             for (path, _) in kept {
@@ -201,7 +201,7 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
         let kept: Vec<Route> = net.all_routes().await.unwrap();
         host.close().await;
         drop(device);
-        // An administrator removes the rules and the table by hand; the ledger still names them.
+        // An administrator removes the rules and the table by hand; the undo log still names them.
         for v6 in [false, true] {
             for rule in net.rules_of(v6).await.unwrap() {
                 let rule = adit_linux::net::Rule {

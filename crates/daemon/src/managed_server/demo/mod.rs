@@ -86,7 +86,7 @@ pub struct DemoReport {
     pub client_memory: u64,
 }
 
-/// What happens meanwhile.
+/// Progress of the demo.
 #[derive(Clone, Debug)]
 pub enum Progress {
     /// This begins.
@@ -295,7 +295,7 @@ fn bulk(
     Ok(transfer)
 }
 
-/// What a transfer moved after its warm-up.
+/// The measured part of a transfer, after its warm-up.
 pub(crate) struct Measured {
     pub received: u64,
     pub elapsed: Duration,

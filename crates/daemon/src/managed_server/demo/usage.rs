@@ -1,4 +1,4 @@
-//! What a process uses, from /proc.
+//! Resource usage of a process, from /proc.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The kernel's side: TUN, rights, offloads, the clock.
+//! Kernel checks: TUN, privileges, offloads, the clock.
 
 use std::fs;
 use std::io;

@@ -26,16 +26,16 @@ pub enum Level {
     Problem,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// A short name: `tun`, `rights`, ...
     pub check: &'static str,
     /// How bad.
     pub level: Level,
-    /// What was found, as a sentence.
+    /// The finding, as a sentence.
     pub what: String,
-    /// What to do; one command or sentence a line.
+    /// The remedy; one command or sentence per line.
     pub remedy: Vec<String>,
     /// Whether `adit doctor --fix` can do it.
     pub fixable: bool,
@@ -137,7 +137,7 @@ pub fn examine(paths: &Paths) -> Vec<Finding> {
     findings
 }
 
-/// What a killed server has left on this machine.
+/// Leftovers of a killed server on this machine.
 fn left_behind(paths: &Paths) -> Option<Finding> {
     let left: Vec<String> = leftover::of(paths).iter().map(ToString::to_string).collect();
     (!left.is_empty()).then(|| {
@@ -155,7 +155,7 @@ pub(super) fn port_problem(listen: Listen) -> Option<String> {
     (finding.level == Level::Problem).then_some(finding.what)
 }
 
-/// What every tunnel needs.
+/// Checks that every tunnel needs.
 pub(super) fn for_a_tunnel() -> Vec<Finding> {
     vec![kernel::tun(), kernel::rights()]
 }

@@ -1,4 +1,4 @@
-//! The network's side: forwarding, firewall, MTU, DNS.
+//! Network checks: forwarding, firewall, MTU, DNS.
 
 use std::fs;
 use std::path::Path;

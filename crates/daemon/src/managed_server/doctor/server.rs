@@ -1,4 +1,4 @@
-//! A created server's side: its port, its address, its network, its keys.
+//! Server checks: port, address, network, keys.
 
 use std::fs;
 use std::io;
@@ -88,7 +88,7 @@ pub(super) fn port(listen: Listen, runs: bool) -> Finding {
 /// A listening TCP socket's state in /proc/net/tcp; a connection may have the same port.
 const LISTENS: &str = "0A";
 
-/// Who has a port: the socket's inode, then the process that holds it.
+/// The owner of a port: the socket's inode, then the process that holds it.
 fn owner(listen: Listen) -> Option<String> {
     let wanted = format!(":{:04X}", listen.port);
     let stream = listen.transport == Transport::Tcp;
