@@ -71,7 +71,7 @@ fn outcome(stream: &[u8], piece: usize) -> Outcome {
         }
     }
     upcalls.drain(|upcall| {
-        if let Upcall::Frame(_, frame) = upcall {
+        if let Upcall::ControlPacket(_, frame) = upcall {
             outcome.control.push(frame);
         }
     });

@@ -14,7 +14,7 @@ use crate::{Cipher, DirectionKey};
 /// Length of an authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
 
-/// The crypto library refused: bad lengths when sealing, a wrong tag when opening.
+/// Sealing or opening failed: wrong lengths when sealing, a wrong tag when opening.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct AeadError;
 
@@ -67,7 +67,7 @@ impl SealKey {
 
     /// Encrypts `plain` into `out` (of the same length) and writes the tag.
     ///
-    /// A `packet_id` must never be used twice with one key; the caller's counter sees to it.
+    /// The caller must never use a `packet_id` twice with one key.
     #[inline]
     pub fn seal(
         &self,
@@ -117,7 +117,7 @@ impl CounterKey {
     /// Length of the key in bytes.
     pub const LEN: usize = 32;
 
-    /// Prepares a key, which must not have been used with counters that are yet to come.
+    /// Prepares a key that was not used before with the counters to come.
     ///
     /// # Errors
     /// The crypto library refused to work.
@@ -134,7 +134,7 @@ impl CounterKey {
 
     /// Encrypts `text` in place and returns the tag.
     ///
-    /// A `counter` must never be used twice with one key; the caller sees to it.
+    /// The caller must never use a `counter` twice with one key.
     ///
     /// # Errors
     /// The crypto library refused to work.

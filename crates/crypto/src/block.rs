@@ -99,7 +99,7 @@ enum Decrypt {
     Aes256(aes::Aes256Dec),
 }
 
-/// Initialisation vectors that nobody can foretell: packet numbers encrypted under a key of their
+/// Unpredictable initialisation vectors: packet numbers encrypted under a key of their
 /// own, which no one else ever has (NIST SP 800-38A, appendix C).
 struct IvSource(aes::Aes256Enc);
 
@@ -258,7 +258,7 @@ impl OpenBlock {
     /// Verifies an envelope and decrypts it in place: head and payload.
     ///
     /// # Errors
-    /// [`AeadError`], whatever the reason: a wrong HMAC is not told from wrong padding.
+    /// [`AeadError`] for every reason: a wrong HMAC cannot be distinguished from wrong padding.
     pub fn open<'p>(&self, envelope: &'p mut [u8]) -> Result<&'p mut [u8], AeadError> {
         let (mac, body) = envelope.split_at_mut_checked(mac_len(&self.mac)).ok_or(AeadError)?;
         if self.mac.as_ref().is_some_and(|key| !key.verify(&[body], mac)) {
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_wrong_mac_and_wrong_padding_are_refused_alike() {
         // Whole blocks of ciphertext under the right HMAC, with padding that cannot be: the key's
-        // owner alone can make such a packet, and learns as little as anybody.
+        // owner alone can make such a packet, and learns nothing from it.
         let digest = Digest::Sha256;
         let open = OpenBlock::new(Some(BlockCipher::Aes256Cbc), Some(digest), &half(3)).unwrap();
         let mac = HmacKey::new(digest, &[3 ^ 0x5a; 32]).unwrap();

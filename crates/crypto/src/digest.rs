@@ -102,7 +102,7 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     out
 }
 
-/// A digest of the concatenated `parts`, wiped when dropped: of passwords, in HTTP's authentication.
+/// Computes a digest of the concatenated `parts`. It is wiped on drop, since HTTP's authentication hashes passwords.
 pub fn hash(digest: Digest, parts: &[&[u8]]) -> Mac {
     let algorithm = match digest {
         Digest::Md5 => {
@@ -148,7 +148,7 @@ impl Mac {
     }
 }
 
-// By hand: the code of a message not yet sent is nobody's business.
+// By hand: the code of a message not yet sent is secret.
 impl fmt::Debug for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mac({} bytes)", self.len)
@@ -206,7 +206,7 @@ impl HmacKey {
         }
     }
 
-    /// Begins the code of a message that comes piece by piece.
+    /// Starts the code of a message that arrives in parts.
     pub fn start(&self) -> HmacStream {
         HmacStream(match &self.key {
             KeyKind::Aws(key) => StreamKind::Aws(Box::new(hmac::Context::with_key(key))),
@@ -221,7 +221,7 @@ impl HmacKey {
     }
 }
 
-/// The code of a message of which more may come: [`HmacKey::start`].
+/// An HMAC computed incrementally; created by [`HmacKey::start`].
 pub struct HmacStream(StreamKind);
 
 enum StreamKind {
@@ -230,7 +230,7 @@ enum StreamKind {
 }
 
 impl HmacStream {
-    /// More of the message.
+    /// Adds a part of the message.
     pub fn update(&mut self, part: &[u8]) {
         match &mut self.0 {
             StreamKind::Aws(context) => context.update(part),
@@ -238,7 +238,7 @@ impl HmacStream {
         }
     }
 
-    /// The code of all of it.
+    /// Returns the code of the whole message.
     pub fn finish(self) -> Mac {
         match self.0 {
             StreamKind::Aws(context) => Mac::new(context.sign().as_ref()),

@@ -27,7 +27,7 @@ pub use key::DirectionKey;
 pub use prf::tls1_prf;
 pub use scrub::{scrub_packet_stack, scrub_stack};
 
-/// The cryptographic library refused to work: our fault or the machine's, never the peer's.
+/// A failure of the cryptographic library: a bug or a fault of the machine, never caused by the peer.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct CryptoError;
 
@@ -39,11 +39,12 @@ impl std::fmt::Display for CryptoError {
 
 impl std::error::Error for CryptoError {}
 
-/// Gathers the entropy that the library wants before its first random number: tens of milliseconds, which a server spends
-/// before it listens and not within its first client's handshake.
+/// Gathers the entropy that the library needs before its first random number.
+///
+/// This takes tens of milliseconds, which a server spends before it listens and not within its first client's handshake.
 ///
 /// # Errors
-/// There is none to be had.
+/// No entropy is available.
 pub fn gather_entropy() -> Result<(), CryptoError> {
     aws_lc_rs::rand::fill(&mut [0; 1]).map_err(|_| CryptoError)
 }

@@ -81,8 +81,9 @@ impl Backend for PlaneBackend {
 
 fn convert(upcall: adit_plane::Upcall) -> driver::Upcall {
     match upcall {
-        adit_plane::Upcall::Frame(link, packet) | adit_plane::Upcall::Stranger(link, packet) => {
-            driver::Upcall::Frame(link, packet)
+        adit_plane::Upcall::ControlPacket(link, packet)
+        | adit_plane::Upcall::Unauthenticated(link, packet) => {
+            driver::Upcall::ControlPacket(link, packet)
         }
         adit_plane::Upcall::Notice(notice) => driver::Upcall::Notice(notice),
         adit_plane::Upcall::StreamEnded(link, why) => {

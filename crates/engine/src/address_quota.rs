@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::Network;
 
-/// One in so many places is kept for IPv4: an attacker has more blocks of IPv6 than any table has places.
+/// One place in this many is reserved for IPv4: an attacker has more blocks of IPv6 than any table has places.
 const RESERVED_FOR_IPV4: usize = 4;
 
 /// The share of a block, in quarters of the share of one IPv4 address.
@@ -17,7 +17,7 @@ fn quarters(network: Network) -> usize {
     }
 }
 
-/// Places in a table of fixed size, in all and for each block of addresses.
+/// Places in a table of fixed size, counted in all and by block of addresses.
 ///
 /// The share of a block depends on how many places are free: the fuller the table, the smaller a share, so that a dozen
 /// blocks do not fill it. A block of IPv4 is one address; IPv6 is counted at /64, /56 and /48 at once, and leaves a
@@ -40,7 +40,7 @@ impl AddressQuota {
         Self { most, free_per_place, total: 0, total_ipv6: 0, taken: HashMap::new() }
     }
 
-    /// Takes a place if there is one for this address.
+    /// Takes a place unless the quota of the address is used up. Returns whether it did.
     #[must_use]
     pub fn take(&mut self, address: IpAddr) -> bool {
         let free = self.free(address);
@@ -72,7 +72,7 @@ impl AddressQuota {
         }
     }
 
-    /// Gives a place back. An address that has none gives nothing back.
+    /// Releases a place. Without effect if the address holds none.
     pub fn release(&mut self, address: IpAddr) {
         if !Network::around(address).all(|network| self.taken.contains_key(&network)) {
             return;
@@ -89,7 +89,7 @@ impl AddressQuota {
         self.total_ipv6 = self.total_ipv6.saturating_sub(usize::from(is_ipv6(address)));
     }
 
-    /// Returns how many places are taken.
+    /// Returns the number of places taken.
     #[must_use]
     pub fn total(&self) -> usize {
         self.total

@@ -7,18 +7,18 @@ use crate::command::Inactive;
 use ipnet::{IpNet, Ipv6Net};
 use zeroize::Zeroizing;
 
-/// Ties an answer to its question.
+/// Identifies a request, so that its response can be matched to it.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct RequestId(pub u64);
 
-/// Something the engine must not wait for: a registry, a password check, a script.
+/// A request whose answer may be slow: a registry look-up, a password check, a script.
 #[derive(Debug)]
 pub enum Request {
     /// May this authenticated peer have a session?
     Authorize(Identity),
 }
 
-/// Who a peer proved to be.
+/// The authenticated identity of a peer.
 #[derive(Clone, Default)]
 pub struct Identity {
     /// Common name of the certificate.
@@ -47,18 +47,18 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// The answer to a [`Request`].
+/// The response to a [`Request`].
 #[derive(Clone, Debug)]
 pub enum Response {
-    /// Yes, with what is special about this peer.
+    /// Accepted, with the client's parameters.
     Accept(ClientParams),
-    /// No; the text goes to the log, and to the peer only as "authentication failed".
+    /// Rejected. The text goes to the log; the peer gets "authentication failed" only.
     Reject(String),
-    /// Not now; the text goes to the log and to the peer, which tries again after a while.
+    /// Rejected for now. The text goes to the log and to the peer, which tries again later.
     Later(String),
 }
 
-/// What an accepted peer gets besides the defaults.
+/// The parameters of an accepted client, in addition to the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct ClientParams {
     /// A fixed tunnel address instead of one from the pool.

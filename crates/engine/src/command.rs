@@ -1,7 +1,6 @@
-//! The verbs by which control changes the data plane, and the notices that come back.
+//! The commands by which the control plane changes the data plane, and the notices that come back.
 //!
-//! They are those of the kernel's own `ovpn` offload and a few more, so that a kernel backend can
-//! stand behind them one day.
+//! The set is that of the kernel's own `ovpn` offload and a few more, so that the kernel can serve as a data plane one day.
 
 use std::time::Duration;
 
@@ -15,55 +14,52 @@ use crate::Link;
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct PeerId(pub u32);
 
-/// A change of the data plane.
+/// A command to the data plane.
 #[derive(Debug)]
 pub enum Command {
-    /// A new peer, without keys or routes yet.
+    /// Adds a peer without keys and routes.
     AddPeer(PeerId, PeerSpec),
-    /// A new address for a peer, as the control channel learned it.
+    /// Sets a peer's address, as learned from the control channel.
     SetLink(PeerId, Link),
-    /// New keepalive times; the timeout begins anew, and what comes next is [`Notice::PeerActive`].
+    /// Sets the keepalive times and restarts the timeout. The next authentic packet is reported by [`Notice::PeerActive`].
     SetKeepalive(PeerId, Keepalive),
-    /// New inner MTU handling (pushed options arrive after the peer was added).
+    /// Sets the inner MTU handling. Pushed options arrive after the peer was added.
     SetMtu(PeerId, InnerMtu),
-    /// Send the peer a message that it answers if it arrives, as an IP packet of this many bytes that
-    /// nobody on the way may fragment; 0 sends none. Answered by [`Notice::ProbeResult`], unless it left and there is
-    /// nothing to say of it.
+    /// Sends an MTU probe: an IP packet of exactly this size with DF set (0: none). Answered by [`Notice::ProbeResult`] if
+    /// the probe could not be sent or the kernel knows a path MTU.
     ProbePath(PeerId, u16),
-    /// Tell how much has passed so far. Answered by [`Notice::Traffic`].
+    /// Reads a peer's traffic counters. Answered by [`Notice::Traffic`].
     ReadTraffic(PeerId),
-    /// Remove a peer with its keys and routes. Answered by [`Notice::PeerGone`].
+    /// Removes a peer with its keys and routes. Answered by [`Notice::PeerGone`].
     DelPeer(PeerId),
-    /// Put a key into a slot. Both slots decrypt; only the primary encrypts.
+    /// Installs a key in a slot. Both slots decrypt; only the primary one encrypts.
     InstallKey(PeerId, KeySlot, Box<DataKey>),
-    /// Exchange primary and secondary: from now on packets leave under the newer key.
+    /// Swaps primary and secondary: packets sent from now on use the newer key.
     SwapKeys(PeerId),
-    /// Forget a key.
+    /// Deletes a key.
     DelKey(PeerId, KeySlot),
-    /// The prefixes behind a peer: destinations that are sent to it, and the only sources that are
-    /// accepted from it. Replaces the former set.
+    /// Replaces the prefixes behind a peer: the destinations sent to it, and the only sources accepted from it.
     SetRoutes(PeerId, Vec<IpNet>),
-    /// Send a message on the data channel (an exit notice, say), under the primary key.
+    /// Sends an in-band message, such as an exit notice, under the primary key.
     SendData(PeerId, Vec<u8>),
-    /// Control packets from this address belong to a peer that has proved its address; they no
-    /// longer share a queue with strangers.
+    /// Marks a link as validated: its control packets no longer share a queue with those of unauthenticated senders.
     AdmitLink(Link),
-    /// The address is a stranger's again.
+    /// Marks a link as not validated.
     DismissLink(Link),
 }
 
-/// What the data plane must know of a peer.
+/// The settings of a peer in the data plane.
 #[derive(Clone, Debug)]
 pub struct PeerSpec {
-    /// Where its packets go.
+    /// The link that packets to it are sent on.
     pub link: Link,
     /// The peer-id written into packets to it; `None` sends DATA_V1, which has none.
     pub wire_id: Option<u32>,
     /// Whether it may move to another address after a packet that authenticates.
     pub float: bool,
-    /// How many bytes of compression framing stand before each inner packet.
+    /// The compression framing around each inner packet.
     pub framing: Framing,
-    /// The longest packet that may come of a compressed one; `None`: compressed packets are dropped.
+    /// The longest packet to decompress to. `None`: compressed packets are dropped.
     pub decompress: Option<u16>,
     /// The largest encapsulated packet, fragments included; `None`: packets carry no fragment header
     /// (`fragment`, datagrams only).
@@ -77,7 +73,7 @@ pub struct PeerSpec {
 }
 
 impl PeerSpec {
-    /// A peer of which nothing is configured: it may move, and its packets are of the plainest form.
+    /// Creates the settings of a peer without options: it may float, and its packets are neither framed nor fragmented.
     #[must_use]
     pub fn plain(link: Link) -> Self {
         Self {
@@ -108,21 +104,21 @@ pub enum Framing {
     StubV2,
 }
 
-/// Keepalive of one peer; zero switches a timer off.
+/// The keepalive times of a peer. Zero disables a timer.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Keepalive {
     /// Ping after this long without sending.
     pub interval: Duration,
-    /// Report [`Notice::PeerSilent`] after this long without hearing anything authentic.
+    /// Report [`Notice::PeerSilent`] after this long without an authentic packet.
     pub timeout: Duration,
 }
 
-/// `inactive`: end a session in which little passes.
+/// `inactive`: ends a session with little traffic.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Inactive {
-    /// So long without enough.
+    /// The time in which there must be enough traffic.
     pub after: Duration,
-    /// Enough: so many bytes of the tunnel's packets, both directions together; 0: any packet.
+    /// Bytes of inner packets that are enough, both directions together. 0: any packet.
     pub bytes: u64,
 }
 
@@ -133,33 +129,33 @@ pub struct InnerMtu {
     pub mss4: u16,
     /// The same for IPv6.
     pub mss6: u16,
-    /// The largest inner packet that the path carries in one piece, where it was found to be narrower
-    /// than the first link: whoever sends larger ones is told by ICMP. 0: nobody is told.
+    /// The largest inner packet that the path carries unfragmented, where it was found to be smaller than the first link's
+    /// MTU. Senders of larger packets get an ICMP error. 0: no errors are sent.
     pub largest: u16,
 }
 
-/// What is wrong with a packet inside the encryption.
+/// A violation of the agreed framing inside the encryption.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum FramingError {
-    /// It is compressed: we never decompress.
+    /// The packet is compressed, and decompression was not agreed.
     Compressed,
-    /// It has not the compression framing that was agreed on.
+    /// The compression framing is not the agreed one.
     Framing,
-    /// It has not the fragment header that was agreed on.
+    /// The fragment header is not the agreed one.
     Fragment,
 }
 
-/// What came of [`Command::ProbePath`].
+/// The result of [`Command::ProbePath`].
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct ProbeResult {
-    /// Bytes of the IP packet that left; 0: none did.
+    /// Size of the IP packet that was sent. 0: none was.
     pub size: u16,
-    /// The largest IP packet to the peer in the kernel's opinion, from the device and from ICMP (which
-    /// anybody on the path can forge); 0: it has none, or was not asked.
+    /// The kernel's path MTU to the peer, from the device and from ICMP, which any host on the path can forge. 0: unknown,
+    /// or not queried.
     pub kernel: u16,
 }
 
-/// The two places for keys.
+/// The two key slots of a peer.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum KeySlot {
     /// Encrypts and decrypts.
@@ -168,7 +164,7 @@ pub enum KeySlot {
     Secondary,
 }
 
-/// A data channel key as it is installed.
+/// A data channel key to install.
 #[derive(Debug)]
 pub struct DataKey {
     /// The 3-bit id in each packet's first byte.
@@ -179,7 +175,7 @@ pub struct DataKey {
     pub seal: DirectionKey,
     /// For packets we receive.
     pub open: DirectionKey,
-    /// When to ask for another key.
+    /// When to report [`Notice::KeyNearLimit`].
     pub limits: KeyLimits,
 }
 
@@ -188,8 +184,8 @@ pub struct DataKey {
 pub enum Protection {
     /// DATA_V1 or DATA_V2 with an AEAD and a 32-bit packet id before the tag: OpenVPN 2.4 and later.
     Aead(Cipher),
-    /// DATA_V2 with an AEAD, a 64-bit packet id that names an epoch, and the tag at the end; the
-    /// keys are derived anew for each epoch: OpenVPN 2.7.
+    /// DATA_V2 with an AEAD, a 64-bit packet id that names an epoch, and the tag at the end. Each epoch derives its own
+    /// keys: OpenVPN 2.7.
     Epoch(Cipher),
     /// DATA_V1 or DATA_V2 with CBC and HMAC: peers without AEAD.
     Block(BlockSuite),
@@ -232,45 +228,44 @@ pub struct KeyLimits {
     pub packets: u64,
 }
 
-/// What the data plane reports.
+/// A report of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// An authentic message on the data channel that is not a packet or a ping (OCC).
+    /// An authentic in-band message other than a ping (OCC).
     InBand(PeerId, Vec<u8>),
-    /// An authentic, newest packet came from another address; the plane answers there from now on.
+    /// The newest authentic packet came from another address. The plane sends there from now on.
     Floated(PeerId, Link),
     /// The first authentic packet under a key.
     KeyFirstUse(PeerId, u8),
     /// A key came close to a limit.
     KeyNearLimit(PeerId, u8),
-    /// Nothing authentic came for the keepalive timeout.
+    /// No authentic packet arrived within the keepalive timeout.
     PeerSilent(PeerId),
     /// The first authentic packet since [`Notice::PeerSilent`] or [`Command::SetKeepalive`].
     PeerActive(PeerId),
-    /// What a client sent there cannot arrive, says the other host or a router (ICMP): the errno,
-    /// `ECONNREFUSED` where nothing listens. Anybody on the path can forge it: good for advice, not
-    /// for decisions.
+    /// ICMP reported that a client's packets cannot arrive at this address, with the errno (`ECONNREFUSED` if nothing
+    /// listens). Any host on the path can forge this, so it may inform the user but not decide anything.
     Unreachable(Link, i32),
-    /// A packet of the peer was compressed, or framed in another way than agreed. Said once per peer.
+    /// A packet was compressed or framed in another way than agreed. Reported once per peer.
     FramingError(PeerId, FramingError),
-    /// A probe of the path was sent, or could not be.
+    /// The result of an MTU probe.
     ProbeResult(PeerId, ProbeResult),
-    /// How much has passed so far, asked for by [`Command::ReadTraffic`].
+    /// The traffic so far, requested by [`Command::ReadTraffic`].
     Traffic(PeerId, Traffic),
-    /// The peer is removed; its final counters.
+    /// The peer was removed. These are its final counters.
     PeerGone(PeerId, Counters),
 }
 
-/// What passed between us and one peer, both directions together.
+/// The traffic of one peer, both directions together.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Data packets.
     pub packets: u64,
     /// Bytes of these on the wire (UDP payload).
     pub bytes: u64,
-    /// Packets among them that were no packets of the tunnel: pings and messages.
+    /// The in-band messages among them: pings and others.
     pub in_band_packets: u64,
-    /// What these had inside the encryption, bytes.
+    /// Bytes of these inside the encryption.
     pub in_band_bytes: u64,
 }
 
@@ -300,7 +295,7 @@ impl Counters {
         self.tx_bytes = self.tx_bytes.saturating_add(bytes as u64);
     }
 
-    /// Both together.
+    /// Adds two sets of counters.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -311,7 +306,7 @@ impl Counters {
         }
     }
 
-    /// What came since these were `earlier`.
+    /// The difference to an earlier state.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {

@@ -28,40 +28,39 @@ pub use token_bucket::{Rate, TokenBucket};
 
 /// One protocol, client or server, without I/O.
 pub trait Engine {
-    /// What the engine tells the world besides packets: sessions that come and go, configuration
-    /// to apply, reasons.
+    /// What the engine reports besides packets: sessions that begin and end, configuration to apply, reasons.
     type Event;
 
-    /// Takes one input and appends what must happen to `out`, in the order in which it must happen.
+    /// Handles one input and appends its outputs to `out`, in the order in which they must be performed.
     ///
-    /// There is no error to return: a peer that misbehaves is an event and a
+    /// No error is returned: a peer that misbehaves is an event and a
     /// [`Command::DelPeer`], never a threat to the others.
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Outbox<Self::Event>);
 
     /// When to call again with [`Input::Tick`], and why (for logs and `status`).
     fn deadline(&self) -> Option<(Instant, &'static str)>;
 
-    /// The time of [`Engine::deadline`] alone, for whoever asks after each packet.
+    /// The time of [`Engine::deadline`] alone, cheap enough to query after each packet.
     fn due(&self) -> Option<Instant> {
         self.deadline().map(|(at, _)| at)
     }
 }
 
-/// Everything that can happen to an engine.
+/// An input of an engine.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// Time has passed.
     Tick,
     /// A control packet arrived. The engine may decrypt it in place.
-    Frame(Link, &'a mut [u8]),
+    ControlPacket(Link, &'a mut [u8]),
     /// A [`Output::Dial`] succeeded.
     LinkUp(Link),
     /// A [`Output::Dial`] failed; the text is for the log.
     DialFailed(String),
     /// A stream ended, or a datagram socket broke.
     LinkDown(Link),
-    /// The data plane reports something.
+    /// The data plane sent a notice.
     Notice(Notice),
-    /// The reply to a [`Output::AuthRequest`].
+    /// The response to an [`Output::AuthRequest`].
     AuthResponse(auth::RequestId, auth::Response),
 }

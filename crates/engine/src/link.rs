@@ -1,11 +1,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Which socket of the daemon a datagram came in by.
+/// The socket of the driver on which a datagram arrived.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct SocketId(pub u16);
 
-/// Where a packet came from and where its answer goes.
+/// The way to a peer: where a packet came from and where its answer goes.
 ///
 /// For datagrams: the socket, the local address the packet was sent to (a server with several
 /// addresses must answer from the same one) and the remote. For streams: an id. Engines treat it
@@ -34,7 +34,7 @@ impl Link {
         Self { path: Path::Datagram { socket, local }, remote }
     }
 
-    /// A stream; `id` is the daemon's.
+    /// A stream; the driver assigns `id`.
     pub fn stream(id: u64, remote: SocketAddr) -> Self {
         Self { path: Path::Stream { id }, remote }
     }
@@ -108,8 +108,8 @@ pub struct Target {
     pub transport: Transport,
     /// Allowed address families.
     pub family: Family,
-    /// Which of the driver's proxies stands before it, counted from 0.
+    /// The driver's proxy through which to reach it, counted from 0.
     pub proxy: Option<u8>,
-    /// How long it may take to connect and to answer, where that is not the same for all.
+    /// The timeout for connecting and for the first answer, where it differs from the default.
     pub wait: Option<Duration>,
 }

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use crate::{Command, Link, Target, auth};
 
-/// What an engine wants done.
+/// An action that an engine requests from its driver.
 #[derive(Debug)]
 pub enum Output<E> {
     /// Send one packet.
@@ -13,16 +13,16 @@ pub enum Output<E> {
     Dial(Target),
     /// Close a link the engine no longer needs.
     Hangup(Link),
-    /// A question whose answer may be slow.
+    /// Request authorization of a peer; the response may take time.
     AuthRequest(auth::RequestId, auth::Request),
-    /// News.
+    /// Report an event.
     Event(E),
 }
 
 /// The one ordered list of an engine's outputs.
 ///
-/// Order is part of the contract: "install key" stands before the packet that lets the peer use
-/// that key, and the driver performs the outputs in order.
+/// Order is part of the contract: "install key" precedes the packet that lets the peer use that key, and the driver performs
+/// the outputs in order.
 #[derive(Debug)]
 pub struct Outbox<E> {
     queue: VecDeque<Output<E>>,
@@ -40,7 +40,7 @@ impl<E> Outbox<E> {
         Self::default()
     }
 
-    /// Makes the list as small as what is in it.
+    /// Shrinks the list to its contents.
     pub fn shrink_to_fit(&mut self) {
         self.queue.shrink_to_fit();
     }
@@ -55,9 +55,9 @@ impl<E> Outbox<E> {
         self.push(Output::Send(link, frame));
     }
 
-    /// Appends a data plane verb.
-    pub fn plane(&mut self, op: Command) {
-        self.push(Output::Plane(op));
+    /// Appends a command to the data plane.
+    pub fn plane(&mut self, command: Command) {
+        self.push(Output::Plane(command));
     }
 
     /// Appends an event.
@@ -65,17 +65,17 @@ impl<E> Outbox<E> {
         self.push(Output::Event(event));
     }
 
-    /// Takes the oldest output.
+    /// Removes and returns the oldest output.
     pub fn pop(&mut self) -> Option<Output<E>> {
         self.queue.pop_front()
     }
 
-    /// How many outputs wait.
+    /// Returns the number of outputs.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether nothing waits.
+    /// Returns whether there are no outputs.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -2,17 +2,17 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use zeroize::Zeroize;
 
-/// Bytes that are made at once.
-const STOCK: usize = 480;
+/// Bytes generated at once.
+const BUFFER: usize = 480;
 
-/// What a [`Random`] begins from. It is wiped when it is dropped.
+/// The seed of a [`Random`]. It is zeroized on drop.
 pub struct Seed(Box<[u8; Seed::LEN]>);
 
 impl Seed {
     /// Length in bytes.
     pub const LEN: usize = 32;
 
-    /// Makes a seed of what `fill` writes in place, so that no copy of it is left elsewhere.
+    /// Creates a seed that `fill` writes in place, so that no copy is left elsewhere.
     ///
     /// # Errors
     /// Those of `fill`.
@@ -56,8 +56,8 @@ pub struct Random {
 struct State {
     /// The key of the next block.
     key: [u8; Seed::LEN],
-    stock: [u8; STOCK],
-    /// How many bytes of the stock were given out.
+    buffer: [u8; BUFFER],
+    /// Bytes of the buffer that were handed out.
     used: usize,
 }
 
@@ -65,7 +65,7 @@ impl Random {
     /// A generator that repeats for the same seed.
     pub fn new(seed: impl Into<Seed>) -> Self {
         let seed = seed.into();
-        let mut state = Box::new(State { key: [0; Seed::LEN], stock: [0; STOCK], used: STOCK });
+        let mut state = Box::new(State { key: [0; Seed::LEN], buffer: [0; BUFFER], used: BUFFER });
         state.key.copy_from_slice(seed.0.as_slice());
         Self { state }
     }
@@ -80,11 +80,11 @@ impl Random {
     /// Fills `buf`.
     pub fn fill(&mut self, mut buf: &mut [u8]) {
         while !buf.is_empty() {
-            if self.state.used >= STOCK {
+            if self.state.used >= BUFFER {
                 self.state.refill();
             }
-            let State { stock, used, .. } = &mut *self.state;
-            let left = stock.get_mut(*used..).unwrap_or_default();
+            let State { buffer, used, .. } = &mut *self.state;
+            let left = buffer.get_mut(*used..).unwrap_or_default();
             let count = left.len().min(buf.len());
             let (now, later) = buf.split_at_mut(count);
             for (to, from) in now.iter_mut().zip(left) {
@@ -105,7 +105,7 @@ impl Random {
 impl Drop for State {
     fn drop(&mut self) {
         self.key.zeroize();
-        self.stock.zeroize();
+        self.buffer.zeroize();
     }
 }
 
@@ -113,7 +113,7 @@ impl State {
     fn refill(&mut self) {
         let mut stream = ChaCha20Rng::from_seed(self.key);
         stream.fill_bytes(&mut self.key);
-        stream.fill_bytes(&mut self.stock);
+        stream.fill_bytes(&mut self.buffer);
         self.used = 0;
         // The library does not wipe its state. What is looked at afterwards is really overwritten.
         stream = ChaCha20Rng::from_seed([0; Seed::LEN]);
@@ -152,9 +152,9 @@ mod tests {
         let mut random = Random::new([7; 32]);
         let given: Vec<[u8; 16]> = (0..100).map(|_| random.bytes()).collect();
         // Neither is it in the state, nor does the state's key lead back to it.
-        let State { key, stock, used } = &*random.state;
-        assert!(stock[..*used].iter().all(|byte| *byte == 0));
-        let state = [key.as_slice(), stock].concat();
+        let State { key, buffer, used } = &*random.state;
+        assert!(buffer[..*used].iter().all(|byte| *byte == 0));
+        let state = [key.as_slice(), buffer].concat();
         let mut later = Random::new(*key);
         let later: Vec<u8> = later.bytes::<8192>().to_vec();
         for block in &given {

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 /// A point on the monotonic boot clock (`CLOCK_BOOTTIME`), in nanoseconds.
 ///
-/// `std::time::Instant` stands still while the machine is suspended, so a laptop would wake up
-/// believing that its peers had been silent for no time at all.
+/// `std::time::Instant` does not advance while the machine is suspended: a laptop would resume and believe that its peers
+/// had not been silent.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Instant(u64);
 

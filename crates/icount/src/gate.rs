@@ -1,4 +1,4 @@
-//! The gate: counts of instructions beside those that were accepted before.
+//! The gate: compares instruction counts with the accepted baseline.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! The data path without I/O, for measuring: packets, a tunnel in memory, and pieces of fixed work whose instructions
+//! The data path without I/O, for measuring: packets, a tunnel in memory, and benchmarks of fixed work whose instructions
 //! are counted.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `adit-icount`: counts the instructions of the data path's pieces and compares them with those accepted before.
+//! `adit-icount`: counts the instructions of parts of the data path and compares them with the accepted baseline.
 #![forbid(unsafe_code)]
 
 use std::io::Write;

@@ -16,7 +16,7 @@ pub const SUPER_LEN: usize = 65_535;
 /// The smallest packet: an IPv4 header.
 pub const SMALLEST: usize = IP_LEN;
 
-/// An IPv4 packet of `size` bytes with a UDP header that nobody reads. `size` is cut to what IPv4 can have,
+/// An IPv4 packet of `size` bytes with an arbitrary UDP header. `size` is limited to what IPv4 can have,
 /// [`SMALLEST`] to [`SUPER_LEN`].
 #[must_use]
 pub fn plain(size: usize) -> Vec<u8> {
@@ -26,7 +26,7 @@ pub fn plain(size: usize) -> Vec<u8> {
 }
 
 /// A TCP super-packet of [`SUPER_LEN`] bytes and its virtio header: 49 segments, the last one shorter, with the
-/// checksum left to whoever cuts it.
+/// checksum left to the code that splits it.
 #[must_use]
 pub fn super_packet() -> (VnetHeader, Vec<u8>) {
     let mut packet = header(SUPER_LEN, 6);

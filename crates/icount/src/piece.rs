@@ -95,7 +95,7 @@ pub fn find(name: &str) -> Result<&'static Piece, String> {
     })
 }
 
-/// Does a piece's work this many times inside the one function that callgrind is told to look at.
+/// Does a piece's work this many times inside the one function that callgrind observes.
 ///
 /// On a thread of its own: where the main thread's stack and heap begin depends on the environment and the program's
 /// path, and with their alignment vary the instructions of a `memcpy`.

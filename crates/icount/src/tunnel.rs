@@ -29,7 +29,7 @@ pub struct Tunnel {
     near: LoopbackPlane,
     far: LoopbackPlane,
     link: Link,
-    // Nothing is told through these, but they must outlive the ends.
+    // Nothing is sent through these, but they must outlive the ends.
     _upcalls: (Upcalls, Upcalls),
 }
 
@@ -76,7 +76,7 @@ impl Tunnel {
             }
         };
         if self.link.is_stream() {
-            // A stream that must end delivers nothing more, which whoever counts will miss.
+            // A stream that must end delivers nothing more, so the count of packets will be too low.
             let _ = self.far.open_stream(&self.link, MAX_FRAME.into(), bytes, deliver);
         } else {
             self.far.open(&self.link, *segment, bytes, deliver);
@@ -99,7 +99,7 @@ impl Tunnel {
 /// One write to a TUN device.
 pub type Written<'d, 'a> = adit_wire::merge::Write<'d, 'a>;
 
-/// A clock that stands still: reading the real one would be part of what is measured.
+/// A constant clock: reading the real one would be part of what is measured.
 fn standstill() -> Instant {
     Instant::from_nanos(1_000_000_000)
 }

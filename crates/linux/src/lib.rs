@@ -3,7 +3,7 @@
 //!
 //! This is the only crate of the workspace with `unsafe`, and it keeps it in twelve files: [`tun`] (flow queues too), [`ethtool`],
 //! [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls that no crate wraps), [`netns`]
-//! (between fork and exec), [`clock`] (the time zone) and [`memory`] (giving it back). Nothing here knows a protocol.
+//! (between fork and exec), [`clock`] (the time zone) and [`memory`] (releasing it). Nothing here knows a protocol.
 
 pub mod channel;
 pub mod clock;

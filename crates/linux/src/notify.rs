@@ -14,7 +14,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// `None` if no service manager asked to be told. Call it before privileges are dropped.
+    /// `None` if no service manager asked for notifications. Call it before privileges are dropped.
     pub fn from_env() -> io::Result<Option<Self>> {
         let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
         let watchdog = std::env::var("WATCHDOG_USEC").ok().and_then(|usec| usec.parse().ok());

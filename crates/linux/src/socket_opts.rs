@@ -1,10 +1,10 @@
-//! Which way a socket's packets go, apart from its addresses.
+//! Socket options that decide how packets are routed, apart from addresses.
 
 use std::io;
 
 use socket2::Socket;
 
-/// Marks what the socket sends (`SO_MARK`), and binds it to an interface (`SO_BINDTODEVICE`), where there is such a wish.
+/// Sets the firewall mark (`SO_MARK`) and the interface (`SO_BINDTODEVICE`) of a socket, where given.
 pub(crate) fn set_routing(
     socket: &Socket,
     fwmark: Option<u32>,

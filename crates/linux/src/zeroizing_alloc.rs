@@ -1,16 +1,16 @@
-//! An allocator that wipes what is freed.
+//! An allocator that zeroizes freed memory.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
 
-/// Longest block that is wiped, in bytes. Secrets and the buffers of TLS are far smaller; longer blocks are tables and
-/// packet buffers, of which wiping would touch pages that were never in use.
+/// Largest block that is zeroized, in bytes. Secrets and TLS buffers are far smaller; larger blocks are tables and packet
+/// buffers, where zeroizing would touch pages that were never used.
 pub const MAX_ZEROIZED_LEN: usize = 128 << 10;
 
-/// An allocator on top of another one that wipes each block before it is freed.
+/// An allocator on top of another one that zeroizes each block before it is freed.
 ///
-/// It reaches what types that wipe themselves do not: copies that libraries make of secrets on their way, such as the
-/// plaintext of TLS records.
+/// It covers what types that zeroize themselves do not: copies of secrets that libraries make, such as the plaintext of
+/// TLS records.
 #[derive(Debug, Default)]
 pub struct ZeroizingAllocator<A>(pub A);
 

@@ -477,7 +477,7 @@ fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
     for gap in gaps {
         w.now = w.now + Duration::from_millis(*gap);
         for packet in &kept {
-            w.to_server(Input::Frame(link, &mut packet.clone()));
+            w.to_server(Input::ControlPacket(link, &mut packet.clone()));
         }
         w.to_server(Input::Tick);
         let gone = w.events.iter().any(|e| matches!(e, ServerEvent::Refused(..)));

@@ -166,7 +166,7 @@ impl Hostile {
         let control = Control { opcode, key_id, session: OURS, acks, remote, message, payload };
         let mut frame = Vec::new();
         self.wrapper.seal(&control, adit_engine::UnixTime(1), &mut frame).expect("a packet");
-        self.input(Input::Frame(self.link, &mut frame));
+        self.input(Input::ControlPacket(self.link, &mut frame));
     }
 
     fn renegotiate(&mut self) {

@@ -72,11 +72,11 @@ fn deliver(w: &mut World, c: usize, at: At, bytes: &mut [u8]) {
     match at {
         At::Client => {
             let link = w.client_link(c);
-            w.to_client(c, Input::Frame(link, bytes));
+            w.to_client(c, Input::ControlPacket(link, bytes));
         }
         At::Server => {
             let link = w.server_link(c);
-            w.to_server(Input::Frame(link, bytes));
+            w.to_server(Input::ControlPacket(link, bytes));
         }
     }
 }

@@ -147,7 +147,7 @@ fn a_returned_cookie_from_another_address_starts_nothing() {
     let first = w.capture(c);
     let answers = w.stranger(w.clients[c].address, &first[0]);
     let link = Link::datagram(Default::default(), None, server_address());
-    w.to_client(c, Input::Frame(link, &mut answers[0].clone()));
+    w.to_client(c, Input::ControlPacket(link, &mut answers[0].clone()));
     let third = w.capture(c);
     assert!(!third.is_empty());
     for packet in &third {
@@ -217,7 +217,7 @@ fn a_replayed_capture_of_a_whole_session_does_nothing() {
             let sent = w.capture(c);
             for packet in &sent {
                 for mut answer in w.stranger(own, packet) {
-                    w.to_client(c, Input::Frame(link, &mut answer));
+                    w.to_client(c, Input::ControlPacket(link, &mut answer));
                 }
             }
             captured.extend(sent);
@@ -284,7 +284,7 @@ fn a_client_listens_to_its_server_only() {
     let answer = w.stranger(w.clients[c].address, &sent[0]).remove(0);
     // The right answer from the wrong address, and an answer that does not acknowledge the reset.
     let elsewhere = Link::datagram(Default::default(), None, address(1));
-    w.to_client(c, Input::Frame(elsewhere, &mut answer.clone()));
+    w.to_client(c, Input::ControlPacket(elsewhere, &mut answer.clone()));
     let link = Link::datagram(Default::default(), None, server_address());
     let unasked = Control {
         opcode: Opcode::HardResetServerV2,
@@ -297,12 +297,12 @@ fn a_client_listens_to_its_server_only() {
     };
     let mut bytes = Vec::new();
     unasked.encode(&mut bytes);
-    w.to_client(c, Input::Frame(link, &mut bytes));
+    w.to_client(c, Input::ControlPacket(link, &mut bytes));
     let answered = |w: &World| {
         w.clients[c].events.iter().any(|event| matches!(event, ClientEvent::ServerAnswered(..)))
     };
     assert!(!answered(&w));
-    w.to_client(c, Input::Frame(link, &mut answer.clone()));
+    w.to_client(c, Input::ControlPacket(link, &mut answer.clone()));
     assert!(answered(&w));
 }
 
@@ -325,9 +325,9 @@ fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
     // The session id of ours that it echoes.
     let at = forged.len().checked_sub(5).expect("an answer with its number behind the id");
     forged[at] ^= 1;
-    w.to_client(c, Input::Frame(third, &mut forged));
+    w.to_client(c, Input::ControlPacket(third, &mut forged));
     assert_eq!(answers(&w), 0, "a wrong echo");
-    w.to_client(c, Input::Frame(elsewhere, &mut answer.clone()));
+    w.to_client(c, Input::ControlPacket(elsewhere, &mut answer.clone()));
     assert_eq!(answers(&w), 1);
     let mut out = Outbox::new();
     w.clients[c].engine.handle(w.now + 6 * SECOND, Input::Tick, &mut out);
@@ -340,7 +340,7 @@ fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
     }
     assert!(sent > 0);
     // Once is enough.
-    w.to_client(c, Input::Frame(third, &mut answer.clone()));
+    w.to_client(c, Input::ControlPacket(third, &mut answer.clone()));
     assert_eq!(answers(&w), 1);
 }
 
@@ -379,7 +379,7 @@ fn no_client_renegotiates_before_the_registry_has_answered() {
     let own = w.clients[c].address;
     assert!(w.stranger(own, &soft_reset(client)).is_empty(), "the client's reset goes unanswered");
     let link = Link::datagram(Default::default(), None, server_address());
-    w.to_client(c, Input::Frame(link, &mut soft_reset(server)));
+    w.to_client(c, Input::ControlPacket(link, &mut soft_reset(server)));
     assert!(w.capture(c).is_empty(), "and so does the server's");
     let ticket = w.asked.remove(0);
     w.to_server(Input::AuthResponse(ticket, auth::Response::Accept(Default::default())));
@@ -610,7 +610,7 @@ fn without_a_wrapping_forged_resets_use_up_no_start_of_their_victim() {
     let counters = w.server.counters();
     assert!(counters.resets_limited > 4_000 && counters.cookies_bad == 5_000, "{counters:?}");
     let link = Link::datagram(Default::default(), None, server_address());
-    w.to_client(c, Input::Frame(link, &mut answers[0].clone()));
+    w.to_client(c, Input::ControlPacket(link, &mut answers[0].clone()));
     assert!(w.run(Duration::from_millis(500), |w| w.is_up(c)), "{:?}", w.clients[c].events);
     assert_eq!(w.server.counters().starts_limited, 0);
 }
@@ -690,7 +690,7 @@ fn both_session_ids_must_be_right() {
     let link = Link::datagram(Default::default(), None, server_address());
     let send = |w: &mut World, session| {
         let ack = Control { session: SessionId(session), remote: Some(SessionId(client)), ..ack };
-        w.to_client(c, Input::Frame(link, &mut bytes(&ack)));
+        w.to_client(c, Input::ControlPacket(link, &mut bytes(&ack)));
         w.clients[c].engine.dropped()
     };
     assert_eq!(send(&mut w, server), 0);
@@ -709,7 +709,7 @@ fn renegotiations_come_in_their_order_and_one_at_a_time() {
     let link = Link::datagram(Default::default(), None, server_address());
     let answers = |w: &mut World, key_id, id| {
         let reset = plain(Opcode::SoftResetV1, key_id, server, Some(id));
-        w.to_client(c, Input::Frame(link, &mut bytes(&reset)));
+        w.to_client(c, Input::ControlPacket(link, &mut bytes(&reset)));
         w.capture(c).len()
     };
     for key_id in [2, 3, 7] {
@@ -863,7 +863,7 @@ fn a_key_that_is_too_old_or_of_no_age_starts_nothing_and_is_named_a_few_times() 
         let link = Link::stream(7, address(3));
         w.events.clear();
         w.to_server(Input::LinkUp(link));
-        w.to_server(Input::Frame(link, &mut reset(&client, 78)));
+        w.to_server(Input::ControlPacket(link, &mut reset(&client, 78)));
         assert_eq!(w.hung_up, [link]);
         assert_eq!(w.events.iter().filter(|event| named(event)).count(), 1, "{:?}", w.events);
     }

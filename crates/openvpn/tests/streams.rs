@@ -105,7 +105,7 @@ impl Stranger {
     }
 
     fn send(&self, w: &mut World, packet: &[u8]) -> (Vec<Vec<u8>>, bool) {
-        tell(w, self.link, Input::Frame(self.link, &mut packet.to_vec()))
+        tell(w, self.link, Input::ControlPacket(self.link, &mut packet.to_vec()))
     }
 
     fn leave(&self, w: &mut World) -> bool {
@@ -359,7 +359,7 @@ fn what_does_not_belong_into_a_stream_ends_it_whatever_the_wrapping() {
                 bytes[1..9].copy_from_slice(&w.session_ids.0);
             }
             let link = w.server_link(c);
-            w.to_server(Input::Frame(link, &mut bytes));
+            w.to_server(Input::ControlPacket(link, &mut bytes));
             assert_eq!(w.hung_up, [link], "{kind} under {client:?}");
             assert_eq!(w.server.clients().count(), 0);
             assert!(w.downs()[0].contains("out of step"), "{:?}", w.downs());
@@ -374,9 +374,9 @@ fn a_replayed_packet_ends_the_stream_it_is_in() {
     w.tick_client(c);
     let first = w.capture(c).remove(0);
     let link = w.server_link(c);
-    w.to_server(Input::Frame(link, &mut first.clone()));
+    w.to_server(Input::ControlPacket(link, &mut first.clone()));
     assert_eq!(w.server.handshakes(), 1);
-    w.to_server(Input::Frame(link, &mut first.clone()));
+    w.to_server(Input::ControlPacket(link, &mut first.clone()));
     assert_eq!((w.server.handshakes(), w.hung_up.len()), (0, 1));
 }
 
@@ -548,14 +548,14 @@ fn a_client_does_not_hear_what_comes_by_another_stream() {
     let (mut w, c) = connected(1);
     let mut reset = packet(&WrapConfig::None, |c| c.opcode = Opcode::HardResetServerV2);
     let former = Link::stream(99, support::server_address());
-    w.to_client(c, Input::Frame(former, &mut reset));
+    w.to_client(c, Input::ControlPacket(former, &mut reset));
     w.to_client(c, Input::LinkDown(former));
     assert_eq!(w.clients[c].engine.dropped(), 1);
     let restarted = w.clients[c].events.iter().any(|e| matches!(e, ClientEvent::Restarting(_)));
     assert!(!restarted);
     // In its own stream the same packet means that the ends are out of step.
     let link = w.client_link(c);
-    w.to_client(c, Input::Frame(link, &mut reset));
+    w.to_client(c, Input::ControlPacket(link, &mut reset));
     let restarted = w.clients[c].events.iter().any(|e| matches!(e, ClientEvent::Restarting(_)));
     assert!(restarted);
 }

@@ -50,7 +50,7 @@ fn before_the_third_packet(
     let first = w.capture(c);
     let answers = w.stranger(w.clients[c].address, &first[0]);
     let link = Link::datagram(Default::default(), None, server_address());
-    w.to_client(c, Input::Frame(link, &mut answers[0].clone()));
+    w.to_client(c, Input::ControlPacket(link, &mut answers[0].clone()));
     let third = w.capture(c);
     assert!(!third.is_empty());
     (w, c, third)
@@ -116,7 +116,9 @@ fn cve_2025_2704_malformed_packets_between_authentic_ones_end_no_handshake() {
                     answers.extend(w.stranger(own, again));
                 }
                 former.push(packet.clone());
-                answers.iter_mut().for_each(|answer| w.to_client(c, Input::Frame(link, answer)));
+                answers
+                    .iter_mut()
+                    .for_each(|answer| w.to_client(c, Input::ControlPacket(link, answer)));
             }
         }
         assert!(w.is_up(c), "{:?}", w.events);
@@ -316,7 +318,7 @@ fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
                 let (address, link) = (w.clients[both[own]].address, w.client_link(both[own]));
                 for packet in packets {
                     for mut answer in w.stranger(address, packet) {
-                        w.to_client(both[own], Input::Frame(link, &mut answer));
+                        w.to_client(both[own], Input::ControlPacket(link, &mut answer));
                     }
                 }
             }
@@ -367,7 +369,7 @@ fn cve_2026_84732_retransmissions_keep_their_pace_whatever_is_acknowledged() {
     let mut sent: std::collections::BTreeMap<u32, Vec<adit_engine::Instant>> = Default::default();
     for packet in &third {
         let link = w.server_link(c);
-        w.to_server(Input::Frame(link, &mut packet.clone()));
+        w.to_server(Input::ControlPacket(link, &mut packet.clone()));
     }
     let start = w.now;
     // What was never sent, what is long acknowledged, and the ends of the range.

@@ -1,4 +1,4 @@
-//! The face for the control thread.
+//! The interface for the control thread.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,8 +53,8 @@ pub struct PlaneConfig {
     pub relay: Relay,
     /// Offloads that may be used, each a kill-switch of its own.
     pub gates: Offloads,
-    /// All frames are those of one server: control packets never count as a stranger's, peers are
-    /// found by address, and a full socket stops reading the TUN device instead of dropping.
+    /// Client mode: all packets come from one server. Control packets never count as unauthenticated, peers are found by
+    /// address, and a full socket stops reading the TUN device instead of dropping.
     pub client: bool,
     /// `dev tap`: the device and the peers carry Ethernet frames, which find their peer by MAC address.
     pub ethernet: bool,
@@ -74,12 +74,12 @@ impl std::fmt::Debug for Plane {
     }
 }
 
-/// A thread that waits for the worker it runs.
-type Waiting = (mpsc::Sender<Worker>, JoinHandle<()>);
+/// A thread that waits for the worker it is to run.
+type IdleThread = (mpsc::Sender<Worker>, JoinHandle<()>);
 
-/// As many threads as asked for or as the system allows, before anything is divided among them.
-fn threads(wanted: usize) -> io::Result<Vec<Waiting>> {
-    let mut threads: Vec<Waiting> = Vec::with_capacity(wanted);
+/// Starts as many threads as requested or as the system allows, before any resource is divided among them.
+fn start_threads(wanted: usize) -> io::Result<Vec<IdleThread>> {
+    let mut threads: Vec<IdleThread> = Vec::with_capacity(wanted);
     for index in 0..wanted {
         let (start, worker) = mpsc::channel::<Worker>();
         let builder = std::thread::Builder::new().name(format!("plane-{index}"));
@@ -128,7 +128,7 @@ impl Plane {
             tun.map(|tun| tun.queues).unwrap_or_default().into_iter().map(Arc::new).collect();
         let sockets = grouped(sockets);
         let shared_ports = sockets.iter().map(Group::len).max().unwrap_or(0);
-        let threads = threads(queues.len().max(shared_ports).max(1))?;
+        let threads = start_threads(queues.len().max(shared_ports).max(1))?;
         let count = threads.len();
         // A queue without a reader would hold what the kernel puts into it.
         queues.truncate(count);
@@ -191,7 +191,7 @@ impl Plane {
         Ok((Self { shared: Arc::clone(&shared), workers: Vec::new(), arena }, shared, upcalls))
     }
 
-    /// Another face of a plane without workers.
+    /// Another handle of a plane without workers.
     pub(crate) fn another_worker(&self) -> Self {
         let arena = Mutex::new(Arena::new(0));
         Self { shared: Arc::clone(&self.shared), workers: Vec::new(), arena }
@@ -205,10 +205,10 @@ impl Plane {
         }
     }
 
-    /// Performs one verb. Never waits for a worker longer than it takes to send one burst.
-    pub fn apply(&self, op: Command) {
+    /// Performs one command. Never waits for a worker longer than it takes to send one burst.
+    pub fn apply(&self, command: Command) {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
-        match op {
+        match command {
             Command::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
                 if spec.fragment.is_some() || spec.decompress.is_some() {
                     self.shared.needs_scratch.store(true, Ordering::Relaxed);
@@ -308,7 +308,7 @@ impl Plane {
         self.wake();
     }
 
-    /// Serves a socket no longer. It is closed when its last user lets go of it.
+    /// Stops serving a socket. It is closed when its last user drops it.
     pub fn remove_socket(&self, id: SocketId) {
         self.shared.tables.sockets.rcu(|sockets| {
             let mut sockets = Vec::clone(sockets);
@@ -339,7 +339,7 @@ impl Plane {
             stream.drain();
             stream.end();
             self.shared.tables.dismiss(&link);
-            // Those that wait for it wait for nothing now.
+            // Workers may be waiting for room in it.
             self.wake();
         }
     }
@@ -400,14 +400,14 @@ impl Plane {
         self.shared.ethernet.as_ref().map(|switch| switch.macs.totals())
     }
 
-    /// Makes the tables as small as what is in them: for a server that many have left.
+    /// Shrinks the tables to their contents, after many clients have disconnected.
     pub fn shrink(&self) {
         self.shared.tables.release_memory();
         self.shared.upcalls.release_memory();
     }
 
-    /// Has the workers give back what their buffers take, megabytes once much was received: for a server without
-    /// clients. The next packets cost a little more.
+    /// Releases the workers' buffers too, which take megabytes after heavy traffic: for a server without clients. The next
+    /// packets cost a little more.
     pub fn release_memory(&self) {
         self.shrink();
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
@@ -423,8 +423,8 @@ impl Plane {
         drop(self);
     }
 
-    /// Has the timers of peers looked at soon: after the machine slept they are overdue, and a
-    /// worker's own clock stood still.
+    /// Checks the peers' timers soon. After the machine resumed from sleep they are overdue, and a worker's timeout did not
+    /// advance.
     pub fn resumed(&self) {
         self.wake();
     }
@@ -433,15 +433,15 @@ impl Plane {
         self.shared.wake_all();
     }
 
-    /// Clears the stacks of all threads that may have worked with a key that has just been taken out of use. A worker does
-    /// so after the burst in which it may still use it.
+    /// Clears the stacks of all threads that may have used a key which was just retired. A worker does so after the burst in
+    /// which it may still use it.
     fn clear_stacks(&self) {
         adit_crypto::scrub_stack();
         self.shared.retired_keys.fetch_add(1, Ordering::Relaxed);
         self.wake();
     }
 
-    /// Verbs for a peer that is gone are harmless: it may have been removed in the same moment.
+    /// Ignores commands for a removed peer: it may have been removed at the same moment.
     fn with(&self, id: PeerId, f: impl FnOnce(&Peer)) {
         if let Some(peer) = self.shared.tables.peers.load().get(id) {
             f(peer);
@@ -451,7 +451,7 @@ impl Plane {
     fn probe(&self, peer: &Peer, size: u16) {
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
         let probed = self.shared.probe(peer, &mut peer.lock_tx(), size, &mut arena);
-        // Of one that left, and of which the kernel was not asked, there is nothing to say.
+        // A probe that was sent, without a path MTU from the kernel, has no result to report.
         if probed.size == 0 || probed.kernel != 0 {
             self.shared.upcalls.notice(&self.shared.stats, Notice::ProbeResult(peer.id, probed));
         }
@@ -481,19 +481,19 @@ impl Drop for Plane {
         self.shared.stop.store(true, Ordering::Release);
         self.wake();
         for worker in self.workers.drain(..) {
-            // A worker that panicked has nothing more to say.
+            // A panic was reported by the worker's panic guard.
             let _ = worker.join();
         }
     }
 }
 
-/// When a peer that was added at `now` wants to be looked after, if ever.
+/// Returns when the first timer of a peer added at `now` is due, if it has any.
 fn first_due(keepalive: Keepalive, now: Instant) -> Option<Instant> {
     let timers = [keepalive.interval, keepalive.timeout];
     timers.into_iter().filter(|time| !time.is_zero()).min().map(|time| now + time)
 }
 
-/// A function of its own, so that what it leaves on the stack lies below its caller.
+/// A separate function, so that what it leaves on the stack is below its caller.
 #[inline(never)]
 fn install(peer: &Peer, slot: KeySlot, key: &DataKey) {
     let PeerSpec { replay_window, link, .. } = **peer.settings.load();

@@ -1,9 +1,9 @@
-//! Compressed packets of peers that compress: never more of them than a packet may be.
+//! Decompression of packets, with bounded output.
 
 pub use crate::framing::Compression;
 
-/// Decompresses a packet into `into`, whose memory is kept from packet to packet. `None` for what is no such
-/// packet, or longer than `most` bytes: a few bytes can stand for megabytes.
+/// Decompresses a packet into `into`, whose memory is reused. `None` if the input is malformed or expands to more than
+/// `most` bytes, since a few bytes can expand to megabytes.
 pub fn decompress<'o>(
     compression: Compression,
     text: &[u8],

@@ -1,13 +1,13 @@
-//! The packet filter's place: every packet that leaves the tunnel, enters it, or goes from peer to
-//! peer is judged once on its way. Without a filter nothing here runs.
+//! The packet filter in the data path: every packet that leaves the tunnel, enters it, or goes from peer to peer is
+//! evaluated once. Without a filter nothing here runs.
 //!
 //! ```text
-//!   peer ──open──► merge ──► judge ──► device          iifname DEVICE, oifname "host"
-//!   device ──route──► judge ──► split, seal ──► peer   iifname "host", oifname DEVICE
-//!   peer ──open──► judge ──► seal ──► peer             iifname DEVICE, oifname DEVICE
+//!   peer ──open──► merge ──► filter ──► device         iifname DEVICE, oifname "host"
+//!   device ──route──► filter ──► split, seal ──► peer  iifname "host", oifname DEVICE
+//!   peer ──open──► filter ──► seal ──► peer            iifname DEVICE, oifname DEVICE
 //! ```
 //!
-//! What was merged is judged as the super-packet that it is, by its headers.
+//! A merged super-packet is evaluated as one packet, by its headers.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use adit_wire::merge::Write;
 
 use crate::stats::{DropReason, Stats};
 
-/// What rules call the side of the device where the machine itself is, and what lies behind it.
+/// The interface name, in rules, of this host's side of the device and the networks behind it.
 pub const HOST: &str = "host";
 
-/// Answers to refused packets, and packets that came in pieces, that are sent in one burst at most.
+/// Replies to rejected packets, and fragments, that are sent in one burst at most.
 const MAX_INJECTED: usize = 256;
 
-/// Rules for a plane, and what they call its device.
+/// The packet filter of a plane, and the device's name in its rules.
 #[derive(Clone, Debug)]
 pub struct FilterConfig {
     /// The rules with their state.
@@ -35,7 +35,7 @@ pub struct FilterConfig {
     pub device: String,
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Direction {
     /// From a peer to the device.
@@ -54,7 +54,7 @@ pub(crate) struct Relayed<'a> {
     pub packet: &'a [u8],
 }
 
-/// One worker's.
+/// The filter hook of one worker.
 pub(crate) struct FilterHook {
     worker: Worker,
     device: IfName,
@@ -62,7 +62,7 @@ pub(crate) struct FilterHook {
     layer: Layer,
     /// Headers of merged packets, and zeros in place of payloads that no rule reads.
     whole: Scratch,
-    /// What is to be sent besides, in this burst.
+    /// Packets to send in addition, in this burst.
     pub injected: Injected,
 }
 
@@ -75,12 +75,12 @@ pub(crate) struct Injected {
     pub fragments: Vec<(PeerId, Vec<u8>)>,
 }
 
-/// What becomes of one packet.
+/// The outcome of evaluating one packet.
 pub(crate) enum HookVerdict {
     Pass,
-    /// Nothing more is to be done: it was dropped, answered or held.
+    /// The packet was dropped, rejected with a reply, or held for reassembly.
     Consumed,
-    /// These go in its place.
+    /// Its reassembled packet passes: these fragments are sent in its place.
     Fragments(Vec<Vec<u8>>),
 }
 
@@ -96,7 +96,7 @@ impl FilterHook {
         }
     }
 
-    /// Begins a run of packets. It must not wait for anything until it is dropped.
+    /// Begins a burst. The caller must not block until it is dropped, since it holds locks.
     pub fn burst(&mut self, now: Instant) -> FilterBurst<'_> {
         let Self { worker, device, host, layer, whole, injected } = self;
         let need_payload = worker.firewall().logs().has_readers();
@@ -111,7 +111,7 @@ impl FilterHook {
     }
 }
 
-/// A run of packets being judged.
+/// A burst of packets being evaluated.
 pub(crate) struct FilterBurst<'g> {
     burst: Burst<'g>,
     names: (IfName, IfName),
@@ -123,7 +123,7 @@ pub(crate) struct FilterBurst<'g> {
 }
 
 impl FilterBurst<'_> {
-    /// Judges a packet or super-packet. `explicit`: only a rule lets it pass, not a policy.
+    /// Evaluates a packet or super-packet. `explicit`: only a rule can accept it, not a policy.
     #[inline]
     pub fn evaluate(
         &mut self,
@@ -141,7 +141,7 @@ impl FilterBurst<'_> {
         conclude(ruling, self.injected, stats, 1)
     }
 
-    /// Judges what is about to be written to the device.
+    /// Evaluates a packet or super-packet that is to be written to the device.
     #[inline]
     pub fn evaluate_write(&mut self, write: &Write<'_, '_>, stats: &Stats) -> HookVerdict {
         let vnet = VnetHeader::decode(write.vnet());
@@ -171,7 +171,7 @@ impl FilterBurst<'_> {
     }
 }
 
-/// Where merged packets are put together.
+/// A buffer in which merged packets are joined.
 #[derive(Debug, Default)]
 struct Scratch {
     bytes: Vec<u8>,
@@ -241,8 +241,8 @@ fn refused(
     HookVerdict::Consumed
 }
 
-/// Judges packets on their way from peer to peer, and keeps those that may go on. With `explicit` two
-/// peers are kept apart unless a rule says otherwise.
+/// Evaluates packets from peer to peer, and retains those that pass. With `explicit`, only a rule can accept packets between
+/// two peers.
 pub(crate) fn evaluate_relayed(
     filter_burst: &mut FilterBurst<'_>,
     packets: &mut Vec<Relayed<'_>>,
@@ -276,7 +276,7 @@ pub(crate) fn evaluate_relayed(
     });
 }
 
-/// As [`evaluate_relayed`], of frames that peers sent to all others. Fragments are not copied to everybody.
+/// As [`evaluate_relayed`], for flooded frames. Fragments are not flooded.
 pub(crate) fn evaluate_floods(
     filter_burst: &mut FilterBurst<'_>,
     frames: &mut Vec<(PeerId, &[u8])>,

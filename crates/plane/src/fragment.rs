@@ -1,5 +1,5 @@
-//! Fragments inside the tunnel (`fragment`): a packet too large for one datagram leaves as several,
-//! each sealed alone, and comes together again at the other end.
+//! Fragments inside the tunnel (`fragment`): a packet too large for one datagram is sent as several, each sealed separately,
+//! and reassembled at the other end.
 //!
 //! ```text
 //! u32, low bits first:  kind 2 | sequence 8 | piece 5 | size / 4, 14
@@ -18,11 +18,11 @@ use crate::egress::MAX_PACKET;
 pub const HEADER: usize = 4;
 /// Fragments of one packet at most: their number has 5 bits.
 pub const MAX_FRAGMENTS: usize = 32;
-/// Packets of one peer that may wait for pieces.
+/// Incomplete packets of one peer.
 pub const MAX_WAITING: usize = 25;
-/// Bytes of one peer that may wait for pieces; the oldest packet gives way.
+/// Bytes of incomplete packets of one peer. Beyond it the oldest packet is dropped.
 pub const MAX_HELD: usize = 256 << 10;
-/// How long a packet may wait for pieces.
+/// How long a packet may stay incomplete.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// All pieces of a packet were sealed within this many packet ids. Sequence numbers come again after
 /// 256 packets of at least two pieces each: what is further apart belongs to two packets.
@@ -32,7 +32,7 @@ const WHOLE: u32 = 0;
 const PIECE: u32 = 1;
 const LAST: u32 = 2;
 
-/// What a header says.
+/// A parsed fragment header.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Header {
     Whole,
@@ -165,7 +165,7 @@ pub struct Origin {
     pub now: Instant,
 }
 
-/// What a received text was.
+/// The result of adding a received fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FragmentResult<'t> {
     /// A packet in one piece.
@@ -178,7 +178,7 @@ pub enum FragmentResult<'t> {
     Bad,
 }
 
-/// A packet of which pieces are missing.
+/// A packet with missing fragments.
 #[derive(Debug)]
 struct Partial {
     sequence: u8,
@@ -191,7 +191,7 @@ struct Partial {
     text: Vec<u8>,
 }
 
-/// Packets of one peer that wait for pieces.
+/// The incomplete packets of one peer.
 #[derive(Debug, Default)]
 pub struct Reassembler {
     /// Oldest first; at most [`MAX_WAITING`].

@@ -3,12 +3,12 @@
 
 use adit_engine::command::{Framing, FramingError};
 
-/// What a keepalive ping holds.
+/// The content of a keepalive ping.
 pub const PING: [u8; 16] = [
     0x2a, 0x18, 0x7b, 0xf3, 0x64, 0x1e, 0xb4, 0xcb, 0x07, 0xed, 0x2d, 0x0a, 0x98, 0x1f, 0xc7, 0x48,
 ];
 
-/// How in-band control messages (OCC) begin; the byte after is the message's kind.
+/// The prefix of in-band control messages (OCC). The next byte is the message's kind.
 pub const OCC: [u8; 16] = [
     0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,
 ];
@@ -25,7 +25,7 @@ const V2_ESCAPE: u8 = 0x50;
 const V2_PLAIN: u8 = 0;
 const V2_LZ4: u8 = 1;
 const V2_LZO: u8 = 2;
-/// What stands before packets compressed by the algorithm of that name.
+/// The byte before packets compressed by the algorithm of that name.
 const LZO: u8 = 0x66;
 const LZ4: u8 = 0x69;
 
@@ -41,7 +41,7 @@ pub enum Compression {
     Lzo,
 }
 
-/// What is left of a received packet without its framing.
+/// A received packet without its framing.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Stripped<'t> {
     /// The packet.

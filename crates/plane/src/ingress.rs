@@ -36,7 +36,7 @@ const MAX_IN_BAND: usize = 512;
 /// How often one peer may move to another address.
 const MOVES: Rate = Rate::per_second(100);
 
-/// What the packets of one received burst become. Borrows the receive buffers: nothing is copied.
+/// The results of one received burst. Borrows the receive buffers: nothing is copied.
 pub struct Ingress<'a, 's> {
     shared: &'s Shared,
     peers: &'s PeerTable,
@@ -46,17 +46,17 @@ pub struct Ingress<'a, 's> {
     pub(crate) merger: Merger<'a>,
     /// Packets for other peers, with [`Relay::Direct`].
     pub(crate) relays: Vec<Relayed<'a>>,
-    /// Made when something needs it.
+    /// Allocated on first use.
     pub(crate) lazy: Option<Box<LazyState<'a>>>,
     /// The source address checked last, and whether it belongs to the peer whose run it was.
     source: Option<(PeerId, IpAddr)>,
-    /// Control packets of strangers that came on this stream, so far.
-    pub(crate) strangers: u32,
+    /// Unauthenticated control packets received on this stream so far.
+    pub(crate) unauthenticated: u32,
     /// Why the stream whose packets these are must end.
     stream_error: Option<StreamEnd>,
 }
 
-/// What most bursts of packets for a TUN device do not need.
+/// State that most bursts of a TUN device do not need, allocated on first use.
 #[derive(Default)]
 pub(crate) struct LazyState<'a> {
     /// Frames for all peers but the one that sent them.
@@ -65,16 +65,15 @@ pub(crate) struct LazyState<'a> {
     sender: Option<(PeerId, Mac)>,
     /// The station looked up last, and the peer that it is behind.
     receiver: Option<(Mac, Option<PeerId>)>,
-    /// Peers that asked which sizes arrive here (OCC), once each.
+    /// Peers that requested the sizes of datagrams received here (OCC), once each.
     pub size_requests: Vec<PeerId>,
-    /// Memory for packets that come together from pieces or are decompressed: they must last as long as the
-    /// burst.
+    /// Buffers for packets that are reassembled or decompressed. They must live as long as the burst.
     scratch: slice::IterMut<'a, Vec<u8>>,
     /// The first of these that is free.
     spare: Option<&'a mut Vec<u8>>,
 }
 
-/// How a run of packets is cut.
+/// How a run is divided into packets.
 trait RunLayout: Copy {
     /// Whether the transport changes, repeats and reorders nothing, so that a packet that fails
     /// authentication or comes twice is an attack, or means that the ends are out of step.
@@ -106,7 +105,7 @@ impl RunLayout for Datagrams {
     }
 }
 
-/// So many packets of a stream, each behind its length.
+/// This many packets of a stream, each preceded by its length.
 #[derive(Copy, Clone)]
 struct Framed(usize);
 
@@ -132,11 +131,11 @@ struct Run<'r> {
     peer: &'r Arc<Peer>,
     spec: Arc<PeerSpec>,
     link: &'r Link,
-    /// Whether the packets come from where the peer is known to be.
+    /// Whether the packets come from the peer's current address.
     same_path: bool,
 }
 
-/// What came of one authentic packet.
+/// The content of one authentic packet.
 enum Content<'a> {
     Packet(&'a mut [u8]),
     /// A ping, an in-band message or nothing: no packet.
@@ -164,20 +163,18 @@ impl<'a, 's> Ingress<'a, 's> {
             relays,
             lazy: None,
             source: None,
-            strangers: 0,
+            unauthenticated: 0,
             stream_error: None,
         }
     }
 
-    /// Gives memory for packets that come together from pieces or are decompressed; without it they are
-    /// dropped.
+    /// Provides buffers for packets that are reassembled or decompressed. Without them such packets are dropped.
     #[cold]
     pub fn set_scratch(&mut self, memory: &'a mut [Vec<u8>]) {
         self.lazy.get_or_insert_default().scratch = memory.iter_mut();
     }
 
-    /// Takes one received buffer: datagrams of `segment` bytes back to back, the last may be
-    /// shorter.
+    /// Processes one received buffer: datagrams of `segment` bytes back to back, of which the last may be shorter.
     pub fn datagram(&mut self, link: &Link, segment: usize, data: &'a mut [u8]) {
         if data.is_empty() {
             return self.shared.stats.drop(DropReason::Empty);
@@ -202,8 +199,8 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
-    /// Takes what came on a stream, none of which is longer than `max`. Returns how many bytes of
-    /// whole packets there were; the rest must come again, ahead of what follows.
+    /// Processes bytes of a stream whose packets are at most `max` bytes long. Returns the length of all whole packets; the
+    /// rest must be passed again, followed by the next bytes.
     ///
     /// # Errors
     /// Why the stream must end. Packets before the bad one were taken.
@@ -242,7 +239,7 @@ impl<'a, 's> Ingress<'a, 's> {
         end.map_or(Ok(taken), Err)
     }
 
-    /// Packets with the same opcode, key and peer.
+    /// Processes packets with the same opcode, key and peer.
     fn run(&mut self, link: &Link, lead: DataHeader, layout: impl RunLayout, run: &'a mut [u8]) {
         let stats = &self.shared.stats;
         let count = layout.count(run);
@@ -269,7 +266,7 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
-    /// Whether what comes from there is data under a static key, whatever its first byte.
+    /// Returns whether packets on this link are data under a static key, regardless of their first byte.
     #[cold]
     #[inline(never)]
     fn is_static(&self, link: &Link) -> bool {
@@ -281,7 +278,7 @@ impl<'a, 's> Ingress<'a, 's> {
     fn control(&mut self, link: &Link, packet: &[u8]) {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         if self.stream_error.is_some() {
-            // What follows on a stream that ends must not fill the queues.
+            // Further packets of a stream that must end would only fill the queues.
             return;
         }
         if packet.len() > MAX_CONTROL {
@@ -291,17 +288,18 @@ impl<'a, 's> Ingress<'a, 's> {
         let taken = if session || tables.is_admitted(link) {
             upcalls.frame(stats, *link, packet, session)
         } else {
-            self.strangers = self.strangers.saturating_add(u32::from(link.is_stream()));
-            self.strangers <= MAX_UNAUTHENTICATED_FRAMES && upcalls.stranger(stats, *link, packet)
+            self.unauthenticated = self.unauthenticated.saturating_add(u32::from(link.is_stream()));
+            self.unauthenticated <= MAX_UNAUTHENTICATED_FRAMES
+                && upcalls.unauthenticated(stats, *link, packet)
         };
         if !taken && link.is_stream() {
-            // On a stream it is not sent again: the peer is to reconnect at once.
+            // A stream does not retransmit it: make the peer reconnect at once.
             self.stream_error = Some(StreamEnd::Flood);
         }
     }
 
-    /// On a server by the peer-id, or by the address where packets carry none. On a client, whose
-    /// packets carry the id that the server gave us, by the address, else the newest session.
+    /// Finds the peer of a packet. A server looks up the peer-id, or the address where packets carry none. A client, whose
+    /// packets carry the id that the server assigned, looks up the address, or else takes the newest session.
     #[inline(always)]
     fn find_peer(&self, link: &Link, peer_id: Option<u32>) -> Option<Arc<Peer>> {
         let by_address =
@@ -363,7 +361,7 @@ impl<'a, 's> Ingress<'a, 's> {
             let empty = matches!(content, Content::Other { empty: true });
             let newest = replay == ReplayCheck::Newest && run.peer.is_newest(key);
             if !run.same_path && newest && !empty {
-                // Said before the move, so that a worker with a packet under an older key hears it.
+                // Recorded before the move, so that a worker with a packet under an older key sees it.
                 run.peer.used(key);
                 run.same_path = self.float(&run, key);
             }
@@ -384,7 +382,7 @@ impl<'a, 's> Ingress<'a, 's> {
         self.finish_run(run.peer, key, packets, bytes);
     }
 
-    /// Counts, liveness and notices of a run.
+    /// Updates counters and liveness after a run, and sends its notices.
     #[inline(always)]
     fn finish_run(&self, peer: &Peer, key: &Key, packets: u64, bytes: u64) {
         let Shared { stats, upcalls, .. } = self.shared;
@@ -402,7 +400,7 @@ impl<'a, 's> Ingress<'a, 's> {
         self.shared.notify_near_limit(peer, key);
     }
 
-    /// Removes what was added inside the encryption. `None` if no packet comes of it, or not yet.
+    /// Removes the fragment header and the compression framing. `None` if there is no packet, or not yet.
     fn decapsulate(
         &mut self,
         run: &Run<'_>,
@@ -477,7 +475,7 @@ impl<'a, 's> Ingress<'a, 's> {
         None
     }
 
-    /// Counts a packet that is not framed as agreed, and tells control of the first.
+    /// Counts a packet that is not framed as agreed, and notifies control of the first one.
     fn framing_error(&self, peer: &Peer, wrong: FramingError) {
         let Shared { stats, upcalls, .. } = self.shared;
         stats.drop(match wrong {
@@ -490,7 +488,7 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
-    /// Sorts out what is no packet.
+    /// Separates in-band messages from packets.
     #[inline(always)]
     fn classify<'p>(&mut self, run: &Run<'_>, packet: &'p mut [u8]) -> Content<'p> {
         let Shared { stats, upcalls, .. } = self.shared;
@@ -517,8 +515,7 @@ impl<'a, 's> Ingress<'a, 's> {
         Content::Packet(packet)
     }
 
-    /// The newest packet came from elsewhere: answer there from now on, unless the address is
-    /// another peer's.
+    /// The newest packet came from another address: sends there from now on, unless the address belongs to another peer.
     fn float(&self, run: &Run<'_>, key: &Key) -> bool {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         let tell = || upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
@@ -531,7 +528,7 @@ impl<'a, 's> Ingress<'a, 's> {
         moved
     }
 
-    /// An authentic packet goes to the TUN device or to another peer.
+    /// Passes an authentic packet to the TUN device or to another peer.
     #[inline(always)]
     fn deliver(&mut self, run: &Run<'_>, packet: &'a mut [u8]) {
         if let Some(switch) = &self.shared.ethernet {

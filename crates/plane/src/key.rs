@@ -54,7 +54,7 @@ pub(crate) struct Key {
     opened: CachePadded<Usage>,
 }
 
-/// What one direction has used up.
+/// The usage of a key in one direction.
 #[derive(Debug, Default)]
 struct Usage {
     /// Blocks and packets, for GCM's limit.
@@ -76,8 +76,7 @@ enum Format {
 }
 
 /// Seals packets under one key while the peer's TX lock is held. What it used is written back when
-/// it is dropped, whatever happens in between. Beside it the number of the peer's last packet that was
-/// sent in pieces.
+/// it is dropped, whatever happens in between. The second field is the sequence number of the peer's last fragmented packet.
 #[derive(Debug)]
 pub struct Sealer<'k>(pub(crate) SealerKind<'k>, pub(crate) &'k mut u8);
 
@@ -88,7 +87,7 @@ pub(crate) enum SealerKind<'k> {
     Block(block::BlockSealer<'k>),
 }
 
-/// What a sealer of any format does.
+/// Sealing in one format.
 pub(crate) trait Seal {
     /// Most bytes that sealing adds.
     fn overhead(&self) -> usize;
@@ -126,16 +125,16 @@ impl Open for Opener<'_> {
     }
 }
 
-/// What a datagram held: its place in the replay window, its packet id and the text.
+/// The content of a datagram: its position in the replay window, its packet id and the plaintext.
 pub(crate) type Opened<'p> = (ReplayCheck, u64, &'p mut [u8]);
 
-/// What an opener of any format does.
+/// Opening in one format.
 pub(crate) trait Open {
-    /// Opens one datagram in place, unless it was seen before: what it held.
+    /// Opens one datagram in place, unless it was seen before.
     fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason>;
 }
 
-/// What a sealer uses up.
+/// The usage of a key by one burst.
 #[derive(Debug)]
 pub(crate) struct BurstUsage<'k> {
     key: &'k Key,
@@ -145,7 +144,7 @@ pub(crate) struct BurstUsage<'k> {
     bytes: u64,
 }
 
-/// Blocks and packets that a text of this length uses up.
+/// Returns how much of GCM's limit, in blocks and packets, a text of this length uses.
 #[inline]
 fn gcm_blocks(len: usize) -> u64 {
     (len as u64).div_ceil(16).saturating_add(1)
@@ -238,12 +237,12 @@ impl Key {
         self.opened.add((bytes / 16).saturating_add(packets), packets, bytes);
     }
 
-    /// Whether this is the first authentic packet; says so once.
+    /// Returns, once, whether an authentic packet was received under this key.
     pub fn first_use(&self) -> bool {
         !self.used.load(Relaxed) && !self.used.swap(true, Relaxed)
     }
 
-    /// Whether a limit has come close; says so once.
+    /// Returns, once, whether a limit is close.
     pub fn near_limit(&self) -> bool {
         let reached = |limit: u64, count: &AtomicU64| limit != 0 && count.load(Relaxed) >= limit;
         let reached_by_both = |limit: u64, count: fn(&Usage) -> &AtomicU64| {

@@ -9,12 +9,11 @@
 //!                        sendmmsg + UDP GSO <── egress <── split <── one readv per super-packet
 //! ```
 //!
-//! What packets undergo is free of I/O and lives in [`ingress`] and [`egress`]; the worker only
-//! moves bytes. Control publishes immutable snapshots; a worker loads them after each receive
-//! returned, so that the first packet under a new key finds it.
+//! The processing of packets is free of I/O, in [`ingress`] and [`egress`]; the worker only moves bytes. Control publishes
+//! immutable snapshots, which a worker loads after each receive, so that the first packet under a new key finds it.
 //!
-//! Locks: one per peer and burst, from the first packet id through the `sendmmsg` (a stock peer's
-//! replay window is 64 packets, so trains must not overtake each other), and one per key and
+//! Locks: one per peer and burst, from the first packet id through the `sendmmsg` (OpenVPN's replay
+//! window is 64 packets, so trains must not overtake each other), and one per key and
 //! received train for the replay window. A worker never holds the former of two peers.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`packet::parse`], [`packet::parse_epoch`],

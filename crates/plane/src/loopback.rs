@@ -79,7 +79,7 @@ impl LoopbackPlane {
         Ok((Self { plane, shared, arena, merger, rx, filter_hook: None }, upcalls))
     }
 
-    /// The same end once more, as a further worker has it: for another thread.
+    /// Creates another handle of this end for another thread, as a further worker has one.
     pub fn another_worker(&self) -> Self {
         Self {
             plane: self.plane.another_worker(),
@@ -98,7 +98,7 @@ impl LoopbackPlane {
         self.filter_hook = self.shared.filter_hook();
     }
 
-    /// What senders of refused packets were told since the last look.
+    /// Takes the replies to rejected packets since the last call.
     pub fn answers(&mut self) -> Vec<Vec<u8>> {
         self.filter_hook
             .as_mut()
@@ -106,7 +106,7 @@ impl LoopbackPlane {
             .unwrap_or_default()
     }
 
-    /// For verbs, counters and totals. Verbs that send find no socket.
+    /// The plane, for commands, counters and totals. Commands that send find no socket.
     pub fn plane(&self) -> &Plane {
         &self.plane
     }
@@ -171,7 +171,7 @@ impl LoopbackPlane {
         }))
     }
 
-    /// What the rules say of a packet of the device.
+    /// Evaluates a packet of the device.
     fn evaluate(&mut self, to: Option<PeerId>, vnet: &VnetHeader, packet: &[u8]) -> HookVerdict {
         let Some(filter_hook) = &mut self.filter_hook else { return HookVerdict::Pass };
         let mut filter_burst = filter_hook.burst((self.shared.clock)());
@@ -332,7 +332,7 @@ fn evaluate_received<'a>(
     floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
 ) -> Vec<bool> {
     let mut filter_burst = filter_hook.burst((shared.clock)());
-    // Packets in pieces pass when they are whole: the last piece stands for all here.
+    // Fragments pass once their packet is complete: the last one represents all of them here.
     let passes = merger.writes().map(|write| {
         !matches!(filter_burst.evaluate_write(&write, &shared.stats), HookVerdict::Consumed)
     });

@@ -29,7 +29,7 @@ const EPOCH_ID_LEN: usize = 8;
 /// Bytes that the longer of the two formats adds to a packet.
 pub const OVERHEAD: usize = V2_PREFIX + ID_LEN + TAG_LEN;
 
-/// The first bytes of a datagram: enough to find peer and key.
+/// The header of a data packet: enough to find peer and key.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct DataHeader {
     /// 5-bit opcode.
@@ -41,16 +41,16 @@ pub struct DataHeader {
 }
 
 impl DataHeader {
-    /// What stands for the lead of packets that have none: they are the one static key's.
+    /// The header assumed for packets under a static key, which carry none.
     pub(crate) const STATIC_KEY: Self = Self { opcode: DATA_V1, key_id: 0, peer_id: None };
 
-    /// How many of the first bytes it was read from.
+    /// Length of the header on the wire.
     #[inline]
     pub(crate) fn prefix(&self) -> usize {
         if self.opcode == DATA_V2 { V2_PREFIX } else { V1_AAD }
     }
 
-    /// Reads the lead of a datagram; `None` if it is too short.
+    /// Parses the header of a datagram; `None` if it is too short.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         let first = *datagram.first()?;
@@ -79,7 +79,7 @@ pub struct Sealed<'a> {
     pub text: &'a mut [u8],
 }
 
-/// Takes a data packet apart; `None` for what is too short or no data packet.
+/// Parses a data packet; `None` if it is too short or no data packet.
 #[inline]
 pub fn parse(datagram: &mut [u8]) -> Option<Sealed<'_>> {
     let (start, end) = match datagram.first()? >> 3 {
@@ -107,8 +107,8 @@ pub struct EpochSealed<'a> {
     pub text: &'a mut [u8],
 }
 
-/// Takes a data packet in the epoch format apart:
-/// `header 4 or 1 | packet id 8 | ciphertext | tag 16`; `None` for what is too short or no data packet.
+/// Parses a data packet in the epoch format, `header 4 or 1 | packet id 8 | ciphertext | tag 16`; `None` if it is too short
+/// or no data packet.
 #[inline]
 pub fn parse_epoch(datagram: &mut [u8]) -> Option<EpochSealed<'_>> {
     let (start, end) = match datagram.first()? >> 3 {
@@ -132,7 +132,7 @@ pub fn header_len(datagram: &[u8]) -> usize {
     }
 }
 
-/// What stands before the packet id in packets to one peer under one key.
+/// The bytes before the packet id in packets to one peer under one key.
 #[derive(Copy, Clone, Debug)]
 pub struct Prefix {
     bytes: [u8; V2_PREFIX],

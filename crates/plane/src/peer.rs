@@ -12,7 +12,7 @@ use crate::fragment::Reassembler;
 use crate::key::Key;
 use crossbeam_utils::CachePadded;
 
-/// Messages of control that may wait while the peer's socket is full.
+/// Messages of the control plane that are queued while the peer's socket is full.
 pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Peer {
     pub id: PeerId,
     pub settings: ArcSwap<PeerSpec>,
     pub keys: ArcSwap<Keys>,
-    /// Its number among all peers that there ever were: [`Tx::owner`].
+    /// A number unique among all peers of the process: [`Tx::owner`].
     owner: u64,
     /// Keys installed so far.
     generations: AtomicU64,
@@ -30,9 +30,9 @@ pub(crate) struct Peer {
     pub longest_received: AtomicU16,
     /// Longest datagram sent.
     pub longest_sent: AtomicU16,
-    /// It was told that the peer's packets are not framed as agreed.
+    /// A framing error of this peer was reported.
     pub framing_error_reported: AtomicBool,
-    /// Control wants to know when it is heard next.
+    /// Control waits for [`adit_engine::Notice::PeerActive`].
     activity_wanted: AtomicBool,
     /// Pings and messages among the packets, both directions, and what they had inside.
     in_band_packets: AtomicU64,
@@ -43,7 +43,7 @@ pub(crate) struct Peer {
     rx: CachePadded<RxState>,
 }
 
-/// What changes with each burst to the peer.
+/// State that changes with each burst to the peer.
 #[derive(Debug)]
 struct TxState {
     /// Serialises packet ids and sends; see [`Tx`].
@@ -53,7 +53,7 @@ struct TxState {
     bytes: AtomicU64,
 }
 
-/// What changes with each run from the peer.
+/// State that changes with each run from the peer.
 #[derive(Debug)]
 struct RxState {
     last: AtomicU64,
@@ -61,15 +61,15 @@ struct RxState {
     silent: AtomicBool,
     packets: AtomicU64,
     bytes: AtomicU64,
-    /// Copies of frames that it sent to everybody.
+    /// The limit on copies of frames that this peer floods.
     floods: TokenBucket,
-    /// How often it moved to another address.
+    /// The limit on moves to another address.
     moves: TokenBucket,
-    /// Packets that wait for pieces. Locked once per received run, after the replay window.
+    /// Incomplete packets. Locked once per received run, after the replay window.
     reassembler: Mutex<Reassembler>,
 }
 
-/// Which key of which peer it is.
+/// Identifies a key among all keys of all peers.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct KeyOrigin {
     /// [`Tx::owner`].
@@ -85,32 +85,32 @@ pub(crate) struct Keys {
     pub secondary: Option<Arc<Key>>,
 }
 
-/// What is guarded by the TX lock. Its holder may allocate packet ids of this peer, and keeps
-/// the lock until the packets are sent.
+/// The state guarded by the TX lock. The holder may allocate packet ids of this peer, and keeps the lock until the packets
+/// are sent.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    /// Whose lock it is. Keys are used under the lock of their own peer alone.
+    /// The peer of this lock. Keys are used under the lock of their own peer only.
     owner: u64,
     /// A client's socket is full and sealed packets wait in the worker's arena: nothing may
     /// overtake them.
     pub blocked: bool,
-    /// Workers wait until it is over, to be woken.
+    /// Workers wait for the end of `blocked` and must be woken then.
     pub parked: bool,
-    /// Messages of control to be sealed after what waits. At most [`MAX_PENDING_MESSAGES`].
+    /// Messages of the control plane, to be sealed after the blocked packets. At most [`MAX_PENDING_MESSAGES`].
     pub waiting: VecDeque<Vec<u8>>,
     /// Trains with datagrams of at least this length are sent singly, because the path takes them
     /// only in fragments; 0 knows of none.
     pub oversize: usize,
     /// Size of the last probe of the path.
     pub probed: u16,
-    /// Number of the last packet that was sent in pieces.
+    /// Sequence number of the last fragmented packet.
     pub sequence: u8,
     /// The stream that packets of a static key went to last.
     pub stream: Option<u64>,
 }
 
 impl Tx {
-    /// Whose lock it is.
+    /// Returns the peer of this lock.
     pub fn owner(&self) -> u64 {
         self.owner
     }
@@ -184,17 +184,17 @@ impl Peer {
         self.tx.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock of what waits for pieces.
+    /// Locks the reassembly of fragments.
     pub fn lock_reassembler(&self) -> MutexGuard<'_, Reassembler> {
         self.rx.reassembler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies of frames that it sent to everybody.
+    /// The limit on copies of frames that this peer floods.
     pub fn floods(&self) -> &TokenBucket {
         &self.rx.floods
     }
 
-    /// How often it moved to another address.
+    /// The limit on moves to another address.
     pub fn moves(&self) -> &TokenBucket {
         &self.rx.moves
     }
@@ -220,7 +220,7 @@ impl Peer {
                 && spec.link.remote() == link.remote())
     }
 
-    /// The stamp of the key that is installed next.
+    /// Returns the origin of the next key to be installed.
     pub fn next_key_origin(&self) -> KeyOrigin {
         KeyOrigin { owner: self.owner, generation: self.generations.fetch_add(1, Relaxed) }
     }
@@ -245,7 +245,7 @@ impl Peer {
         self.rx.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Nothing came for the timeout. True if that is news.
+    /// Records that the timeout expired. Returns whether this is the first time since the last packet.
     pub fn mark_silent(&self) -> bool {
         self.activity_wanted.store(true, Relaxed);
         !self.rx.silent.swap(true, Relaxed)
@@ -258,7 +258,7 @@ impl Peer {
         self.activity_wanted.store(true, Relaxed);
     }
 
-    /// Whether it had been missed until now; says so once.
+    /// Clears the "waiting to hear from peer" flag; returns whether it was set.
     pub fn take_activity_wanted(&self) -> bool {
         self.activity_wanted.load(Relaxed) && self.activity_wanted.swap(false, Relaxed)
     }
@@ -277,7 +277,7 @@ impl Peer {
         Instant::from_nanos(self.rx.last.load(Relaxed))
     }
 
-    /// A ping or a message was received, or is sent.
+    /// Counts an in-band message, received or sent.
     pub fn count_in_band(&self, len: usize) {
         self.in_band_packets.fetch_add(1, Relaxed);
         self.in_band_bytes.fetch_add(len as u64, Relaxed);

@@ -1,19 +1,19 @@
 //! The replay window: RFC 6479's ring of bit blocks, as wide as configured.
 
-/// Which packet ids were seen, back to a fixed distance from the newest.
+/// The packet ids seen, back to a fixed distance from the newest.
 ///
-/// Like stock OpenVPN, an id that lies `size` or more behind the newest is refused. Id 0 is never
-/// sent and always refused.
+/// As in OpenVPN, an id `size` or more behind the newest is refused. Id 0 is never sent and always refused. The zero-filled
+/// window accepts every other id.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     newest: u64,
     size: u64,
     /// A power of two of blocks, one more than `size` needs, so that the block that is being
-    /// recycled never lies in the window.
+    /// recycled is never inside the window.
     blocks: Box<[u64]>,
 }
 
-/// Where an acceptable id stands.
+/// The position of an acceptable id.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum ReplayCheck {
     /// Beyond all ids so far.
@@ -40,8 +40,8 @@ impl ReplayWindow {
         self.blocks.fill(0);
     }
 
-    /// Whether a packet with this id may still be accepted. Changes nothing: the packet is not
-    /// authenticated yet.
+    /// Returns the position of an id, or `None` if it was seen or is too old. Does not mark it, since the packet is not yet
+    /// authenticated.
     #[inline]
     pub fn check(&self, id: u64) -> Option<ReplayCheck> {
         if id > self.newest {

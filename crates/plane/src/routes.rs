@@ -192,7 +192,7 @@ impl Routes {
         self.owned.set(peer, prefixes);
     }
 
-    /// Makes the tables as small as what is in them.
+    /// Shrinks the tables to their contents.
     pub fn release_memory(&mut self) {
         self.owned.0.shrink_to_fit();
         self.v4.release_memory();

@@ -1,4 +1,4 @@
-//! What control and workers share.
+//! State shared by the control thread and the workers.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -39,38 +39,38 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Of [`Shared::sweep_at`].
+/// The value of [`Shared::sweep_at`] when no sweep is planned.
 pub(crate) const NO_SWEEP: u64 = u64::MAX;
 
-/// What control and workers share.
+/// State shared by the control thread and the workers.
 pub(crate) struct Shared {
     pub tables: Tables,
     pub stats: Stats,
     pub upcalls: UpcallSender,
     pub relay: Relay,
     pub client: bool,
-    /// What carries a client's tunnel, whose packets must not enter it.
+    /// The transport of a client's tunnel, whose packets must not enter it.
     pub own: ArcSwapOption<OwnTransport>,
     pub has_tun: bool,
     /// With a TAP device.
     pub ethernet: Option<Switch>,
-    /// Rules for what passes, if there are any; set before there is a worker.
+    /// The packet filter, if any; set before a worker starts.
     pub filtered: OnceLock<FilterConfig>,
     pub clock: fn() -> Instant,
     pub stop: AtomicBool,
     /// Why packets no longer move; set once.
     pub failure: OnceLock<Failure>,
-    /// Whether there ever was a peer whose packets may come in pieces, or compressed.
+    /// Set once a peer may send fragmented or compressed packets.
     pub needs_scratch: AtomicBool,
-    /// How often the workers were asked to give back the memory of their buffers.
+    /// How often the workers were asked to release their buffers.
     pub release_requests: AtomicU64,
-    /// How often keys were taken out of use: the workers clear their stacks, where copies may lie.
+    /// How often keys were retired. The workers clear their stacks then, which may hold copies.
     pub retired_keys: AtomicU64,
-    /// When the first worker looks after the peers next, nanoseconds; [`NO_SWEEP`]: not before it is woken.
+    /// When worker 0 checks the peers' timers next, in nanoseconds; [`NO_SWEEP`]: not before it is woken.
     pub sweep_at: AtomicU64,
-    /// Makes the workers look at sockets, timers and `stop` again.
+    /// Wakes the workers to check sockets, timers and `stop`.
     pub wake: Vec<EventFd>,
-    /// What each worker waits for. Here, so that any thread can ask for room in a stream.
+    /// The poller of each worker. Shared, so that any thread can wait for room in a stream.
     pub pollers: Vec<Arc<Poller>>,
 }
 
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// What one worker judges with.
+    /// Creates the filter hook of one worker.
     pub fn filter_hook(&self) -> Option<Box<FilterHook>> {
         let ethernet = self.ethernet.is_some();
         self.filtered.get().map(|filtered| Box::new(FilterHook::new(filtered, ethernet)))
@@ -93,13 +93,13 @@ impl Shared {
 }
 
 impl Shared {
-    /// Makes all workers look again at what they share.
+    /// Wakes all workers.
     pub fn wake_all(&self) {
         self.wake.iter().for_each(EventFd::signal);
     }
 
-    /// Has the first worker look after the peers by `due`, and wakes it only if it would not otherwise: each client
-    /// that comes would cost a switch of threads. The peer that is due is in the table already.
+    /// Makes worker 0 check the peers' timers by `due`. It is woken only if its next check is later, because a wake-up costs
+    /// a context switch per new client. The peer must be in the table already.
     pub fn expect_sweep(&self, due: Option<Instant>) {
         // With the one in the sweep: either it finds the peer, or this finds that a sweep goes on.
         fence(Ordering::SeqCst);
@@ -111,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// What the worker waits for that owns a stream.
+    /// Returns the poller of the worker that owns a stream.
     pub fn poller_of(&self, link: &Link) -> io::Result<Arc<Poller>> {
         let workers = self.pollers.len() as u64;
         let owner = link.stream_id().and_then(|id| id.checked_rem(workers));
@@ -119,7 +119,7 @@ impl Shared {
         poller.cloned().ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Tells control that the plane is at its end.
+    /// Reports to control that the plane has failed.
     pub fn fail(&self, failure: Failure) {
         if self.failure.set(failure).is_ok() {
             self.upcalls.raise();
@@ -159,7 +159,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Says once that a key has come close to a limit.
+    /// Notifies control, once, that a key is close to a limit.
     pub fn notify_near_limit(&self, peer: &Peer, key: &Key) {
         if key.near_limit() {
             self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id));

@@ -1,4 +1,4 @@
-//! What the plane counts. Written with relaxed atomics, once per burst or dropped packet, by each worker for itself.
+//! Counters. Each worker writes its own, with relaxed atomics, once per burst or dropped packet.
 
 use std::array;
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// Why a packet went no further.
+        /// Why a packet was dropped.
         #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
         pub enum DropReason {
             $($(#[doc = $doc])+ $variant,)+
@@ -51,17 +51,17 @@ drop_reasons! {
     WrongAddress = "wrong-address",
     /// Compressed in a way that was not agreed.
     Compressed = "compressed",
-    /// Compressed, and nothing that decompresses to a packet that may be.
+    /// Compressed, and malformed or too long when decompressed.
     BadCompression = "bad-compression",
     /// Without the compression header that was agreed on.
     BadFraming = "bad-framing",
-    /// Without the fragment header that was agreed on, or a piece that contradicts others.
+    /// Without the fragment header that was agreed on, or a fragment that contradicts others.
     BadFragment = "bad-fragment",
-    /// A packet of which pieces did not come.
+    /// A packet with missing fragments.
     FragmentLost = "fragment-lost",
-    /// More packets came together from pieces in one burst than there is room for.
+    /// More packets were reassembled in one burst than there are buffers.
     FragmentsFull = "fragments-full",
-    /// Too large even for as many pieces as a packet may have.
+    /// Too large for the maximum number of fragments.
     TooManyFragments = "too-many-fragments",
     /// Not an IP packet.
     NotIp = "not-ip",
@@ -71,7 +71,7 @@ drop_reasons! {
     MacsFull = "macs-full",
     /// A frame for a station behind the peer that sent it.
     SamePeer = "same-peer",
-    /// More frames for everybody than are passed on.
+    /// More flooded frames than the rate limit allows.
     FloodLimited = "flood-limited",
     /// The source address does not belong to the peer.
     SourceSpoofed = "source-spoofed",
@@ -110,11 +110,11 @@ drop_reasons! {
     ControlFull = "control-full",
     /// Too long for a stream, whose lengths have 16 bits.
     TooLong = "too-long",
-    /// Too many control packets of known peers waited.
-    FramesFull = "frames-full",
-    /// Too many control packets of strangers waited.
-    StrangersFull = "strangers-full",
-    /// Too many notices waited.
+    /// The queue of control packets of known peers was full.
+    ControlQueueFull = "frames-full",
+    /// The queue of unauthenticated control packets was full.
+    UnauthenticatedQueueFull = "strangers-full",
+    /// The queue of notices was full.
     NoticesFull = "notices-full",
 }
 

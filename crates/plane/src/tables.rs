@@ -1,4 +1,4 @@
-//! What control publishes and workers read.
+//! The snapshots that control publishes and workers read.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -90,7 +90,7 @@ enum Address {
 /// Peers by address, for packets that carry no peer-id and so that no peer floats onto another.
 type Addresses = HashMap<Address, PeerId>;
 
-/// Everything that is looked up.
+/// All tables that are looked up on the data path.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub peers: ArcSwap<PeerTable>,
@@ -177,7 +177,7 @@ impl Tables {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Another number than before: there are other peers or routes.
+    /// A number that changes with the peers and routes.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -196,7 +196,7 @@ impl Tables {
         }
     }
 
-    /// Gives a peer's address back. The peer is in the table no longer, or about to be replaced.
+    /// Releases a peer's address. The peer is no longer in the table, or about to be replaced.
     fn release(&self, peer: &Peer) {
         let mut addresses = write(&self.addresses);
         // Under the lock: a worker may be moving the peer.
@@ -216,7 +216,7 @@ impl Tables {
     /// A peer moved by itself; `false` if the new address belongs to another peer, or if the peer
     /// was removed meanwhile. `newest`: whether the packet that says so is still the peer's newest,
     /// asked when no other worker can move the peer any more; `tell` is called before one can again, so that
-    /// moves are told in their order.
+    /// moves are reported in order.
     pub fn float(
         &self,
         peer: &Peer,
@@ -247,7 +247,7 @@ impl Tables {
         read(&self.addresses).get(&address(link)?).copied()
     }
 
-    /// Makes the tables as small as what is in them.
+    /// Shrinks the tables to their contents.
     pub fn release_memory(&self) {
         write(&self.addresses).shrink_to_fit();
         write(&self.admitted).shrink_to_fit();
@@ -259,7 +259,7 @@ impl Tables {
         });
     }
 
-    /// Whether control packets of this link are a known peer's.
+    /// Returns whether control packets of this link belong to a known peer.
     pub fn is_known(&self, link: &Link) -> bool {
         self.is_admitted(link) || self.by_address(link).is_some()
     }

@@ -1,4 +1,4 @@
-//! What workers tell the control thread: three bounded queues behind one eventfd.
+//! Upcalls from the workers to the control thread: three bounded queues behind one eventfd.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -13,32 +13,32 @@ use adit_linux::poll::EventFd;
 use crate::stats::{DropReason, Stats};
 use crate::stream::StreamEnd;
 
-/// Control packets of known peers that may wait.
+/// Control packets of known peers that are queued.
 const MAX_FRAMES: usize = 2048;
 /// How many of these may be of links that only have a handshake: hosts that can begin one must not
 /// crowd out those with a session.
 const MAX_HANDSHAKE_FRAMES: usize = MAX_FRAMES / 2;
 /// Control packets of one known peer that may wait: several windows full of unacknowledged ones.
 const MAX_FRAMES_OF_LINK: usize = 128;
-/// Control packets of strangers that may wait.
-const MAX_STRANGERS: usize = 512;
-/// As many more may wait of strangers on streams, who have proved their address: a flood of forged
-/// datagrams must not end their streams.
-const MAX_STREAM_STRANGERS: usize = 2 * MAX_STRANGERS;
-/// Of one such stream: it has nothing to say before its first packet is answered.
-const MAX_STRANGERS_OF_STREAM: usize = 8;
-/// In-band messages that may wait. A peer of which none waits may always queue one.
+/// Unauthenticated control packets that are queued.
+const MAX_UNAUTHENTICATED: usize = 512;
+/// The bound for unauthenticated packets on streams, whose senders have proved their address: a flood of forged datagrams
+/// must not end their streams.
+const MAX_UNAUTHENTICATED_STREAMS: usize = 2 * MAX_UNAUTHENTICATED;
+/// The bound for one such stream: it has nothing to send before its first packet is answered.
+const MAX_UNAUTHENTICATED_OF_STREAM: usize = 8;
+/// In-band messages that are queued. A peer without any may always queue one.
 const MAX_IN_BAND: usize = 1024;
-/// Of one peer: it sends them at will.
+/// In-band messages of one peer, which sends them at will.
 const MAX_IN_BAND_OF_PEER: usize = 16;
-/// Errors of sockets that may wait: strangers cause them.
+/// Socket errors that are queued: anyone on the path can cause them.
 const MAX_UNREACHABLE: usize = 256;
 /// Notices handed over per drain; the rest waits for the next, behind control packets.
 const NOTICES_PER_DRAIN: usize = 256;
-/// Strangers handed over per drain; the rest waits for the next, behind news of known peers.
-const STRANGERS_PER_DRAIN: usize = 64;
+/// Unauthenticated packets handed over per drain; the rest waits for the next, behind those of known peers.
+const UNAUTHENTICATED_PER_DRAIN: usize = 64;
 
-/// What one source may have of a queue of packets: of one link, of one /32 or /64, of one /48, and of IPv6 in all.
+/// The share of a queue that one source may use: one link, one /32 or /64, one /48, and all of IPv6.
 #[derive(Copy, Clone, Debug)]
 struct QueueLimits {
     whole: usize,
@@ -64,35 +64,35 @@ const HANDSHAKE_LIMITS: QueueLimits = QueueLimits {
     site: MAX_HANDSHAKE_FRAMES / 2,
     ipv6: MAX_HANDSHAKE_FRAMES / 4 * 3,
 };
-/// Packets of strangers by datagram.
+/// Unauthenticated datagrams.
 const UNAUTHENTICATED_LIMITS: QueueLimits = QueueLimits {
-    whole: MAX_STRANGERS,
-    link: MAX_STRANGERS / 8,
-    network: MAX_STRANGERS / 8,
-    site: MAX_STRANGERS / 4,
-    ipv6: MAX_STRANGERS / 4 * 3,
+    whole: MAX_UNAUTHENTICATED,
+    link: MAX_UNAUTHENTICATED / 8,
+    network: MAX_UNAUTHENTICATED / 8,
+    site: MAX_UNAUTHENTICATED / 4,
+    ipv6: MAX_UNAUTHENTICATED / 4 * 3,
 };
-/// Packets of strangers on streams, in the same queue.
+/// Unauthenticated packets on streams, in the same queue.
 const UNAUTHENTICATED_STREAM_LIMITS: QueueLimits = QueueLimits {
-    whole: MAX_STREAM_STRANGERS,
-    link: MAX_STRANGERS_OF_STREAM,
-    network: MAX_STREAM_STRANGERS / 8,
-    site: MAX_STREAM_STRANGERS / 4,
-    ipv6: MAX_STREAM_STRANGERS / 4 * 3,
+    whole: MAX_UNAUTHENTICATED_STREAMS,
+    link: MAX_UNAUTHENTICATED_OF_STREAM,
+    network: MAX_UNAUTHENTICATED_STREAMS / 8,
+    site: MAX_UNAUTHENTICATED_STREAMS / 4,
+    ipv6: MAX_UNAUTHENTICATED_STREAMS / 4 * 3,
 };
-/// Longest control packet taken: stock's control messages stay below 2 KiB.
+/// Longest control packet accepted: OpenVPN's control messages stay below 2 KiB.
 pub(crate) const MAX_CONTROL: usize = 4096;
 
-/// Something for the control thread.
+/// An event for the control thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Upcall {
     /// A control packet of an admitted link or of a known peer's address.
-    Frame(Link, Vec<u8>),
+    ControlPacket(Link, Vec<u8>),
     /// A control packet whose sender has not proved its address.
-    Stranger(Link, Vec<u8>),
-    /// News of a peer.
+    Unauthenticated(Link, Vec<u8>),
+    /// A notice about a peer.
     Notice(Notice),
-    /// A stream is at its end, after all its packets. Nothing is sent on it any more.
+    /// A stream ended, after all its packets. Nothing is sent on it any more.
     StreamEnded(Link, StreamEnd),
 }
 
@@ -116,7 +116,7 @@ enum Item {
 struct Queues {
     notices: Mutex<Notices>,
     frames: Mutex<Frames>,
-    strangers: Mutex<Frames>,
+    unauthenticated: Mutex<Frames>,
     /// Whether `event` is signalled: saves a system call per upcall.
     raised: AtomicBool,
     event: EventFd,
@@ -293,7 +293,7 @@ pub(crate) fn channel() -> io::Result<(UpcallSender, Upcalls)> {
     let queues = Arc::new(Queues {
         notices: Mutex::default(),
         frames: Mutex::default(),
-        strangers: Mutex::default(),
+        unauthenticated: Mutex::default(),
         raised: AtomicBool::new(false),
         event: EventFd::new()?,
     });
@@ -311,30 +311,30 @@ impl UpcallSender {
     pub fn frame(&self, stats: &Stats, link: Link, packet: &[u8], session: bool) -> bool {
         let limits = if session { &SESSION_LIMITS } else { &HANDSHAKE_LIMITS };
         let taken = lock(&self.0.frames).push(link, packet, limits);
-        self.taken(taken, stats, DropReason::FramesFull)
+        self.taken(taken, stats, DropReason::ControlQueueFull)
     }
 
     /// `false` if there was no room.
-    pub fn stranger(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
+    pub fn unauthenticated(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
         let limits =
             if link.is_stream() { &UNAUTHENTICATED_STREAM_LIMITS } else { &UNAUTHENTICATED_LIMITS };
-        let taken = lock(&self.0.strangers).push(link, packet, limits);
-        self.taken(taken, stats, DropReason::StrangersFull)
+        let taken = lock(&self.0.unauthenticated).push(link, packet, limits);
+        self.taken(taken, stats, DropReason::UnauthenticatedQueueFull)
     }
 
-    /// A stream's end: said once per stream, whose number bounds them.
+    /// Reports the end of a stream, once per stream, whose number bounds the queue.
     pub fn stream_ended(&self, link: Link, why: StreamEnd, known: bool) {
-        let queue = if known { &self.0.frames } else { &self.0.strangers };
+        let queue = if known { &self.0.frames } else { &self.0.unauthenticated };
         lock(queue).items.push_back((link, Item::Ended(why)));
         self.0.raise();
     }
 
-    /// Gives back what the queues take that hold nothing.
+    /// Shrinks the queues to their contents.
     pub fn release_memory(&self) {
         self.0.release_memory();
     }
 
-    /// Makes the receiving end look, though nothing was queued.
+    /// Wakes the receiving end although nothing was queued.
     pub fn raise(&self) {
         self.0.raise();
     }
@@ -349,7 +349,7 @@ impl UpcallSender {
 }
 
 impl Queues {
-    /// Makes the queues as small as what waits in them.
+    /// Shrinks the queues to their contents.
     fn release_memory(&self) {
         {
             let mut notices = lock(&self.notices);
@@ -357,7 +357,7 @@ impl Queues {
             notices.moves.shrink_to_fit();
             notices.in_band.0.shrink_to_fit();
         }
-        for queue in [&self.frames, &self.strangers] {
+        for queue in [&self.frames, &self.unauthenticated] {
             let mut queue = lock(queue);
             queue.items.shrink_to_fit();
             queue.waiting.0.shrink_to_fit();
@@ -372,8 +372,8 @@ impl Queues {
 }
 
 impl Upcalls {
-    /// Hands over what waits: some of the notices, then frames of known peers, then some of the strangers. If any
-    /// are left, the descriptor is written to again.
+    /// Hands over queued upcalls: a batch of notices, then control packets of known peers, then a batch of unauthenticated
+    /// ones. If any are left, the descriptor is signalled again.
     pub fn drain(&mut self, take: impl FnMut(Upcall)) {
         // The flag goes down before the queues are looked at, so that nothing is missed. The swap reads what was
         // queued before the flag went up.
@@ -384,7 +384,7 @@ impl Upcalls {
     }
 
     /// As [`Upcalls::drain`], but what is queued afterwards does not signal the descriptor: for a caller that looks again
-    /// before it waits. `true` if notices or strangers are left.
+    /// before it waits. `true` if notices or unauthenticated packets are left.
     pub fn look(&mut self, mut take: impl FnMut(Upcall)) -> bool {
         let (notices, more) = {
             let mut queue = lock(&self.0.notices);
@@ -393,15 +393,15 @@ impl Upcalls {
         notices.into_iter().for_each(|notice| take(Upcall::Notice(notice)));
         let frames = std::mem::take(&mut *lock(&self.0.frames));
         frames.items.into_iter().for_each(|(link, item)| match item {
-            Item::Packet(packet) => take(Upcall::Frame(link, packet)),
+            Item::Packet(packet) => take(Upcall::ControlPacket(link, packet)),
             Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
         });
-        let (strangers, left) = {
-            let mut queue = lock(&self.0.strangers);
-            (queue.take(STRANGERS_PER_DRAIN), more || !queue.items.is_empty())
+        let (unauthenticated, left) = {
+            let mut queue = lock(&self.0.unauthenticated);
+            (queue.take(UNAUTHENTICATED_PER_DRAIN), more || !queue.items.is_empty())
         };
-        strangers.into_iter().for_each(|(link, item)| match item {
-            Item::Packet(packet) => take(Upcall::Stranger(link, packet)),
+        unauthenticated.into_iter().for_each(|(link, item)| match item {
+            Item::Packet(packet) => take(Upcall::Unauthenticated(link, packet)),
             Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
         });
         left
@@ -449,18 +449,21 @@ mod tests {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         for n in 0..2000 {
-            sender.stranger(&stats, other(n), &[7]);
+            sender.unauthenticated(&stats, other(n), &[7]);
         }
         assert!(sender.frame(&stats, link(5000), &[8], true));
         sender.notice(&stats, Notice::PeerSilent(PeerId(1)));
-        assert_eq!(stats.totals().dropped(DropReason::StrangersFull), 2000 - MAX_STRANGERS as u64);
+        assert_eq!(
+            stats.totals().dropped(DropReason::UnauthenticatedQueueFull),
+            2000 - MAX_UNAUTHENTICATED as u64
+        );
         let first = drain(&mut upcalls);
         assert_eq!(first[0], Upcall::Notice(Notice::PeerSilent(PeerId(1))));
-        assert_eq!(first[1], Upcall::Frame(link(5000), vec![8]));
-        assert_eq!(first.len(), 2 + STRANGERS_PER_DRAIN);
+        assert_eq!(first[1], Upcall::ControlPacket(link(5000), vec![8]));
+        assert_eq!(first.len(), 2 + UNAUTHENTICATED_PER_DRAIN);
         assert!(upcalls.0.raised.load(Ordering::Relaxed), "the rest still calls");
         let rest: usize = (0..20).map(|_| drain(&mut upcalls).len()).sum();
-        assert_eq!(rest, MAX_STRANGERS - STRANGERS_PER_DRAIN);
+        assert_eq!(rest, MAX_UNAUTHENTICATED - UNAUTHENTICATED_PER_DRAIN);
         assert!(!upcalls.0.raised.load(Ordering::Relaxed));
     }
 
@@ -496,7 +499,7 @@ mod tests {
         assert_eq!(taken, MAX_HANDSHAKE_FRAMES - MAX_FRAMES_OF_LINK);
         assert!(send(2, true));
         assert_eq!(
-            stats.totals().dropped(DropReason::FramesFull),
+            stats.totals().dropped(DropReason::ControlQueueFull),
             10_000 - MAX_HANDSHAKE_FRAMES as u64
         );
         assert_eq!(drain(&mut upcalls).len(), MAX_HANDSHAKE_FRAMES + 1);
@@ -507,13 +510,13 @@ mod tests {
     fn forged_datagrams_leave_room_for_strangers_on_streams_and_these_for_each_other() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
-        let datagrams = (0..2000).filter(|n| sender.stranger(&stats, other(*n), &[7]));
-        assert_eq!(datagrams.count(), MAX_STRANGERS);
+        let datagrams = (0..2000).filter(|n| sender.unauthenticated(&stats, other(*n), &[7]));
+        assert_eq!(datagrams.count(), MAX_UNAUTHENTICATED);
         let stream = |id: u64| Link::stream(id, ([192, 0, (id % 250) as u8, 1], 1).into());
-        let send = |id| sender.stranger(&stats, stream(id), &[7]);
-        assert_eq!((0..100).filter(|_| send(1)).count(), MAX_STRANGERS_OF_STREAM);
+        let send = |id| sender.unauthenticated(&stats, stream(id), &[7]);
+        assert_eq!((0..100).filter(|_| send(1)).count(), MAX_UNAUTHENTICATED_OF_STREAM);
         assert!(send(2));
-        assert!((0..2000).filter(|n| send(3 + n)).count() < MAX_STRANGERS);
+        assert!((0..2000).filter(|n| send(3 + n)).count() < MAX_UNAUTHENTICATED);
         for _ in 0..20 {
             drain(&mut upcalls);
         }
@@ -581,7 +584,7 @@ mod tests {
         assert!(sender.frame(&stats, link(2), &[8], true));
         let first = drain(&mut upcalls);
         assert_eq!(first.len(), NOTICES_PER_DRAIN + 1);
-        assert_eq!(first.last(), Some(&Upcall::Frame(link(2), vec![8])));
+        assert_eq!(first.last(), Some(&Upcall::ControlPacket(link(2), vec![8])));
         assert!(upcalls.0.raised.load(Ordering::Relaxed), "the rest still calls");
         let rest: usize = (0..20).map(|_| drain(&mut upcalls).len()).sum();
         assert_eq!(rest, 5000 - NOTICES_PER_DRAIN);
@@ -602,12 +605,12 @@ mod tests {
             let stats = Stats::new(Offloads::ALL, 1);
             let (sender, _upcalls) = channel().unwrap();
             for n in 0..5000 {
-                sender.stranger(&stats, flood(n), &[7]);
+                sender.unauthenticated(&stats, flood(n), &[7]);
                 sender.frame(&stats, flood(n), &[7], false);
             }
             // From everywhere in IPv6: what is left is for IPv4.
             for other in others.into_iter().take(if which == 3 { 1 } else { 2 }) {
-                assert!(sender.stranger(&stats, from(other, 9), &[7]), "{which}: {other}");
+                assert!(sender.unauthenticated(&stats, from(other, 9), &[7]), "{which}: {other}");
                 assert!(sender.frame(&stats, from(other, 9), &[7], false), "{which}: {other}");
             }
         }

@@ -214,10 +214,10 @@ fn control_packets_of_strangers_have_a_queue_of_their_own() {
     assert_eq!(
         seen,
         [
-            Upcall::Frame(link(2, 1000), reset.to_vec()),
-            Upcall::Frame(link(50, 1), reset.to_vec()),
-            Upcall::Stranger(link(51, 1), reset.to_vec()),
-            Upcall::Stranger(link(52, 1), reset.to_vec()),
+            Upcall::ControlPacket(link(2, 1000), reset.to_vec()),
+            Upcall::ControlPacket(link(50, 1), reset.to_vec()),
+            Upcall::Unauthenticated(link(51, 1), reset.to_vec()),
+            Upcall::Unauthenticated(link(52, 1), reset.to_vec()),
         ]
     );
 }

@@ -120,13 +120,13 @@ fn control_packets_come_up_and_can_be_admitted() {
     let reset = [7 << 3, 1, 2, 3];
     stranger.socket.send_to(to, None, &reset).unwrap();
     let link = server.link_to(&stranger);
-    assert_eq!(server.wait_for(Some), Upcall::Stranger(link, reset.to_vec()));
+    assert_eq!(server.wait_for(Some), Upcall::Unauthenticated(link, reset.to_vec()));
     server.plane.apply(Command::AdmitLink(link));
     stranger.socket.send_to(to, None, &reset).unwrap();
-    assert_eq!(server.wait_for(Some), Upcall::Frame(link, reset.to_vec()));
+    assert_eq!(server.wait_for(Some), Upcall::ControlPacket(link, reset.to_vec()));
     client.socket.send_to(to, None, &reset).unwrap();
     let link = server.link_to(&client);
-    assert_eq!(server.wait_for(Some), Upcall::Frame(link, reset.to_vec()));
+    assert_eq!(server.wait_for(Some), Upcall::ControlPacket(link, reset.to_vec()));
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn sockets_can_be_exchanged() {
     server.plane.remove_socket(SocketId(3));
     client.socket.send_to(new.local_addr(), None, &[7 << 3]).unwrap();
     let link = Link::datagram(SocketId(4), Some([127, 0, 0, 1].into()), client.socket.local_addr());
-    assert_eq!(server.wait_for(Some), Upcall::Stranger(link, vec![7 << 3]));
+    assert_eq!(server.wait_for(Some), Upcall::Unauthenticated(link, vec![7 << 3]));
     server.plane.apply(Command::SendData(PeerId(5), vec![1]));
     assert_eq!(server.plane.totals().dropped(DropReason::NoSocket), 1);
 }
@@ -228,7 +228,7 @@ fn empty_and_broken_datagrams_cost_a_counter_only() {
     }
     client.socket.send_to(to, None, &[7 << 3, 9]).unwrap();
     let frame = server.wait_for(Some);
-    assert_eq!(frame, Upcall::Frame(server.link_to(&client), vec![7 << 3, 9]));
+    assert_eq!(frame, Upcall::ControlPacket(server.link_to(&client), vec![7 << 3, 9]));
     let totals = server.plane.totals();
     let count = |reason| totals.dropped(reason);
     assert_eq!(count(DropReason::Empty), 1);

@@ -269,7 +269,7 @@ proptest! {
         }
         prop_assert_eq!(found, wanted);
         let mut control = Vec::new();
-        server.upcalls.drain(|upcall| if let Upcall::Frame(_, frame) = upcall { control.push(frame) });
+        server.upcalls.drain(|upcall| if let Upcall::ControlPacket(_, frame) = upcall { control.push(frame) });
         prop_assert_eq!(control, [vec![4 << 3, 3], vec![4 << 3, 10], vec![4 << 3, 17]]);
         prop_assert_eq!(server.all_drops(), 0);
     }
@@ -423,10 +423,10 @@ fn control_packets_travel_both_ways() {
     let (mut socket, link) = server.stranger(None);
     socket.write_all(&framed(&[7 << 3, 1])).unwrap();
     let stranger = server.wait_for(|upcall| Some(upcall.clone()));
-    assert_eq!(stranger, Upcall::Stranger(link, vec![7 << 3, 1]));
+    assert_eq!(stranger, Upcall::Unauthenticated(link, vec![7 << 3, 1]));
     server.plane.apply(Command::AdmitLink(link));
     socket.write_all(&framed(&[4 << 3, 2])).unwrap();
-    assert_eq!(server.wait_for(|u| Some(u.clone())), Upcall::Frame(link, vec![4 << 3, 2]));
+    assert_eq!(server.wait_for(|u| Some(u.clone())), Upcall::ControlPacket(link, vec![4 << 3, 2]));
     assert!(server.plane.send_control(link, &[8 << 3, 3]));
     assert_eq!(read_frame(&mut socket).unwrap(), [8 << 3, 3]);
     // The last words are sent before the end, and the end comes to the peer as such.
@@ -445,7 +445,8 @@ fn an_end_is_told_after_all_that_came_before() {
     (0..20).for_each(|n| socket.write_all(&framed(&[4 << 3, n])).unwrap());
     drop(socket);
     assert_eq!(server.end_of(link), StreamEnd::Closed);
-    let before = server.seen.iter().filter(|upcall| matches!(upcall, Upcall::Frame(..))).count();
+    let before =
+        server.seen.iter().filter(|upcall| matches!(upcall, Upcall::ControlPacket(..))).count();
     assert_eq!(before, 20);
     // Nothing can be sent to the peer any more, and no other peer fails for it.
     server.plane.apply(Command::SendData(PeerId(2), vec![1]));
@@ -481,7 +482,7 @@ fn the_longest_packets_are_taken() {
     let (mut socket, link) = server.stranger(None);
     let longest = vec![4 << 3; 4096];
     socket.write_all(&framed(&longest)).unwrap();
-    assert_eq!(server.wait_for(|u| Some(u.clone())), Upcall::Stranger(link, longest));
+    assert_eq!(server.wait_for(|u| Some(u.clone())), Upcall::Unauthenticated(link, longest));
     let mut known = server.client(2, None);
     known.socket.write_all(&framed(&vec![9 << 3; 9600])).unwrap();
     server.until(|plane| plane.totals().dropped(DropReason::UnknownPeer) == 1);
@@ -545,7 +546,7 @@ fn packets_count_only_on_the_streams_of_their_own_peers() {
 fn a_stranger_may_say_only_so_much() {
     let mut server = Server::new();
     let (mut socket, link) = server.stranger(None);
-    let said = Upcall::Stranger(link, vec![4 << 3, 1]);
+    let said = Upcall::Unauthenticated(link, vec![4 << 3, 1]);
     for _ in 0..64 {
         socket.write_all(&framed(&[4 << 3, 1])).unwrap();
         server.wait_for(|upcall| (*upcall == said).then_some(()));
@@ -572,11 +573,15 @@ fn one_write_full_of_control_packets_does_not_fill_the_queues() {
         if admitted {
             server.plane.apply(Command::AdmitLink(link));
         }
-        let full = if admitted { DropReason::FramesFull } else { DropReason::StrangersFull };
+        let full = if admitted {
+            DropReason::ControlQueueFull
+        } else {
+            DropReason::UnauthenticatedQueueFull
+        };
         let _ = socket.write_all(&many);
         server.until(|plane| plane.totals().dropped(full) > 0);
         assert_eq!(server.end_of(link), StreamEnd::Flood);
-        let of_link = |upcall: &&Upcall| matches!(upcall, Upcall::Stranger(of, _) | Upcall::Frame(of, _) if *of == link);
+        let of_link = |upcall: &&Upcall| matches!(upcall, Upcall::Unauthenticated(of, _) | Upcall::ControlPacket(of, _) if *of == link);
         let got = server.seen.iter().filter(of_link).count();
         assert_eq!((got, server.dropped(full)), (most, 1), "{admitted}");
     }
@@ -593,10 +598,11 @@ fn strangers_on_streams_leave_room_for_known_peers() {
             let _ = socket.write_all(&framed(&[7 << 3, 1]));
         }
     }
-    server.until(|plane| plane.totals().dropped(DropReason::StrangersFull) > 0);
+    server.until(|plane| plane.totals().dropped(DropReason::UnauthenticatedQueueFull) > 0);
     known.socket.write_all(&framed(&[3 << 3, 1])).unwrap();
     let link = known.link;
-    server.wait_for(|upcall| (*upcall == Upcall::Frame(link, vec![3 << 3, 1])).then_some(()));
+    server
+        .wait_for(|upcall| (*upcall == Upcall::ControlPacket(link, vec![3 << 3, 1])).then_some(()));
 }
 
 #[test]

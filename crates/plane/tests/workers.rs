@@ -579,7 +579,7 @@ fn all_sockets_of_a_port_can_be_exchanged() {
     while seen.len() < senders.len() {
         assert!(Wall::now() < end, "{} of {}", seen.len(), senders.len());
         world.upcalls.drain(|upcall| match upcall {
-            Upcall::Stranger(link, _) => seen.push(link.remote().port()),
+            Upcall::Unauthenticated(link, _) => seen.push(link.remote().port()),
             other => panic!("{other:?}"),
         });
         std::thread::sleep(Duration::from_millis(5));

@@ -17,7 +17,7 @@ impl Sum {
         Self(0)
     }
 
-    /// Adds `data`, which must stand at an even offset of what is summed. At most 2^32 bytes in all.
+    /// Adds `data`, which must be at an even offset of the summed bytes. At most 2^32 bytes in all.
     #[inline]
     pub fn bytes(self, data: &[u8]) -> Self {
         // Eight independent lanes: the compiler keeps them in vector registers.

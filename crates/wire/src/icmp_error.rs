@@ -15,7 +15,7 @@ const ICMP_LEN: usize = 8;
 const DONT_FRAGMENT: u8 = 0x40;
 const TTL: u8 = 64;
 
-/// What is told.
+/// The error to report.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Message {
     /// Type.
@@ -30,7 +30,7 @@ pub struct Message {
 /// quoted as fits into `longest` bytes in all. Returns the length; `None` if the addresses are not of
 /// one family or `out` is too short.
 ///
-/// Whether `to` may be told is for the caller to know; see [`is_host`].
+/// The caller checks that `to` may receive errors; see [`is_host`].
 pub fn write(
     packet: &[u8],
     message: Message,
@@ -110,11 +110,11 @@ pub fn ip_header(
     Some(crate::ip::pseudo_header(out, protocol)?.word(u16::try_from(len).ok()?))
 }
 
-/// Whether an address is one host's and can be told something (RFC 1122 3.2.2, RFC 4443 2.4 (e)): not
-/// zero, not a group's or everybody's, not this host's own.
+/// Returns whether an address is that of a single host, which may receive errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)): not
+/// zero, multicast, broadcast or loopback.
 pub fn is_host(address: IpAddr) -> bool {
     let special = match address {
-        // "This network" and the former class E, which includes everybody's.
+        // "This network" and the former class E, which includes the broadcast address.
         IpAddr::V4(v4) => matches!(v4.octets(), [0 | 240.., ..]),
         IpAddr::V6(v6) => v6.is_unspecified(),
     };

@@ -2,10 +2,10 @@
 //! back into super-packets. No I/O.
 //!
 //! A *super-packet* is what a TUN device with offloads reads and writes: one IP packet of up to
-//! 64 KiB with a [`VnetHeader`] that says how to cut it. [`split::Segments`] cuts it where it lies;
+//! 64 KiB with a [`VnetHeader`] that describes how to split it. [`split::Segments`] splits it in place;
 //! [`merge::Merger`] collects neighbouring packets of a flow into one.
 //!
-//! A TAP device's super-packets are frames: everything above takes the length of what stands before
+//! A TAP device's super-packets are frames: everything above takes the length of what precedes
 //! the IP header, zero for a TUN device.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`ethernet::Ethernet::parse`],

@@ -112,7 +112,7 @@ impl<'a> Merger<'a> {
     }
 
     /// Says where the packets that are pushed from now on come from: [`Write::origin`]. Frames of several origins are not
-    /// merged. IP packets are told apart by their addresses alone: each address must have one origin.
+    /// merged. IP packets are distinguished by their addresses alone: each address must have one origin.
     #[inline]
     pub fn set_origin(&mut self, origin: u32) {
         self.origin = origin;
@@ -124,14 +124,14 @@ impl<'a> Merger<'a> {
         self.push_any::<false>(packet, 0);
     }
 
-    /// Takes one frame whose IP packet stands behind `l2` bytes, or which carries something else: then
+    /// Takes one frame whose IP packet follows `l2` bytes, or which carries something else: then
     /// `l2` is the frame's length, and it passes as it is.
     #[inline]
     pub fn push_behind(&mut self, frame: &'a [u8], l2: usize) {
         self.push_any::<true>(frame, l2);
     }
 
-    /// Compiled twice, so that packets of a TUN device do not pay for what stands before a frame's.
+    /// Compiled twice, so that packets of a TUN device do not pay for the header before a frame's.
     #[inline(always)]
     fn push_any<const FRAMES: bool>(&mut self, frame: &'a [u8], l2: usize) {
         let packet = if FRAMES { frame.get(l2..).unwrap_or(&[]) } else { frame };
@@ -593,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_frame_without_ip_passes_as_it_is() {
-        // What stands in it would be a packet, were it one.
+        // Its contents would be a valid packet if it were one.
         let frames: Vec<Vec<u8>> = pair(|_| ());
         let mut merger = Merger::new(true, true);
         frames.iter().for_each(|frame| merger.push_behind(frame, frame.len()));

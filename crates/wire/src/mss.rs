@@ -60,7 +60,7 @@ fn replace(checksum: u16, at: usize, from: u16, to: u16) -> u16 {
     }
 }
 
-/// Where the value of the MSS option stands in a TCP header.
+/// Finds the value of the MSS option in a TCP header.
 fn find_mss(header: &[u8]) -> Option<usize> {
     let mut at = crate::transport::TCP_LEN;
     loop {

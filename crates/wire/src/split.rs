@@ -1,6 +1,6 @@
-//! Cutting a super-packet into the packets it stands for.
+//! Splitting a super-packet into its segments.
 //!
-//! Segments are made where the super-packet lies: each header is stamped just before its payload,
+//! Segments are made in place: each header is written just before its payload,
 //! over the tail of the segment before, which is no longer needed by then.
 //!
 //! ```text
@@ -22,11 +22,11 @@ use crate::vnet::{Gso, VnetHeader};
 /// with a few extension headers.
 const MAX_HEADER: usize = 192;
 
-/// Where these stand in an IPv4 header.
+/// Offsets in an IPv4 header.
 const LEN: usize = 2;
 const ID: usize = 4;
 const CHECKSUM: usize = 10;
-/// Where UDP's checksum stands in its header.
+/// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
 
 /// What the TUN device handed out makes no sense; it is dropped.
@@ -73,7 +73,7 @@ impl<'a> Segments<'a> {
         Self::behind(vnet, packet, 0)
     }
 
-    /// As [`Self::new`], for a packet whose IP header stands behind `l2` bytes: those of an Ethernet
+    /// As [`Self::new`], for a packet whose IP header follows `l2` bytes: those of an Ethernet
     /// header, which each segment repeats. `vnet` counts from the start of the frame.
     pub fn behind(vnet: &VnetHeader, packet: &'a mut [u8], l2: usize) -> Result<Self, Malformed> {
         let cut = match vnet.gso {
@@ -203,7 +203,7 @@ impl Cut {
         })
     }
 
-    /// Writes the headers of the segment whose payload already stands in `segment`.
+    /// Writes the headers of the segment whose payload is already in `segment`.
     #[inline]
     fn stamp(&mut self, segment: &mut [u8], last: bool) -> Option<()> {
         let payload = segment.len().checked_sub(self.header_len)?;

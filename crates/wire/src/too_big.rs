@@ -18,7 +18,7 @@ const LONGEST4: usize = 156;
 /// Writes the answer to `packet`, of which `mtu` bytes would have fitted, into `out`. `packet` may be
 /// a super-packet with the headers of its first segment.
 ///
-/// `None` where there is nobody to tell: IPv4 without the DF bit, ICMP errors, multicast; or where the
+/// `None` where no error may be sent: IPv4 without the DF bit, ICMP errors, multicast; or where the
 /// standards promise that the packet fits.
 ///
 /// The answer comes from the address that the packet was for: hosts drop what claims to come from

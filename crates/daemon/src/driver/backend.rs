@@ -55,7 +55,7 @@ pub trait Backend {
 #[derive(Debug)]
 pub enum Upcall {
     /// A control packet.
-    Frame(Link, Vec<u8>),
+    ControlPacket(Link, Vec<u8>),
     /// A notice.
     Notice(Notice),
     /// A stream ended by itself; why, for the log.

@@ -371,10 +371,10 @@ impl<E: Engine, B: Backend> Driver<E, B> {
 
     fn take(&mut self, upcall: Upcall) {
         match upcall {
-            Upcall::Frame(link, mut frame) => {
+            Upcall::ControlPacket(link, mut frame) => {
                 trace::read(&link, &frame);
                 self.control.received(frame.len());
-                self.feed(Input::Frame(link, &mut frame));
+                self.feed(Input::ControlPacket(link, &mut frame));
             }
             Upcall::Notice(notice) => {
                 trace::notice(&notice);

@@ -30,7 +30,7 @@ impl Engine for Script {
                 self.deadline = None;
                 "tick".into()
             }
-            Input::Frame(link, frame) => format!("frame {} {frame:?}", link.remote().ip()),
+            Input::ControlPacket(link, frame) => format!("frame {} {frame:?}", link.remote().ip()),
             Input::LinkUp(link) => format!("up {}", link.remote()),
             Input::DialFailed(why) => format!("failed {why}"),
             Input::LinkDown(link) => format!("down {}", link.remote()),
@@ -238,7 +238,7 @@ async fn frames_notices_ticks_and_answers_reach_the_engine() {
     let fake = Fake::new();
     let mut driver = driver(Script::default(), &fake);
     let link = Link::datagram(SocketId(0), None, "192.0.2.9:5".parse().unwrap());
-    fake.bring(Upcall::Frame(link, vec![1, 2]));
+    fake.bring(Upcall::ControlPacket(link, vec![1, 2]));
     fake.bring(Upcall::Notice(Notice::PeerSilent(PeerId(7))));
     fed(&mut driver, 2).await;
     driver.engine.deadline = Some(now() + Duration::from_millis(5));
@@ -275,7 +275,7 @@ async fn a_deadline_is_kept_under_a_flood_of_packets() {
     let mut driver = driver(Script::default(), &fake);
     let link = Link::datagram(SocketId(0), None, "192.0.2.9:5".parse().unwrap());
     for _ in 0..100 {
-        fake.bring(Upcall::Frame(link, vec![0]));
+        fake.bring(Upcall::ControlPacket(link, vec![0]));
     }
     driver.engine.deadline = Some(Instant::from_nanos(1));
     fed(&mut driver, 1).await;

@@ -214,7 +214,7 @@ pub(super) fn inputs() -> bool {
 pub(super) fn kind(input: &Input<'_>) -> &'static str {
     match input {
         Input::Tick => "timer",
-        Input::Frame(..) => "control packet",
+        Input::ControlPacket(..) => "control packet",
         Input::LinkUp(_) => "link up",
         Input::DialFailed(_) => "dialling failed",
         Input::LinkDown(_) => "link down",

@@ -98,7 +98,7 @@ impl World {
                 let mut out = Outbox::new();
                 match inbox.pop_front() {
                     Some(mut frame) => {
-                        let input = Input::Frame(*link, &mut frame);
+                        let input = Input::ControlPacket(*link, &mut frame);
                         engine.engine().handle(self.now, input, &mut out);
                     }
                     None => engine.engine().handle(self.now, Input::Tick, &mut out),

@@ -123,12 +123,16 @@ impl World {
         let end = self.now + time;
         while self.now < end {
             match self.to_server.pop_front() {
-                Some(mut frame) => self.at_server(Input::Frame(self.server.link, &mut frame)),
+                Some(mut frame) => {
+                    self.at_server(Input::ControlPacket(self.server.link, &mut frame))
+                }
                 None => self.at_server(Input::Tick),
             }
             self.expect_key_method();
             match self.to_client.pop_front() {
-                Some(mut frame) => self.at_client(Input::Frame(self.client.link, &mut frame)),
+                Some(mut frame) => {
+                    self.at_client(Input::ControlPacket(self.client.link, &mut frame))
+                }
                 None => self.at_client(Input::Tick),
             }
             self.now = self.now + Duration::from_millis(1);

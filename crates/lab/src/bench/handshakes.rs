@@ -115,10 +115,15 @@ impl Bench {
                 return Ok(());
             }
             while let Some(mut frame) = to_server.pop_front() {
-                self.server(Input::Frame(from, &mut frame), from, &mut to_client);
+                self.server(Input::ControlPacket(from, &mut frame), from, &mut to_client);
             }
             while let Some(mut frame) = to_client.pop_front() {
-                up |= self.client(&mut client, Input::Frame(to, &mut frame), to, &mut to_server)?;
+                up |= self.client(
+                    &mut client,
+                    Input::ControlPacket(to, &mut frame),
+                    to,
+                    &mut to_server,
+                )?;
             }
             if to_server.is_empty() && !up {
                 // Only timers go on from here: whichever comes first.

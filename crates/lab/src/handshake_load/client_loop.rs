@@ -297,7 +297,7 @@ impl ClientLoop {
 
     fn step(&mut self, token: u64, frame: Option<&mut [u8]>) {
         let Some(client) = self.clients.get_mut(&token) else { return };
-        let input = frame.map_or(Input::Tick, |frame| Input::Frame(self.link, frame));
+        let input = frame.map_or(Input::Tick, |frame| Input::ControlPacket(self.link, frame));
         let mut out = Outbox::new();
         client.engine.handle(now(), input, &mut out);
         self.perform(token, out);

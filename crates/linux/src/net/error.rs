@@ -14,7 +14,7 @@ pub enum NetErrorKind {
     Unreachable,
     /// The interface is down.
     Down,
-    /// The kernel was built or told to run without this address family.
+    /// The kernel was built or configured without this address family.
     NoFamily,
     /// The kernel finds the request contradictory (a gateway that is our own address, an address
     /// with host bits, an MTU out of range).

@@ -149,7 +149,7 @@ impl Route {
                 RouteAttribute::Priority(metric) => route.metric = Some(*metric),
                 RouteAttribute::PrefSource(ip) => route.source = address(ip),
                 RouteAttribute::MultiPath(hops) => {
-                    // Several equal ways: the first stands for all.
+                    // Several next hops of equal cost: report the first.
                     let hop = hops.first()?;
                     route.link = Some(hop.interface_index);
                     hop.attributes.iter().for_each(|attribute| route.read_hop(attribute));

@@ -17,7 +17,7 @@ const MAX_SLOTS: usize = 256;
 /// A VLAN tag's length.
 const TAG: usize = 4;
 
-/// Two hardware addresses: what stands before the tag.
+/// Length of the two hardware addresses that precede the tag.
 const ADDRESSES: usize = 12;
 
 /// The checksum of `virtio_net_hdr` is still to be filled in (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
@@ -45,7 +45,7 @@ pub struct Frame<'a> {
     pub keep: &'a mut bool,
 }
 
-/// Where a frame lies in its slot, and whether it is to be sent.
+/// The position of a frame in its slot, and whether to send it.
 #[derive(Copy, Clone, Default)]
 struct Span {
     start: usize,

@@ -116,7 +116,7 @@ impl std::error::Error for GuardError {
     }
 }
 
-/// The host's stack receives nothing from the interfaces that it was told, until it is dropped.
+/// The host's stack receives nothing from the given interfaces until this is dropped.
 #[derive(Debug)]
 pub struct Guard {
     socket: OwnedFd,

@@ -159,7 +159,7 @@ impl PacketSocket {
     fn join_group(&self, group: Option<u16>) -> Result<u16, PacketError> {
         let step = |e| PacketError::Os("sharing the interface among workers", e);
         // The group looks for itself, whatever its members said about outgoing frames. Kernels before
-        // 6.7 cannot be told; there `FrameBatch` passes them over.
+        // 6.7 have no such option; there `FrameBatch` skips them.
         let ignoring = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
         let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let value =

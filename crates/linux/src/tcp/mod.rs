@@ -175,7 +175,7 @@ impl TcpStream {
         }
     }
 
-    /// Whether the connection stands: `false` while it is still under way, an error if it failed.
+    /// Returns whether the connection is established: `false` while connecting, an error if it failed.
     pub fn finish_connect(&self) -> io::Result<bool> {
         if let Some(error) = self.take_error()? {
             return Err(error);

@@ -1,9 +1,8 @@
-//! Several queues of a device that are read as one.
+//! Fair queueing: several kernel queues of a device, read in turn as one.
 //!
-//! The kernel's queue of a TUN device is first in, first out, and bulk fills it: a ping would wait behind
-//! a mebibyte of super-packets. With several queues the kernel spreads flows over them by a hash of
-//! addresses and ports; read by turns, each flow waits for itself alone, unless two share a lane. No
-//! packet passes another of its flow.
+//! The kernel's queue of a TUN device is first in, first out, and bulk traffic fills it: a ping would wait behind a mebibyte
+//! of super-packets. With several queues the kernel distributes flows over them by a hash of addresses and ports. When the
+//! queues are read in turn, a flow waits only for itself and for flows of the same hash. Packets of a flow keep their order.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,12 +11,12 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use super::{TunError, TunMode, TunQueue, VNET_LEN, attach, read};
 use crate::poll::{Interest, Poller};
 
-/// Bytes read from one lane before the next has its turn, if others wait: one super-packet.
+/// Bytes read from one queue before the next has its turn, if others wait: one super-packet.
 const TURN: usize = 64 << 10;
-/// More than there are flow queues.
+/// No queue: greater than any index.
 const NONE: u32 = u32::MAX;
 
-/// The flow queues of a queue.
+/// Kernel queues that are read as one.
 #[derive(Debug)]
 pub(super) struct FlowQueues {
     /// Hands those that are readable out by turns.
@@ -31,11 +30,10 @@ pub(super) struct FlowQueues {
 }
 
 impl FlowQueues {
-    /// Makes a device with a queue of so many flow queues; returns its real name too.
+    /// Creates a device with this many flow queues, and returns its real name too.
     ///
-    /// It is written through one more queue, which is detached: one can write through it all the same,
-    /// and what is written leaves no trace in the device's table of flows, which would have answers go
-    /// where the packets came from: all to this one queue.
+    /// Writes go through one more queue, which is detached. A detached queue accepts writes, and they leave no trace in the
+    /// device's flow table, which would otherwise direct all replies to this one queue.
     pub fn open(
         name: &str,
         mode: TunMode,
@@ -52,7 +50,7 @@ impl FlowQueues {
         Ok((queue, name))
     }
 
-    /// Reads these as one.
+    /// Combines these descriptors.
     pub fn of(fds: Vec<OwnedFd>) -> io::Result<Self> {
         let poller = Poller::new()?;
         for (lane, fd) in fds.iter().enumerate() {

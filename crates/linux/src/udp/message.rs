@@ -177,7 +177,7 @@ impl Control {
     }
 }
 
-/// One control message as it lies in the buffer.
+/// One control message, as laid out in the buffer.
 struct Message<'a> {
     /// Level and type.
     kind: (i32, i32),
@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// Kinds that are read, so that data of any length stands behind them.
+    /// Message types whose data is read, at any length.
     const KINDS: [(i32, i32); 5] = [
         (libc::IPPROTO_IP, libc::IP_PKTINFO),
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO),

@@ -28,7 +28,7 @@ pub struct Received<'a> {
     pub data: &'a mut [u8],
 }
 
-/// What a router or a peer's host said about a datagram of ours, by ICMP.
+/// An ICMP error about a datagram that this socket sent.
 #[derive(Debug)]
 pub struct PeerError {
     /// Where the datagram was sent.

@@ -34,7 +34,7 @@ pub fn steer(group: &[UdpSocket], field: &SenderField) -> io::Result<()> {
     let mut program = program(field, count);
     let program =
         libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, of the length that is said, during the call; both live
+    // SAFETY: the kernel copies the program, of the given length, during the call; both live
     // through it.
     let rc = unsafe {
         libc::setsockopt(

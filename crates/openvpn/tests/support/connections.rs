@@ -122,7 +122,7 @@ impl World {
         let (Some(link), Some(_)) = (link, &self.nodes[n].engine) else { return };
         let data = match packet {
             Packet::Control(bytes) => {
-                return self.feed(n, Input::Frame(link, &mut bytes.clone()));
+                return self.feed(n, Input::ControlPacket(link, &mut bytes.clone()));
             }
             Packet::Data(data) => data,
         };

@@ -279,7 +279,7 @@ impl World {
             Packet::Control(mut bytes) => {
                 self.session_ids.0 = bytes[1..9].try_into().expect("eight bytes");
                 self.clients[n].control.0 += bytes.len() as u64;
-                self.to_server(Input::Frame(link, &mut bytes));
+                self.to_server(Input::ControlPacket(link, &mut bytes));
             }
             Packet::Data(datagram) => {
                 for notice in self.plane.receive(link, datagram) {
@@ -299,7 +299,7 @@ impl World {
             Packet::Fin(_) => {}
             Packet::Control(mut bytes) => {
                 self.session_ids.1 = bytes[1..9].try_into().expect("eight bytes");
-                self.to_client(n, Input::Frame(link, &mut bytes));
+                self.to_client(n, Input::ControlPacket(link, &mut bytes));
             }
             Packet::Data(datagram) => {
                 for notice in self.clients[n].plane.receive(link, datagram) {
@@ -474,7 +474,7 @@ impl World {
     pub fn stranger(&mut self, address: SocketAddr, packet: &[u8]) -> Vec<Vec<u8>> {
         let link = Link::datagram(Default::default(), None, address);
         let mut out = Outbox::new();
-        self.server.handle(self.now, Input::Frame(link, &mut packet.to_vec()), &mut out);
+        self.server.handle(self.now, Input::ControlPacket(link, &mut packet.to_vec()), &mut out);
         let mut answers = Vec::new();
         while let Some(output) = out.pop() {
             match output {

@@ -441,7 +441,7 @@ impl World {
         }
         let link = Link::datagram(SocketId(self.nodes[n].socket), None, from);
         match packet {
-            Packet::Control(mut bytes) => self.feed(n, Input::Frame(link, &mut bytes)),
+            Packet::Control(mut bytes) => self.feed(n, Input::ControlPacket(link, &mut bytes)),
             Packet::Data(data) => {
                 for notice in self.nodes[n].plane.receive(self.now, link, &data) {
                     self.feed(n, Input::Notice(notice));

@@ -10,7 +10,7 @@ use adit_wire::ethernet::Mac;
 
 use crate::stats::DropReason;
 
-/// Stations behind one peer at most (stock's default of `max-routes-per-client`).
+/// Stations behind one peer at most (OpenVPN's default of `max-routes-per-client`).
 pub const MACS_PER_PEER: usize = 256;
 /// Stations at most.
 pub const MAX_MACS: usize = 65_536;

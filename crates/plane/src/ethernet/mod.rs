@@ -25,14 +25,14 @@ use crate::peer::Peer;
 use crate::stats::DropReason;
 use crate::tables::PeerTable;
 
-/// What a plane with a TAP device has besides.
+/// Additional state of a plane with a TAP device.
 #[derive(Debug, Default)]
 pub(crate) struct Switch {
-    /// Who is behind which peer.
+    /// Which station is behind which peer.
     pub macs: Macs,
-    /// Copies of what the device sends to all.
+    /// The limit on copies of frames that the device floods.
     pub from_device: TokenBucket,
-    /// Copies of what peers send to all.
+    /// The limit on copies of frames that peers flood.
     pub from_peers: TokenBucket,
 }
 

@@ -9,7 +9,7 @@ use crate::ethernet::Switch;
 use crate::filter_hook::Relayed;
 use crate::stats::DropReason;
 
-/// Where a frame goes besides the device.
+/// Whether a frame is flooded to the other peers, in addition to the device.
 enum Flood {
     No,
     Yes,
@@ -47,7 +47,7 @@ impl<'a> Ingress<'a, '_> {
         self.merger.push_behind(frame, l2);
     }
 
-    /// Notes where the sender is. One look into the table per flow and burst.
+    /// Learns which peer the sender is behind. One table lookup per flow and burst.
     fn learn(&mut self, run: &Run<'_>, switch: &Switch, source: Mac) -> Result<(), DropReason> {
         let id = run.peer.id;
         if self.lazy.as_ref().is_some_and(|lazy| lazy.sender == Some((id, source))) {
@@ -61,7 +61,7 @@ impl<'a> Ingress<'a, '_> {
         Ok(())
     }
 
-    /// What other peers get of a frame; `None` if the device gets nothing then.
+    /// Relays a frame to other peers; `None` if the device must not get it.
     fn relay_frame(
         &mut self,
         run: &Run<'_>,
@@ -88,7 +88,7 @@ impl<'a> Ingress<'a, '_> {
         match owner {
             // The device's own address, one behind it, or unknown: as in OpenVPN the other peers do not see it.
             None => return Some(Flood::No),
-            // As a switch does: it would come back to where it is from.
+            // As in a switch: it would return to its origin.
             Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
             Some(to) if self.shared.may_relay() => {
                 self.relays.push(Relayed { from: run.peer.id, to, packet: frame });

@@ -86,7 +86,7 @@ impl Block {
         self.time.is_some()
     }
 
-    /// Counts from 1 under a later time. Only under the peer's TX lock.
+    /// Restarts the count from 1 under a later time. Only under the peer's TX lock.
     pub fn restart_count(&self, key: &Key) {
         let Some(current) = &self.time else { return };
         if key.next_id.load(Relaxed) > 1 {

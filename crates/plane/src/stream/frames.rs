@@ -1,5 +1,4 @@
-//! Cutting a stream into packets: each stands behind its length, `u16` big-endian. No I/O, and
-//! nothing is copied.
+//! Framing of packets on a stream: each is preceded by its length, `u16` big-endian. No I/O, no copies.
 
 use crate::packet::{DATA_V2, DataHeader};
 
@@ -17,7 +16,7 @@ pub struct Run {
     pub next: Next,
 }
 
-/// What stands behind a run.
+/// What follows a run.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Next {
     /// A packet that begins otherwise.
@@ -28,7 +27,7 @@ pub enum Next {
     Bad,
 }
 
-/// The length that stands at the start of `bytes`; `None` if it is not whole.
+/// Reads the length at the start of `bytes`; `None` if it is incomplete.
 #[inline]
 fn length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk().map(|length| usize::from(u16::from_be_bytes(*length)))

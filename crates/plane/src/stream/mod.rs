@@ -1,4 +1,4 @@
-//! Streams: peers over TCP. Each packet stands behind its length, `u16` big-endian.
+//! Streams: peers over TCP. Each packet is preceded by its length, `u16` big-endian.
 
 pub mod frames;
 mod pending;
@@ -16,8 +16,8 @@ use crossbeam_utils::CachePadded;
 use pending::Pending;
 
 /// Longest packet taken from a stream unless [`StreamOptions::max_frame`] says otherwise: a jumbo
-/// frame of 9000 bytes with what any data format adds. Stock derives its own bound from `tun-mtu`
-/// and so refuses more than we do.
+/// frame of 9000 bytes with what any data format adds. OpenVPN derives its own bound from `tun-mtu`
+/// and so refuses more.
 pub const MAX_FRAME: u16 = 9_600;
 
 /// What is added to an inner packet at most: an Ethernet header, framings, and the longest data format.
@@ -55,7 +55,7 @@ pub enum StreamEnd {
     BadLength,
     /// A data packet that is not authentic, or comes twice.
     BadPacket,
-    /// More control packets than a stranger may send, or than there was room for.
+    /// More control packets than an unauthenticated peer may send, or than there was room for.
     Flood,
     /// The kernel's error, by number.
     Failed(i32),
@@ -83,7 +83,7 @@ const SMALL: usize = 576;
 /// Packets of it: more than one super-packet becomes.
 pub(crate) const RESERVE: usize = 128;
 
-/// Control packets that a stranger may send: a TLS handshake needs fewer by far.
+/// Control packets that an unauthenticated peer may send: far more than a TLS handshake needs.
 pub(crate) const MAX_UNAUTHENTICATED_FRAMES: u32 = 64;
 
 /// Marks a token of the poller as a stream's; the rest is its id.
@@ -120,7 +120,7 @@ impl Streams {
         self.get(link.stream_id()?)
     }
 
-    /// Makes the table as small as what is in it.
+    /// Shrinks the table to its contents.
     pub fn release_memory(&self) {
         for part in &self.0 {
             part.write().unwrap_or_else(PoisonError::into_inner).shrink_to_fit();
@@ -147,10 +147,10 @@ pub(crate) struct Stream {
     /// The owner's.
     poller: Arc<Poller>,
     tx: Mutex<Tx>,
-    /// Packets that wait because the socket is full: what [`Pending::packets`] said last.
+    /// Packets queued because the socket is full: a copy of [`Pending::packets`].
     backlog: AtomicUsize,
     ended: AtomicBool,
-    /// Only the owner takes this lock.
+    /// Locked by the owner only.
     pub rx: Mutex<Rx>,
 }
 
@@ -169,11 +169,11 @@ pub(crate) struct Rx {
     /// The peer has a session, or control admitted it.
     pub known: bool,
     /// Control packets that came before.
-    pub strangers: u32,
+    pub unauthenticated: u32,
 }
 
 impl Rx {
-    /// Keeps what is no whole packet yet; its memory is needed only until the rest comes.
+    /// Keeps the start of an incomplete packet. Its memory is freed once the packet is complete.
     pub fn keep(&mut self, rest: &[u8]) {
         if rest.is_empty() {
             self.partial = Vec::new();
@@ -184,7 +184,7 @@ impl Rx {
     }
 }
 
-/// How much of what waited has left.
+/// How much of the queue was sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Drained {
     /// All. `held`: workers wait for it.
@@ -224,7 +224,7 @@ impl Stream {
     }
 
     /// Whether a data packet of `len` bytes may be sealed for it: once it has a packet id it must be
-    /// sent, or the peer sees a gap, which stock takes for an attack.
+    /// sent, or the peer sees a gap, which OpenVPN takes for an attack.
     pub fn has_room(&self, len: usize) -> bool {
         let reserve = if len <= SMALL { RESERVE } else { 0 };
         self.backlog.load(Relaxed) < (self.options.queue_limit as usize).saturating_add(reserve)
@@ -319,7 +319,7 @@ impl Stream {
         Drained::All { held: std::mem::take(&mut tx.held) }
     }
 
-    /// Ends it: nothing is sent or received any more, and its memory is given back.
+    /// Ends the stream: nothing is sent or received any more, and its memory is freed.
     pub fn end(&self) {
         let mut tx = self.lock();
         self.ended.store(true, Relaxed);

@@ -1,4 +1,4 @@
-//! Where a worker asks the packet filter.
+//! Evaluation of packets by the packet filter.
 
 use std::iter;
 
@@ -16,8 +16,8 @@ use crate::filter_hook::{self, Direction, FilterHook, HookVerdict, Injected, Rel
 use crate::shared::Shared;
 use crate::stats::DropReason;
 
-/// Judges what was received and writes to the device what may go there; leaves in `relays` and `floods`
-/// what may go to other peers.
+/// Evaluates received packets, writes those that pass to the device, and retains in `relays` and `floods` those that may go
+/// to other peers.
 pub(super) fn evaluate_received<'a>(
     filter_hook: &mut FilterHook,
     shared: &Shared,
@@ -27,7 +27,7 @@ pub(super) fn evaluate_received<'a>(
     floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
 ) {
     let stats = &shared.stats;
-    // All are judged before the first is written, which may take its time: judging holds locks.
+    // Evaluation holds locks, so all packets are evaluated before the first is written, which may take long.
     let mut exceptions: Vec<(usize, Vec<Vec<u8>>)> = Vec::new();
     let mut filter_burst = filter_hook.burst((shared.clock)());
     if tun.is_some() {
@@ -68,7 +68,7 @@ pub(super) fn write_plain(tun: &TunQueue, shared: &Shared, packet: &[u8]) {
     }
 }
 
-/// Judges what the device handed out for a peer, or for all. `Ok`: it may be sent.
+/// Evaluates a packet of the device for one peer, or for all. `Ok`: it may be sent.
 pub(super) fn evaluate_outgoing(
     filter_hook: &mut FilterHook,
     shared: &Shared,
@@ -80,7 +80,7 @@ pub(super) fn evaluate_outgoing(
     let verdict =
         filter_burst.evaluate(Direction::FromDevice(to), vnet, packet, false, &shared.stats);
     drop(filter_burst);
-    // To the machine itself, or to whom it forwards for.
+    // To this host, or to a host that it forwards for.
     filter_hook.injected.replies.drain(..).for_each(|answer| write_plain(tun, shared, &answer));
     match verdict {
         HookVerdict::Pass => Ok(()),
@@ -90,7 +90,7 @@ pub(super) fn evaluate_outgoing(
 }
 
 impl Transmitter {
-    /// Sends what judging brought besides: answers to those who were refused, and packets in pieces.
+    /// Sends the packets that the filter added: replies to rejected packets, and fragments.
     pub(super) fn send_injected(&mut self, injected: &mut Injected) {
         for answer in injected.replies.drain(..) {
             match self.owner(&answer) {
@@ -103,7 +103,7 @@ impl Transmitter {
         }
     }
 
-    /// The peer that an answer is for.
+    /// Finds the peer that a reply is for.
     fn owner(&self, answer: &[u8]) -> Option<PeerId> {
         let tables = &self.shared.tables;
         if self.shared.client {

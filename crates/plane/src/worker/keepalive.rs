@@ -1,4 +1,4 @@
-//! Pings when nothing was sent, and news of peers that fell silent.
+//! Keepalive timers: pings, and notices of silent peers.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::shared::NO_SWEEP;
 use super::{SWEEP_GRAIN, Worker};
 
 impl Worker {
-    /// Looks after all peers if one is due. The first worker does it for all.
+    /// Checks the timers of all peers if one is due. Only worker 0 does so.
     pub(super) fn sweep_if_due(&mut self) {
         if self.index != 0 {
             self.next_sweep = None;
@@ -19,14 +19,14 @@ impl Worker {
         let now = (self.shared.clock)();
         if now >= due {
             self.plan_sweep(None);
-            // A peer that is added meanwhile may be overlooked: control sees that nothing is planned, and wakes.
+            // A peer added meanwhile may be missed: control sees that no sweep is planned, and wakes this worker.
             fence(Ordering::SeqCst);
             let next = self.sweep(now);
             self.plan_sweep(next);
         }
     }
 
-    /// Notes when the next sweep is, for control too.
+    /// Records the time of the next sweep, for control too.
     pub(super) fn plan_sweep(&mut self, at: Option<Instant>) {
         self.next_sweep = at;
         if self.index == 0 {

@@ -1,5 +1,5 @@
-//! A worker thread: waits for one packet, takes what else is there without waiting, and flushes
-//! when nothing more comes or a cap is reached. There is no timer for batching.
+//! A worker thread: it blocks for one packet, drains the rest without blocking, and flushes when nothing is left or a limit
+//! is reached. There is no timer for batching.
 
 mod filter;
 mod keepalive;
@@ -42,8 +42,8 @@ const TOKEN_SOCKET: u64 = 2;
 /// A full socket that another worker receives from.
 const TOKEN_FULL: u64 = u64::MAX;
 
-/// A worker's own way to what all share: it is cloned with each burst, and clones of one that all have would be
-/// counted by all in one place.
+/// A worker's own handle of the shared state. It is cloned with each burst; clones of one common `Arc` would contend for one
+/// reference count.
 #[derive(Clone)]
 struct SharedRef(Arc<CachePadded<Arc<Shared>>>);
 
@@ -67,10 +67,10 @@ pub(crate) struct Worker {
     shared: SharedRef,
     index: usize,
     tun: Option<Tun>,
-    /// The TUN device waits: a client's socket is full.
+    /// The TUN device is not read, because a client's socket is full.
     held: bool,
     poller: Arc<Poller>,
-    /// What `sockets` was made from.
+    /// The published sockets that `sockets` was built from.
     published: Arc<Sockets>,
     /// The sockets that this worker receives from, by position of their token.
     sockets: Vec<(SocketId, Arc<UdpSocket>)>,
@@ -81,17 +81,17 @@ pub(crate) struct Worker {
     relays: Vec<Relayed<'static>>,
     /// What was received from a stream; empty until there is one.
     stream_buffer: Vec<u8>,
-    /// For packets that come together from pieces; empty until a peer sends such.
+    /// Buffers for reassembled and decompressed packets; empty until a peer sends such.
     scratch: Vec<Vec<u8>>,
     /// One super-packet as it was read.
     packet: Box<[u8]>,
     transmitter: Transmitter,
-    /// Judges packets, if there are rules.
+    /// The packet filter, if there are rules.
     filter_hook: Option<Box<FilterHook>>,
     next_sweep: Option<Instant>,
-    /// Of [`Shared::release_requests`], those obeyed.
+    /// The value of [`Shared::release_requests`] last acted on.
     release_requests: u64,
-    /// Of [`Shared::retired_keys`], those obeyed.
+    /// The value of [`Shared::retired_keys`] last acted on.
     retired_keys: u64,
 }
 
@@ -181,7 +181,7 @@ impl Worker {
         Some(due.since((self.shared.clock)()))
     }
 
-    /// Control changed something that this thread must look at.
+    /// Handles a wake-up by control.
     fn woken(&mut self) {
         if let Some(wake) = self.shared.wake.get(self.index) {
             wake.drain();
@@ -200,11 +200,10 @@ impl Worker {
         self.plan_sweep(Some(self.next_sweep.map_or(soon, |next| next.min(soon))));
     }
 
-    /// Gives back the memory of all buffers that hold nothing.
+    /// Releases the memory of all empty buffers.
     fn release_memory(&mut self) {
         self.batch.release_memory();
-        // Not freed: the allocator would make the next one of a thread's own memory, of which it never gives back the
-        // end.
+        // Pages are released but the buffer is kept: the allocator might place a new one in an arena that it never shrinks.
         release(&mut self.stream_buffer);
         self.scratch = Vec::new();
         self.merger = Merger::default();
@@ -244,13 +243,13 @@ impl Worker {
         }
     }
 
-    /// Sends what waits for a socket that has room again, and what was kept back meanwhile.
+    /// Sends the packets that waited for a full socket, and those held back meanwhile.
     fn resume(&mut self) {
         self.transmitter.resume();
         self.resume_reading();
     }
 
-    /// Something has room again: what was kept back goes first.
+    /// Continues after a socket or stream has room again: parked packets go first.
     fn resume_reading(&mut self) {
         if self.transmitter.is_parked() {
             self.tun_turn();
@@ -273,8 +272,8 @@ impl Worker {
         self.update_interest();
     }
 
-    /// While a client's socket is full the TUN device is not read, so that its queue can act, and
-    /// the worker with sealed packets waits for room.
+    /// Updates what the poller watches. While a client's socket is full, the TUN device is not read, so that its queue applies
+    /// backpressure, and the worker with sealed packets waits for room.
     fn update_interest(&mut self) {
         let blocked = self.transmitter.blocked_on();
         let held = blocked.is_some()
@@ -316,10 +315,10 @@ impl Worker {
     }
 }
 
-/// A worker's way to the TUN device.
+/// A worker's TUN queue.
 pub(crate) struct Tun {
     queue: Arc<TunQueue>,
-    /// It has the queue for itself, and reads it. Workers beyond the device's queues write only.
+    /// This worker reads the queue. Workers beyond the number of queues only write.
     reads: bool,
 }
 
@@ -331,7 +330,7 @@ impl Tun {
     }
 }
 
-/// Tells control if the thread that holds it panics.
+/// Reports to control if the thread that holds it panics.
 struct PanicGuard(Arc<Shared>);
 
 impl Drop for PanicGuard {

@@ -19,9 +19,9 @@ use crate::stats::{DropReason, Stats};
 
 /// ICMP errors taken in one turn; what is left brings the next.
 const MAX_SOCKET_ERRORS: usize = 64;
-/// Packets that may come together from pieces in one burst.
+/// Packets that can be reassembled or decompressed in one burst.
 const MAX_SCRATCH_BUFFERS: usize = 1024;
-/// Bytes of memory that each of them keeps for the next: more than most packets have.
+/// Bytes that each buffer keeps for the next burst: more than most packets need.
 const MAX_KEPT: usize = 2048;
 
 impl Worker {
@@ -33,8 +33,8 @@ impl Worker {
         }
     }
 
-    /// Takes what ICMP said of a client's socket, or epoll would name it again and again. One that
-    /// listens asks for none.
+    /// Reads the ICMP errors of a client's socket, which epoll would otherwise report for ever. A listening socket does not
+    /// request them.
     pub(super) fn socket_errors(&self, id: SocketId, socket: &UdpSocket) {
         let mut last = None;
         for _ in 0..MAX_SOCKET_ERRORS {
@@ -68,8 +68,7 @@ impl Worker {
         self.return_scratch(scratch);
     }
 
-    /// Memory for packets of one burst that come together from pieces or are decompressed; empty where no
-    /// peer has such packets.
+    /// Takes the buffers for reassembled and decompressed packets of one burst; empty where no peer has such packets.
     pub(super) fn take_scratch(&mut self) -> Vec<Vec<u8>> {
         let mut scratch = mem::take(&mut self.scratch);
         if self.shared.needs_scratch.load(Relaxed) {
@@ -86,7 +85,7 @@ impl Worker {
         self.scratch = scratch;
     }
 
-    /// Lets `feed` pass on received packets, and delivers what becomes of them.
+    /// Lets `feed` process received packets, and delivers the results.
     pub(super) fn ingest<'b, T>(&mut self, feed: impl FnOnce(&mut Ingress<'b, '_>) -> T) -> T {
         let Self { shared, tun, merger, relays, transmitter, filter_hook, .. } = self;
         let shared: &Shared = shared;

@@ -18,8 +18,8 @@ pub(super) use crate::stream::TOKEN;
 use crate::stream::{Drained, RESERVE, Stream, StreamEnd};
 use crate::upcall::MAX_CONTROL;
 
-/// Bytes received at once: as much as fits a core's L2 cache beside what is made of it. One per
-/// worker, however many streams there are.
+/// Bytes received at once: as much as fits a core's L2 cache together with the results. One buffer per worker, however many
+/// streams there are.
 const BUFFER: usize = 256 << 10;
 /// Bytes sealed before they are sent: what is beyond it adds no speed, but delay when the socket is
 /// full.
@@ -27,7 +27,7 @@ const BURST: usize = 128 << 10;
 /// What an ordinary super-packet adds to a burst.
 const SUPER_PACKET: usize = 72 << 10;
 
-/// Where the packets of one burst go.
+/// How the packets of one burst are sent.
 pub(super) enum TxPath {
     Datagrams,
     Stream(Arc<Stream>),
@@ -135,7 +135,7 @@ impl Shared {
 }
 
 impl Worker {
-    /// News of a stream that this worker owns. None of one that ended meanwhile.
+    /// Handles an event of a stream that this worker owns, unless the stream ended meanwhile.
     pub(super) fn stream_event(&mut self, id: u64, event: Event) {
         let Some(stream) = self.shared.tables.streams.get(id) else { return };
         if event.writable
@@ -175,7 +175,7 @@ impl Worker {
         };
         let shared = &self.shared;
         rx.known = rx.known || shared.client || shared.tables.is_known(&stream.link);
-        // Strangers have nothing but control packets to send.
+        // An unauthenticated peer may send control packets only.
         let max = if rx.known { stream.options.max_frame.into() } else { MAX_CONTROL };
         let data = buffer.get_mut(..received).unwrap_or(&mut []);
         let mut scratch = self.take_scratch();
@@ -183,9 +183,9 @@ impl Worker {
             if !scratch.is_empty() {
                 ingress.set_scratch(&mut scratch);
             }
-            ingress.strangers = rx.strangers;
+            ingress.unauthenticated = rx.unauthenticated;
             let taken = ingress.stream(&stream.link, max, data);
-            rx.strangers = ingress.strangers;
+            rx.unauthenticated = ingress.unauthenticated;
             taken
         });
         self.return_scratch(scratch);
@@ -197,7 +197,7 @@ impl Worker {
     fn end_stream(&mut self, stream: &Stream, why: StreamEnd) {
         let Shared { tables, upcalls, .. } = &*self.shared;
         stream.end();
-        // Else control has closed it in this moment.
+        // Otherwise control has closed it at the same moment.
         if tables.streams.remove(stream.id).is_some() {
             let known = stream.rx.lock().unwrap_or_else(PoisonError::into_inner).known;
             tables.dismiss(&stream.link);

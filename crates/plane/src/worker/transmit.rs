@@ -63,7 +63,7 @@ pub(super) struct Transmitter {
     too_big: TooBig,
 }
 
-/// A client's trains that its socket did not take yet. They lie in the arena.
+/// A client's trains, in the arena, that its full socket did not accept.
 struct Blocked {
     peer: Arc<Peer>,
     socket: SocketId,
@@ -71,7 +71,7 @@ struct Blocked {
     next: usize,
 }
 
-/// Where a burst goes.
+/// The destination of a burst.
 #[derive(Copy, Clone)]
 struct Destination<'t> {
     peer: &'t Arc<Peer>,
@@ -96,7 +96,7 @@ impl Transmitter {
         }
     }
 
-    /// Gives memory back that is in no use.
+    /// Releases unused memory.
     pub fn release_memory(&mut self) {
         if self.blocked.is_none() && self.parked.is_none() && !self.waits_for_stream() {
             self.arena.clear();
@@ -275,7 +275,7 @@ impl Transmitter {
         }
     }
 
-    /// Tells peers that asked which sizes arrive and leave.
+    /// Answers requests for the sizes of datagrams received and sent.
     pub fn report_sizes(&mut self, size_requests: &[PeerId]) {
         let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
@@ -308,8 +308,8 @@ impl Transmitter {
         }
     }
 
-    /// Sends what was sealed. What a full socket leaves is kept on a client and dropped on a server,
-    /// where one slow path must not stall the others.
+    /// Sends the sealed packets. What a full socket does not accept is kept on a client and dropped on a server, where one
+    /// slow path must not stall the others.
     fn flush(&mut self, to: Destination<'_>, tx: &mut Tx) {
         let Destination { peer, spec, tx_path } = to;
         if self.arena.is_empty() || self.blocked.is_some() {
@@ -338,8 +338,7 @@ impl Transmitter {
         self.arena.clear();
     }
 
-    /// Sends the rest of what a client's socket did not take, then what control wants to say.
-    /// `false` if the socket is full again.
+    /// Sends the remaining trains of a client, then queued messages of control. `false` if the socket is full again.
     pub fn resume(&mut self) -> bool {
         let Some(blocked) = self.blocked.take() else { return true };
         let shared = self.shared.clone();
@@ -452,7 +451,7 @@ impl Transmitter {
     }
 }
 
-/// What a refused train means.
+/// Why a train was refused.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum SendFailure {
     /// The socket or the interface is full.
@@ -489,7 +488,7 @@ impl SendFailure {
     }
 }
 
-/// Where trains go.
+/// Sends trains to one address.
 struct TrainSender<'o> {
     socket: &'o UdpSocket,
     scratch: &'o mut SendScratch,

@@ -306,7 +306,7 @@ impl ClientEngine {
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
-            Input::Frame(link, packet) => self.frame(now, link, packet, out),
+            Input::ControlPacket(link, packet) => self.frame(now, link, packet, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
                 self.connect(now, link, out);
             }
@@ -344,7 +344,7 @@ impl Engine for ClientEngine {
     type Event = ClientEvent;
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
-        let frame = matches!(input, Input::Frame(..));
+        let frame = matches!(input, Input::ControlPacket(..));
         self.work(now, input, out);
         if frame {
             // Copies of keys may lie there.

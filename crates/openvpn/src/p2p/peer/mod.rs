@@ -445,7 +445,7 @@ impl PeerEngine {
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
-            Input::Frame(link, packet) => self.frame(now, link, packet, out),
+            Input::ControlPacket(link, packet) => self.frame(now, link, packet, out),
             Input::LinkUp(link) if self.listens() => self.accepted(now, link, out),
             Input::LinkDown(link) if self.listens() => self.ended(now, link, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
@@ -479,7 +479,7 @@ impl Engine for PeerEngine {
     type Event = ClientEvent;
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
-        let frame = matches!(input, Input::Frame(..));
+        let frame = matches!(input, Input::ControlPacket(..));
         self.work(now, input, out);
         if frame {
             // Copies of keys may lie there.

@@ -394,7 +394,7 @@ impl Engine for StaticEngine {
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
-            Input::Frame(..) => self.dropped = self.dropped.saturating_add(1),
+            Input::ControlPacket(..) => self.dropped = self.dropped.saturating_add(1),
             Input::LinkUp(link) if self.listens() => self.accepted(now, link, out),
             Input::LinkDown(link) if self.listens() => self.ended(now, link, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {

@@ -359,7 +359,7 @@ impl ServerEngine {
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
             Input::Tick => {}
-            Input::Frame(link, packet) => self.frame(now, link, packet, out),
+            Input::ControlPacket(link, packet) => self.frame(now, link, packet, out),
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::AuthResponse(ticket, reply) => self.answer(now, ticket, reply, out),
             Input::LinkUp(link) => self.stream_up(now, link, out),

@@ -299,11 +299,11 @@ impl Play {
                 if !genuine && link.is_stream() {
                     self.world.to_server(Input::LinkUp(link));
                 }
-                self.world.to_server(Input::Frame(link, &mut packet));
+                self.world.to_server(Input::ControlPacket(link, &mut packet));
             }
             false => {
                 let link = if genuine { self.world.client_link(n) } else { stranger };
-                self.world.to_client(n, Input::Frame(link, &mut packet));
+                self.world.to_client(n, Input::ControlPacket(link, &mut packet));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Frames of a TAP device, and copies for everybody.
+//! Frames of a TAP device, and flooding.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::peer::Peer;
 use crate::stats::DropReason;
 use crate::tables::PeerTable;
 
-/// What a reader of a TAP device keeps besides.
+/// Additional state of a reader of a TAP device.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     /// The station looked up last, and the peer that it is behind. Of one turn.
@@ -22,8 +22,7 @@ pub(super) struct Frames {
 }
 
 impl Reader<'_> {
-    /// The peer of a frame. One for everybody is kept aside: its turn comes after this reading, since
-    /// a peer's lock may be held.
+    /// Finds the peer of a frame. A frame to flood is kept for the end of the turn, since a peer's lock may be held.
     pub(super) fn route_frame(
         &mut self,
         switch: &Switch,
@@ -51,7 +50,7 @@ impl Reader<'_> {
 }
 
 impl Transmitter {
-    /// Sends frames of the device to all peers, if there were not too many lately.
+    /// Floods frames of the device to all peers, within the rate limit.
     pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable, switch: &Switch) {
         let shared = self.shared.clone();
         let copies = floods.len().saturating_mul(peers.iter().count());
@@ -63,8 +62,7 @@ impl Transmitter {
         }
     }
 
-    /// Sends frames that peers sent to everybody to all but the sender, if there were not too many
-    /// lately.
+    /// Floods frames of peers to all but the sender, within the rate limits.
     pub fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
         let shared = self.shared.clone();
         let Some(switch) = &shared.ethernet else { return };

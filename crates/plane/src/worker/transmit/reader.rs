@@ -29,12 +29,12 @@ pub(super) struct Reader<'r> {
     pub(super) version: u64,
     pub(super) peers: Guard<Arc<PeerTable>>,
     pub(super) routes: Guard<Arc<Routes>>,
-    /// What must not enter the tunnel that it carries.
+    /// The tunnel's own transport, whose packets must not enter the tunnel.
     pub(super) own: Guard<Option<Arc<OwnTransport>>>,
     pub(super) shared: &'r Shared,
     pub(super) frames: &'r mut Frames,
     pub(super) filter_hook: Option<&'r mut FilterHook>,
-    /// Packets that came in pieces and may pass, which go before what is read.
+    /// Fragments that passed the filter, to be sent before the next read.
     pub(super) pieces: &'r mut VecDeque<Vec<u8>>,
     pub(super) reads_left: usize,
     pub(super) bytes_left: usize,
@@ -112,7 +112,7 @@ impl Reader<'_> {
         None
     }
 
-    /// What was read, if it has a peer.
+    /// Finds the peer of the packet in the buffer.
     fn routed(&mut self, vnet: VnetHeader, len: usize) -> Option<Routed> {
         let routed = match &self.shared.ethernet {
             None => self.route(len).map(|peer| Some((peer, 0))),
@@ -129,7 +129,7 @@ impl Reader<'_> {
         None
     }
 
-    /// The peer that a packet or frame is for; `None`: all.
+    /// Finds the peer that a packet or frame is for; `None`: all.
     fn receiver(&mut self, len: usize) -> Result<Option<PeerId>, DropReason> {
         let Some(switch) = &self.shared.ethernet else {
             return self.route(len).map(|peer| Some(peer.id));
@@ -158,8 +158,8 @@ impl Reader<'_> {
             .is_some_and(|own| Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet)))
     }
 
-    /// What is read now may be for a peer that came, or got its address, since the turn began: on a busy
-    /// machine that can be long ago.
+    /// Reloads the tables if they changed. A packet may be for a peer that was added since the turn began, which can be long
+    /// ago on a busy machine.
     #[inline]
     fn refresh_tables(&mut self) {
         let tables = &self.shared.tables;
