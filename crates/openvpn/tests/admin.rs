@@ -9,7 +9,7 @@ use adit_engine::command::Framing;
 use adit_engine::{Engine, Input, Notice, Outbox, Transport, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::negotiate::ControlMessage;
-use adit_openvpn::server::{Farewell, Network4, Offer, ServerConfig, ServerEvent, Topology};
+use adit_openvpn::server::{Disconnect, Network4, Offer, ServerConfig, ServerEvent, Topology};
 use adit_openvpn::session::Settings;
 use adit_sim::Impairment;
 use ipnet::IpNet;
@@ -97,7 +97,7 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     w.perform_client(a, out);
     let peer = w.server.clients().find(|i| i.identity.common_name == "alice").expect("alice").peer;
     let mut out = Outbox::new();
-    w.server.kick(w.now, peer, Farewell::StayAway, "gone", &mut out);
+    w.server.kick(w.now, peer, Disconnect::Halt, "gone", &mut out);
     w.perform_server(out);
     join(&mut w, "carol", behind(&["10.50.0.0/16"]));
     assert!(routes(&w, "carol").contains(&"10.50.0.0/16".into()));
@@ -275,7 +275,7 @@ fn a_full_server_says_when_to_come_back_and_the_client_does() {
     assert!(w.run(10 * SECOND, |w| told(w, "AUTH_FAILED,TEMP[backoff 30]") == 1), "{:?}", w.events);
     let peer = w.server.clients().next().expect("alice").peer;
     let mut out = Outbox::new();
-    w.server.kick(w.now, peer, Farewell::StayAway, "room for others", &mut out);
+    w.server.kick(w.now, peer, Disconnect::Halt, "room for others", &mut out);
     w.perform_server(out);
     let before = w.now;
     assert!(w.run(60 * SECOND, |w| w.is_up(second)), "{:?}", w.clients[second].events);
@@ -758,7 +758,7 @@ fn the_control_channel_counts_in_a_sessions_traffic() {
         }
         let mut out = Outbox::new();
         let (server, now) = (&mut w.server, w.now);
-        assert!(server.kick(now, peer, Farewell::ComeBack, "kicked", &mut out));
+        assert!(server.kick(now, peer, Disconnect::Restart, "kicked", &mut out));
         w.perform_server(out);
         let last = w.events.iter().find_map(|event| match event {
             ServerEvent::ClientDown(_, _, counters) => Some(*counters),

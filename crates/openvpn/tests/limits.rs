@@ -12,7 +12,7 @@ use adit_engine::command::{BlockSuite, Inactive, Keepalive, Traffic};
 use adit_engine::{Transport, auth};
 use adit_openvpn::client::{ClientEvent, Stop};
 use adit_openvpn::keys::StaticKey;
-use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
+use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Limits, Settings};
 use adit_sim::{Impairment, Loss};
 use points::{A, B};
@@ -203,9 +203,9 @@ fn tls_exit_ends_a_client_whose_handshake_fails_and_no_other() {
 
 /// Two points, of either kind, with these settings at the first.
 fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
-    let reach = Reach::new(vec![points::remote(Transport::Udp)]);
-    let pair = |a: &str, b: &str| Inside4::Pair(a.parse().unwrap(), b.parse().unwrap());
-    let ends = Ends { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None };
+    let remote_policy = RemotePolicy::new(vec![points::remote(Transport::Udp)]);
+    let pair = |a: &str, b: &str| Ifconfig4::Pair(a.parse().unwrap(), b.parse().unwrap());
+    let tunnel_addrs = TunnelAddrs { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None };
     let plain = with(Limits::default());
     let secret = |settings: &Settings| {
         points::Config::Static(Box::new(StaticConfig {
@@ -213,8 +213,8 @@ fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
             key: StaticKey::new([7; 256]),
             direction: None,
             suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) },
-            reach: reach.clone(),
-            ends,
+            remote_policy: remote_policy.clone(),
+            tunnel_addrs,
         }))
     };
     let tls = |tls, settings: &Settings| {
@@ -222,8 +222,8 @@ fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
             settings: settings.clone(),
             tls,
             force_cookie: false,
-            reach: reach.clone(),
-            ends,
+            remote_policy: remote_policy.clone(),
+            tunnel_addrs,
         }))
     };
     let (client, server) = (PeerTls::Client(client_tls()), PeerTls::Server(server_tls()));

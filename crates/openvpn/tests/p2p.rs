@@ -14,7 +14,7 @@ use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{Input, Link, Notice, PeerId, SocketId, Transport, UnixTime};
 use adit_openvpn::client::{ClientEvent, Stop};
 use adit_openvpn::keys::{Direction, Metadata, ServerKey, StaticKey};
-use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
+use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
 use adit_sim::{Impairment, Loss};
@@ -55,27 +55,27 @@ fn key(byte: u8) -> StaticKey {
     StaticKey::new(std::array::from_fn(|n| byte ^ (n as u8)))
 }
 
-fn reach() -> Reach {
-    Reach::new(vec![points::remote(Transport::Udp)])
+fn remote_policy() -> RemotePolicy {
+    RemotePolicy::new(vec![points::remote(Transport::Udp)])
 }
 
-fn anybody() -> Reach {
-    Reach::new(Vec::new())
+fn anybody() -> RemotePolicy {
+    RemotePolicy::new(Vec::new())
 }
 
-fn ends() -> Ends {
-    let pair = |a: &str, b: &str| Inside4::Pair(a.parse().unwrap(), b.parse().unwrap());
-    Ends { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None }
+fn tunnel_addrs() -> TunnelAddrs {
+    let pair = |a: &str, b: &str| Ifconfig4::Pair(a.parse().unwrap(), b.parse().unwrap());
+    TunnelAddrs { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None }
 }
 
-fn secret(direction: Option<Direction>, reach: Reach) -> StaticConfig {
+fn secret(direction: Option<Direction>, remote_policy: RemotePolicy) -> StaticConfig {
     StaticConfig {
         settings: settings(),
         key: key(1),
         direction,
         suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) },
-        reach,
-        ends: ends(),
+        remote_policy,
+        tunnel_addrs: tunnel_addrs(),
     }
 }
 
@@ -85,21 +85,27 @@ fn fixed(config: StaticConfig) -> Config {
 
 fn statics() -> [Config; 2] {
     [
-        fixed(secret(Some(Direction::Normal), reach())),
-        fixed(secret(Some(Direction::Inverse), reach())),
+        fixed(secret(Some(Direction::Normal), remote_policy())),
+        fixed(secret(Some(Direction::Inverse), remote_policy())),
     ]
 }
 
-fn tls(server: bool, settings: Settings, reach: Reach) -> Config {
+fn tls(server: bool, settings: Settings, remote_policy: RemotePolicy) -> Config {
     let tls = match server {
         true => PeerTls::Server(pki::server_tls()),
         false => PeerTls::Client(pki::client_tls()),
     };
-    Config::Peer(Box::new(PeerConfig { settings, tls, force_cookie: false, reach, ends: ends() }))
+    Config::Peer(Box::new(PeerConfig {
+        settings,
+        tls,
+        force_cookie: false,
+        remote_policy,
+        tunnel_addrs: tunnel_addrs(),
+    }))
 }
 
 fn pair(settings: &Settings) -> [Config; 2] {
-    [tls(true, settings.clone(), reach()), tls(false, settings.clone(), reach())]
+    [tls(true, settings.clone(), remote_policy()), tls(false, settings.clone(), remote_policy())]
 }
 
 fn up(configs: [Config; 2]) -> World {
@@ -126,14 +132,14 @@ fn a_static_key_needs_no_word_but_a_packet() {
 
 #[test]
 fn without_a_direction_both_ends_use_one_key() {
-    let mut w = up([fixed(secret(None, reach())), fixed(secret(None, reach()))]);
+    let mut w = up([fixed(secret(None, remote_policy())), fixed(secret(None, remote_policy()))]);
     assert!(w.passes());
 }
 
 #[test]
 fn ends_with_the_same_direction_or_another_key_never_hear_each_other() {
-    let same = || fixed(secret(Some(Direction::Normal), reach()));
-    let mut other = secret(Some(Direction::Inverse), reach());
+    let same = || fixed(secret(Some(Direction::Normal), remote_policy()));
+    let mut other = secret(Some(Direction::Inverse), remote_policy());
     other.key = key(2);
     for configs in [[same(), same()], [same(), fixed(other)]] {
         let mut w = World::new(configs, &line(), 1);
@@ -168,7 +174,7 @@ fn a_configured_peer_that_does_not_float_is_heard_at_its_address_alone() {
     w.run(SECOND, |_| false);
     assert_eq!(w.nodes[B].plane.delivered.len(), before);
     // The same with `float`.
-    let mut floating = secret(Some(Direction::Inverse), reach());
+    let mut floating = secret(Some(Direction::Inverse), remote_policy());
     floating.settings.float = true;
     let [a, _] = statics();
     let mut w = up([a, fixed(floating)]);
@@ -219,7 +225,7 @@ fn a_captured_static_packet_is_never_delivered_again() {
 
 #[test]
 fn a_static_end_that_says_goodbye_is_not_waited_for() {
-    let mut leaving = secret(Some(Direction::Normal), reach());
+    let mut leaving = secret(Some(Direction::Normal), remote_policy());
     leaving.settings.exit_notify = Some(3);
     let [_, other] = statics();
     let mut w = up([fixed(leaving), other]);
@@ -246,7 +252,7 @@ fn without_exit_notify_nothing_is_said() {
 fn tls_ends_agree_on_cipher_and_peer_id() {
     let mut server = settings();
     server.ciphers = vec![Cipher::ChaCha20Poly1305.into(), Cipher::Aes256Gcm.into()];
-    let configs = [tls(true, server, reach()), tls(false, settings(), reach())];
+    let configs = [tls(true, server, remote_policy()), tls(false, settings(), remote_policy())];
     let mut w = up(configs);
     assert_eq!(w.tunnel(A).cipher, Some(Cipher::ChaCha20Poly1305.into()));
     assert_eq!(w.tunnel(B).cipher, Some(Cipher::ChaCha20Poly1305.into()));
@@ -274,7 +280,10 @@ fn every_wrapping_connects_and_rekeys_on_a_bad_line() {
     for (n, (server, client)) in wrappings.into_iter().enumerate() {
         for seed in 0..6 {
             let with = |wrap: &WrapConfig| Settings { wrap: wrap.clone(), ..rekey_every(20) };
-            let configs = [tls(true, with(&server), reach()), tls(false, with(&client), reach())];
+            let configs = [
+                tls(true, with(&server), remote_policy()),
+                tls(false, with(&client), remote_policy()),
+            ];
             let mut w = World::new(configs, &rough(0.05), seed);
             assert!(w.run(60 * SECOND, |w| w.both_up(1)), "wrapping {n}, seed {seed}");
             let rekeyed = w.run(300 * SECOND, |w| w.rekeys(A) >= 4 && w.rekeys(B) >= 4);
@@ -289,10 +298,10 @@ fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
     for seed in 0..300 {
         let loss = f64::from((seed % 11) as u32) / 100.0;
         let (a, b) = match seed % 3 {
-            0 => (reach(), reach()),
-            1 => (anybody(), reach()),
+            0 => (remote_policy(), remote_policy()),
+            1 => (anybody(), remote_policy()),
             // Only the server knows where the other is: its invitation begins.
-            _ => (reach(), anybody()),
+            _ => (remote_policy(), anybody()),
         };
         let configs = [tls(true, settings(), a), tls(false, settings(), b)];
         let mut w = World::new(configs, &rough(loss), seed);
@@ -302,8 +311,8 @@ fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
 
 #[test]
 fn a_client_that_dies_and_comes_back_replaces_its_session_at_once() {
-    for server in [reach(), anybody()] {
-        let mut w = up([tls(true, settings(), server), tls(false, settings(), reach())]);
+    for server in [remote_policy(), anybody()] {
+        let mut w = up([tls(true, settings(), server), tls(false, settings(), remote_policy())]);
         w.kill(B);
         w.run(SECOND, |_| false);
         w.revive(B);
@@ -326,7 +335,7 @@ fn a_server_that_dies_and_comes_back_invites_its_client() {
 
 #[test]
 fn a_server_that_knows_no_remote_is_found_again_after_silence() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
     w.kill(A);
     w.run(SECOND, |_| false);
     w.revive(A);
@@ -360,7 +369,7 @@ fn an_invitation_is_believed_at_most_every_few_seconds_and_ends_nothing() {
 
 #[test]
 fn a_stranger_costs_a_listening_server_nothing_and_disturbs_no_session() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
     let resets: Vec<Vec<u8>> = w.nodes[B]
         .sent
         .iter()
@@ -434,7 +443,7 @@ fn under_a_wrapping_only_who_has_the_key_can_invite() {
 
 #[test]
 fn a_cookie_that_was_not_given_begins_nothing() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
     let mut cookie = vec![5 << 3];
     cookie.extend(*b"stranger");
     cookie.extend([1, 0, 0, 0, 0]);
@@ -447,7 +456,7 @@ fn a_cookie_that_was_not_given_begins_nothing() {
 #[test]
 fn strangers_who_hold_handshakes_open_do_not_keep_the_peer_out() {
     for one_address in [false, true] {
-        let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+        let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
         for n in 0..40_u8 {
             let host = if one_address { 1 } else { n };
             let from = std::net::SocketAddr::from(([198, 51, 100, host], 1194));
@@ -485,7 +494,7 @@ fn hold(w: &mut World, from: std::net::SocketAddr, session: [u8; 8]) -> Option<V
 
 #[test]
 fn handshakes_of_many_strangers_push_none_out_that_is_young() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
     let host = |n: u8| std::net::SocketAddr::from(([198, 51, 100, n], 1194));
     let first = hold(&mut w, host(0), [200; 8]).expect("an answer");
     (1..200).for_each(|n| drop(hold(&mut w, host(n), [n; 8])));
@@ -503,7 +512,7 @@ fn handshakes_of_many_strangers_push_none_out_that_is_young() {
 
 #[test]
 fn one_cookie_starts_one_handshake_between_two_points_too() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
     let from = std::net::SocketAddr::from(([198, 51, 100, 1], 1194));
     let third = hold(&mut w, from, [7; 8]).expect("an answer");
     let failed = |w: &World| {
@@ -525,7 +534,7 @@ fn one_cookie_starts_one_handshake_between_two_points_too() {
 #[test]
 fn garbage_in_the_peers_name_does_not_lock_it_out() {
     let wrapped = Settings { wrap: WrapConfig::TlsCrypt { key: key(4) }, ..settings() };
-    let mut w = up([tls(true, wrapped.clone(), anybody()), tls(false, wrapped, reach())]);
+    let mut w = up([tls(true, wrapped.clone(), anybody()), tls(false, wrapped, remote_policy())]);
     w.kill(B);
     let mut forged = vec![7 << 3];
     forged.extend([0x5a; 53]);
@@ -536,11 +545,11 @@ fn garbage_in_the_peers_name_does_not_lock_it_out() {
     assert!(w.run(Duration::from_millis(500), |w| w.both_up(2)), "{:?}", w.nodes[A].events);
 }
 
-/// A whole conversation, played again from the same address and from another.
+/// A whole control channel, played again from the same address and from another.
 #[test]
 fn a_captured_handshake_replayed_gives_no_session_and_ends_none() {
-    for server in [reach(), anybody()] {
-        let mut w = up([tls(true, settings(), server), tls(false, settings(), reach())]);
+    for server in [remote_policy(), anybody()] {
+        let mut w = up([tls(true, settings(), server), tls(false, settings(), remote_policy())]);
         assert!(w.passes());
         for n in [A, B] {
             let captured = w.nodes[n].sent.clone();
@@ -561,7 +570,8 @@ fn a_captured_handshake_replayed_gives_no_session_and_ends_none() {
 #[test]
 fn ends_of_the_same_role_do_not_connect() {
     for server in [true, false] {
-        let configs = [tls(server, settings(), reach()), tls(server, settings(), reach())];
+        let configs =
+            [tls(server, settings(), remote_policy()), tls(server, settings(), remote_policy())];
         let mut w = World::new(configs, &line(), 1);
         assert!(!w.run(120 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
         // Neither stays in one place for ever: names are looked up again.
@@ -573,8 +583,8 @@ fn ends_of_the_same_role_do_not_connect() {
 fn ends_without_a_common_cipher_say_so_and_do_not_connect() {
     let only = |cipher| Settings { ciphers: vec![cipher], ..settings() };
     let configs = [
-        tls(true, only(Cipher::Aes256Gcm.into()), reach()),
-        tls(false, only(Cipher::ChaCha20Poly1305.into()), reach()),
+        tls(true, only(Cipher::Aes256Gcm.into()), remote_policy()),
+        tls(false, only(Cipher::ChaCha20Poly1305.into()), remote_policy()),
     ];
     let mut w = World::new(configs, &line(), 1);
     assert!(!w.run(20 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
@@ -603,7 +613,7 @@ fn only_the_peers_own_address_is_listened_to_unless_it_floats() {
     w.nodes[B].address.set_port(4000);
     assert!(!w.run(60 * SECOND, |w| w.ups(A) > 0));
     let floating = Settings { float: true, ..settings() };
-    let configs = [tls(true, floating, reach()), tls(false, settings(), reach())];
+    let configs = [tls(true, floating, remote_policy()), tls(false, settings(), remote_policy())];
     let mut w = World::new(configs, &line(), 1);
     w.nodes[B].address.set_port(4000);
     assert!(w.run(10 * SECOND, |w| w.ups(A) > 0));
@@ -641,9 +651,12 @@ fn another_certificate_in_a_renegotiation_ends_the_session() {
 
 #[test]
 fn rounds_of_failed_attempts_end_where_the_configuration_says() {
-    let limited = Reach { connect_retry_max: Some(2), ..reach() };
-    let mut w =
-        World::new([tls(false, settings(), limited), tls(true, settings(), reach())], &line(), 1);
+    let limited = RemotePolicy { connect_retry_max: Some(2), ..remote_policy() };
+    let mut w = World::new(
+        [tls(false, settings(), limited), tls(true, settings(), remote_policy())],
+        &line(),
+        1,
+    );
     w.kill(B);
     assert!(w.run(300 * SECOND, |w| w.stopped(A) == Some(&Stop::RetriesExhausted)));
     let link = Link::datagram(SocketId(1), None, address(B));
@@ -708,7 +721,7 @@ fn expiring(days: Option<u64>) -> [Config; 2] {
     let with = |wrap| Settings { wrap, ..settings() };
     [
         tls(true, with(server), anybody()),
-        tls(false, with(WrapConfig::TlsCryptV2Client { key: client }), reach()),
+        tls(false, with(WrapConfig::TlsCryptV2Client { key: client }), remote_policy()),
     ]
 }
 
@@ -765,10 +778,10 @@ fn mobile_pairs() -> [[Config; 2]; 3] {
     [
         [
             fixed(secret(Some(Direction::Inverse), anybody())),
-            fixed(secret(Some(Direction::Normal), reach())),
+            fixed(secret(Some(Direction::Normal), remote_policy())),
         ],
-        [tls(true, settings(), anybody()), tls(false, settings(), reach())],
-        [tls(false, settings(), anybody()), tls(true, settings(), reach())],
+        [tls(true, settings(), anybody()), tls(false, settings(), remote_policy())],
+        [tls(false, settings(), anybody()), tls(true, settings(), remote_policy())],
     ]
 }
 
@@ -802,11 +815,11 @@ fn a_change_of_the_network_ends_the_wait_of_a_point() {
     for (n, [a, b]) in mobile_pairs().into_iter().enumerate() {
         let slow = match b {
             Config::Static(mut config) => {
-                config.reach.connect_retry = (300 * SECOND, 300 * SECOND);
+                config.remote_policy.connect_retry = (300 * SECOND, 300 * SECOND);
                 Config::Static(config)
             }
             Config::Peer(mut config) => {
-                config.reach.connect_retry = (300 * SECOND, 300 * SECOND);
+                config.remote_policy.connect_retry = (300 * SECOND, 300 * SECOND);
                 Config::Peer(config)
             }
         };

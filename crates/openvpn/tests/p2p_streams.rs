@@ -14,7 +14,7 @@ use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{Input, Link, Notice, Outbox, PeerId, Transport};
 use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{Direction, StaticKey};
-use adit_openvpn::p2p::{Ends, Reach, StaticConfig};
+use adit_openvpn::p2p::{RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::Settings;
 use connections::{D, DELAY, L, SECOND, World, from};
 use points::Config;
@@ -22,24 +22,24 @@ use points::Config;
 const PEER: PeerId = PeerId(0);
 
 fn listener() -> StaticConfig {
-    let mut reach = Reach::new(Vec::new());
-    reach.accepts = Some(Vec::new());
-    config(Direction::Normal, reach)
+    let mut remote_policy = RemotePolicy::new(Vec::new());
+    remote_policy.accepts = Some(Vec::new());
+    config(Direction::Normal, remote_policy)
 }
 
 fn dialler() -> StaticConfig {
-    config(Direction::Inverse, Reach::new(vec![points::remote(Transport::Tcp)]))
+    config(Direction::Inverse, RemotePolicy::new(vec![points::remote(Transport::Tcp)]))
 }
 
-fn config(direction: Direction, reach: Reach) -> StaticConfig {
+fn config(direction: Direction, remote_policy: RemotePolicy) -> StaticConfig {
     let keepalive = Keepalive { interval: 2 * SECOND, timeout: 10 * SECOND };
     StaticConfig {
         settings: Settings { keepalive, ..Settings::default() },
         key: StaticKey::new(std::array::from_fn(|n| n as u8)),
         direction: Some(direction),
         suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha256) },
-        reach,
-        ends: Ends::default(),
+        remote_policy,
+        tunnel_addrs: TunnelAddrs::default(),
     }
 }
 
@@ -198,7 +198,7 @@ fn a_captured_packet_is_never_delivered_on_a_new_connection() {
 #[test]
 fn who_may_not_connect_is_hung_up_on() {
     let mut choosy = listener();
-    choosy.reach.accepts = Some(vec![from(9).ip()]);
+    choosy.remote_policy.accepts = Some(vec![from(9).ip()]);
     let mut w = World::up_with([fixed(choosy), fixed(dialler())]);
     let id = w.stranger(10);
     assert!(!w.connections.contains_key(&id));

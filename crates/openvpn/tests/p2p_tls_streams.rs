@@ -16,7 +16,7 @@ use adit_engine::command::Keepalive;
 use adit_engine::{Outbox, Transport};
 use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{Direction, StaticKey};
-use adit_openvpn::p2p::{Ends, PeerConfig, PeerTls, Reach};
+use adit_openvpn::p2p::{PeerConfig, PeerTls, RemotePolicy, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
 use connections::{D, DELAY, L, SECOND, World, from};
@@ -33,18 +33,24 @@ fn pair(server: usize, settings: &Settings) -> [Config; 2] {
 }
 
 fn end(n: usize, server: bool, settings: Settings) -> Config {
-    let mut reach = Reach::new(Vec::new());
+    let mut remote_policy = RemotePolicy::new(Vec::new());
     if n == L {
-        reach.accepts = Some(Vec::new());
+        remote_policy.accepts = Some(Vec::new());
     } else {
-        reach.remotes.push(points::remote(Transport::Tcp));
+        remote_policy.remotes.push(points::remote(Transport::Tcp));
     }
     let tls = match server {
         true => PeerTls::Server(pki::server_tls()),
         false => PeerTls::Client(pki::client_tls()),
     };
-    let ends = Ends::default();
-    Config::Peer(Box::new(PeerConfig { settings, tls, force_cookie: false, reach, ends }))
+    let tunnel_addrs = TunnelAddrs::default();
+    Config::Peer(Box::new(PeerConfig {
+        settings,
+        tls,
+        force_cookie: false,
+        remote_policy,
+        tunnel_addrs,
+    }))
 }
 
 fn up(server: usize) -> World {
@@ -164,7 +170,7 @@ fn strangers_that_came_first_do_not_keep_the_peer_out() {
 fn who_may_not_connect_is_hung_up_on() {
     let mut configs = pair(L, &settings());
     let Config::Peer(choosy) = &mut configs[L] else { unreachable!() };
-    choosy.reach.accepts = Some(vec![from(9).ip()]);
+    choosy.remote_policy.accepts = Some(vec![from(9).ip()]);
     let mut w = World::up_with(configs);
     let id = w.stranger(10);
     assert!(!w.connections.contains_key(&id));

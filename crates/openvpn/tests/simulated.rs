@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_engine::{Notice, Outbox, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::keys::{ServerKey, StaticKey};
-use adit_openvpn::server::{Farewell, ServerEvent};
+use adit_openvpn::server::{Disconnect, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
 use adit_sim::{Impairment, Loss};
@@ -241,12 +241,12 @@ fn the_registry_decides_before_anything_is_pushed() {
 
 #[test]
 fn a_kicked_client_comes_back_or_stays_away_as_told() {
-    for (farewell, comes_back) in [(Farewell::ComeBack, true), (Farewell::StayAway, false)] {
+    for (disconnect, comes_back) in [(Disconnect::Restart, true), (Disconnect::Halt, false)] {
         let (mut w, c) = connected();
         let peer = *w.plane.peers.keys().next().expect("a peer");
         let mut out = Outbox::new();
-        assert!(w.server.kick(w.now, peer, farewell, "kicked", &mut out));
-        assert!(!w.server.kick(w.now, peer, farewell, "kicked", &mut out));
+        assert!(w.server.kick(w.now, peer, disconnect, "kicked", &mut out));
+        assert!(!w.server.kick(w.now, peer, disconnect, "kicked", &mut out));
         w.perform_server(out);
         assert_eq!(w.downs(), ["kicked"]);
         assert_eq!(w.run(10 * SECOND, |w| w.ups(c) == 2), comes_back);
@@ -373,7 +373,7 @@ fn a_full_server_refuses_for_now() {
     assert_eq!(stopped(&w, second), None, "it may try again");
     let peer = *w.plane.peers.keys().next().expect("a peer");
     let mut out = Outbox::new();
-    w.server.kick(w.now, peer, Farewell::StayAway, "room", &mut out);
+    w.server.kick(w.now, peer, Disconnect::Halt, "room", &mut out);
     w.perform_server(out);
     assert!(w.run(60 * SECOND, |w| w.is_up(second)));
 }
@@ -524,7 +524,7 @@ fn a_token_that_expired_gives_way_to_the_password() {
     assert_eq!(w.password.as_deref(), Some("secret"));
     let peer = *w.plane.peers.keys().next().expect("a peer");
     let mut out = Outbox::new();
-    w.server.kick(w.now, peer, Farewell::ComeBack, "kicked", &mut out);
+    w.server.kick(w.now, peer, Disconnect::Restart, "kicked", &mut out);
     w.reply = auth::Response::Reject("expired".into());
     w.perform_server(out);
     let gave_way = |w: &World| {

@@ -9,7 +9,7 @@ use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Transport, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::packet::{Control, Opcode, SessionId};
-use adit_openvpn::server::{Farewell, ServerEvent};
+use adit_openvpn::server::{Disconnect, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
@@ -155,7 +155,7 @@ fn every_wrapping_connects_and_rekeys_from_both_ends() {
             assert!(w.run(200 * SECOND, |w| w.rekeys(c) >= 3), "wrapping {n}");
             assert_eq!(w.ups(c), 1, "wrapping {n}");
             assert_eq!((w.plane.failed, w.clients[c].plane.failed), (0, 0), "no packet is lost");
-            assert_eq!(w.server.strange_streams(), 0);
+            assert_eq!(w.server.pending_streams(), 0);
         }
     }
 }
@@ -194,7 +194,7 @@ fn a_stream_that_breaks_at_any_moment_leaves_nothing_behind() {
             w.run(Duration::from_millis(at * 2), |_| false);
             w.cut(c);
             assert_eq!(w.server.handshakes(), 0, "wrapping {n} at {at}");
-            assert_eq!(w.server.strange_streams(), 0, "wrapping {n} at {at}");
+            assert_eq!(w.server.pending_streams(), 0, "wrapping {n} at {at}");
             assert!(w.plane.peers.is_empty() && w.plane.admitted.is_empty());
             let former = w.ups(c);
             assert!(w.run(10 * SECOND, |w| w.ups(c) > former), "wrapping {n} at {at}");
@@ -217,7 +217,7 @@ fn a_silent_stream_is_hung_up_and_one_that_spoke_is_not() {
     w.run(Duration::from_nanos(2), |_| false);
     assert_eq!(w.hung_up, [silent.link]);
     assert_eq!(w.server.counters().streams_silent, 1);
-    assert_eq!(w.server.strange_streams(), 1);
+    assert_eq!(w.server.pending_streams(), 1);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_stream_must_be_authenticated_within_the_hand_window_of_its_beginning() {
     assert!(w.hung_up.is_empty());
     w.run(Duration::from_nanos(2), |_| false);
     assert_eq!(w.hung_up, [stranger.link], "60 s after it was accepted, not after its reset");
-    assert_eq!((w.server.handshakes(), w.server.strange_streams()), (0, 0));
+    assert_eq!((w.server.handshakes(), w.server.pending_streams()), (0, 0));
 }
 
 #[test]
@@ -244,11 +244,11 @@ fn silent_streams_of_one_network_keep_no_other_network_out() {
     let named = w.events.iter().filter(|e| matches!(e, ServerEvent::Accepted(_))).count();
     assert!(named < 10, "a flood does not fill the log: {named}");
     assert_eq!(w.server.counters().streams_refused, 1000 - opened as u64);
-    assert_eq!(w.server.strange_streams(), opened);
+    assert_eq!(w.server.pending_streams(), opened);
     let c = w.connect(by_tcp(Settings::default()), delay(10), 2);
     assert!(w.run(5 * SECOND, |w| w.is_up(c)), "a real client connects");
     w.run(10 * SECOND, |_| false);
-    assert_eq!(w.server.strange_streams(), 0);
+    assert_eq!(w.server.pending_streams(), 0);
     assert_eq!(w.server.counters().streams_silent, opened as u64);
     assert!(Stranger::open(&mut w, 2000, address(1)).is_some(), "its places are free again");
 }
@@ -330,7 +330,7 @@ fn a_stream_that_does_not_begin_with_a_good_reset_is_hung_up() {
             let (answers, ended) = stranger.send(&mut w, other);
             assert!(answers.is_empty() && ended, "{server:?} {n}");
             assert_eq!(w.server.counters().streams_bad, 1, "{server:?} {n}");
-            assert_eq!((w.server.handshakes(), w.server.strange_streams()), (0, 0));
+            assert_eq!((w.server.handshakes(), w.server.pending_streams()), (0, 0));
             assert!(stranger.send(&mut w, &good).0.is_empty(), "it is over");
         }
         let mut w = World::new(server_config(with(&server)), 1);
@@ -486,7 +486,7 @@ fn a_refusal_is_heard_before_the_stream_ends() {
     };
     assert!(w.run(5 * SECOND, refused), "{:?}", w.clients[c].events);
     w.run(6 * SECOND, |_| false);
-    assert_eq!((w.server.handshakes(), w.server.strange_streams()), (0, 0));
+    assert_eq!((w.server.handshakes(), w.server.pending_streams()), (0, 0));
 }
 
 #[test]
@@ -494,7 +494,7 @@ fn a_kicked_client_hears_why_and_its_stream_ends() {
     let (mut w, c) = connected(1);
     let peer = *w.plane.peers.keys().next().expect("a peer");
     let mut out = Outbox::new();
-    w.server.kick(w.now, peer, Farewell::StayAway, "kicked", &mut out);
+    w.server.kick(w.now, peer, Disconnect::Halt, "kicked", &mut out);
     w.perform_server(out);
     assert_eq!(w.hung_up.len(), 1);
     w.run(SECOND, |_| false);
@@ -595,7 +595,7 @@ fn a_hundred_clients_come_by_both_transports_and_again_after_all_streams_broke()
     (0..100).step_by(2).for_each(|c| w.cut(c));
     assert_eq!(w.plane.peers.len(), 50);
     assert!(w.run(60 * SECOND, |w| (0..100).step_by(2).all(|c| w.ups(c) == 2)));
-    assert_eq!((w.plane.peers.len(), w.server.strange_streams()), (100, 0));
+    assert_eq!((w.plane.peers.len(), w.server.pending_streams()), (100, 0));
 }
 
 #[test]

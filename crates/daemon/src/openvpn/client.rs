@@ -271,7 +271,7 @@ impl Hooks for ClientHooks<'_> {
 
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
         match &self.options.role {
-            Role::Peer(peer) => p2p::plan(self.options, &peer.ends, tunnel.remote),
+            Role::Peer(peer) => p2p::plan(self.options, &peer.tunnel_addrs, tunnel.remote),
             _ => convert::client_plan(self.options, tunnel),
         }
     }

@@ -109,7 +109,7 @@ pub(crate) fn configured_plan(
 ) -> Result<HostPlan, Fault> {
     let planned = match &options.role {
         Role::Server(server) => convert::server_plan(options, server),
-        Role::Peer(peer) => p2p::plan(options, &peer.ends, remote),
+        Role::Peer(peer) => p2p::plan(options, &peer.tunnel_addrs, remote),
         Role::Client(_) => Err(Fault::ours("a client's plan is not configured alone")),
     };
     planned.map(|(plan, _)| plan)

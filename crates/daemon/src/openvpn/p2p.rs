@@ -7,7 +7,7 @@ use adit_linux::udp::UdpOptions;
 use adit_openvpn::client::Remote;
 use adit_openvpn::config::{AuthRetry, ClientOptions, Options, PeerKeys, PeerOptions};
 use adit_openvpn::negotiate::RouteContext;
-use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
+use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::wrap::WrapConfig;
 use ipnet::IpNet;
 
@@ -27,7 +27,7 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
         .into_iter()
         .filter_map(|index| role.remotes.get(index))
         .map(|target| Remote { target: target.clone() });
-    let reach = Reach {
+    let remote_policy = RemotePolicy {
         remotes: remotes.collect(),
         accepts: role.accepts.clone(),
         connect_retry: role.connect_retry,
@@ -40,8 +40,8 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
             key: key_files::secret(key)?,
             direction: direction.map(key_files::way),
             suite: *suite,
-            reach,
-            ends: role.ends,
+            remote_policy,
+            tunnel_addrs: role.tunnel_addrs,
         })),
         keys => {
             let mut tls = key_files::TlsMaterial::read(&options.tls)?;
@@ -57,10 +57,16 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
                 _ => PeerTls::Client(tls.client()?),
             };
             let force_cookie = role.force_cookie;
-            Kind::Peer(Box::new(PeerConfig { settings, tls, force_cookie, reach, ends: role.ends }))
+            Kind::Peer(Box::new(PeerConfig {
+                settings,
+                tls,
+                force_cookie,
+                remote_policy,
+                tunnel_addrs: role.tunnel_addrs,
+            }))
         }
     };
-    let (early, notes) = plan(options, &role.ends, None)?;
+    let (early, notes) = plan(options, &role.tunnel_addrs, None)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     Ok(Prepared {
         engine,
@@ -130,26 +136,26 @@ fn listen(options: &Options) -> Result<ListenSocket, Fault> {
 /// would send the tunnel's own packets into the tunnel.
 pub(super) fn plan(
     options: &Options,
-    ends: &Ends,
+    tunnel_addrs: &TunnelAddrs,
     remote: Option<SocketAddr>,
 ) -> Result<(HostPlan, Vec<String>), Fault> {
     let mut plan = convert::bare_plan(options);
-    let far = match ends.ipv4 {
-        Some(Inside4::Pair(_, far)) => Some(far),
-        Some(Inside4::Net(_)) | None => None,
+    let far = match tunnel_addrs.ipv4 {
+        Some(Ifconfig4::Pair(_, far)) => Some(far),
+        Some(Ifconfig4::Net(_)) | None => None,
     };
     if !options.device.ifconfig_noexec {
-        plan.addresses.extend(ends.ipv4.map(|inside| match inside {
-            Inside4::Pair(local, _) => IpNet::from(std::net::IpAddr::V4(local)),
-            Inside4::Net(net) => net.into(),
+        plan.addresses.extend(tunnel_addrs.ipv4.map(|inside| match inside {
+            Ifconfig4::Pair(local, _) => IpNet::from(std::net::IpAddr::V4(local)),
+            Ifconfig4::Net(net) => net.into(),
         }));
         plan.far4 = far;
-        plan.addresses.extend(ends.ipv6.map(|(net, _)| IpNet::V6(net)));
+        plan.addresses.extend(tunnel_addrs.ipv6.map(|(net, _)| IpNet::V6(net)));
     }
     let context = RouteContext {
         remote: remote.map(|remote| remote.ip()),
         gateway4: options.routes.gateway4.or(far),
-        gateway6: options.routes.gateway6.or(ends.ipv6.and_then(|(_, far)| far)),
+        gateway6: options.routes.gateway6.or(tunnel_addrs.ipv6.and_then(|(_, far)| far)),
         metric: options.routes.metric,
     };
     let notes = convert::add_configured(&mut plan, &options.routes, &context)?;
@@ -178,7 +184,7 @@ mod tests {
         let options = parse(&["x.conf".into()], &One(text)).unwrap();
         let Role::Peer(peer) = &options.role else { panic!("{:?}", options.role) };
         let remote = remote.map(|remote| remote.parse().unwrap());
-        plan(&options, &peer.ends, remote).unwrap().0
+        plan(&options, &peer.tunnel_addrs, remote).unwrap().0
     }
 
     const PAIR: &str = "dev tun\nsecret k\ncipher AES-256-CBC\nifconfig 10.1.0.1 10.1.0.2\n\

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, PeerId, Transport};
 use adit_linux::tun::TunDevice;
-use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent, UsedElsewhere};
+use adit_openvpn::server::{Disconnect, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
 use adit_plane::{FilterConfig, Plane, PlaneConfig};
 use tokio::sync::mpsc;
@@ -426,8 +426,8 @@ impl Running {
             .collect();
         let ended = chosen.into_iter().filter(|&peer| {
             // It may come back where it still has the right to; the check is at its handshake.
-            let farewell = Farewell::ComeBack;
-            self.driver.act(|engine, now, out| engine.kick(now, peer, farewell, reason, out))
+            let disconnect = Disconnect::Restart;
+            self.driver.act(|engine, now, out| engine.kick(now, peer, disconnect, reason, out))
         });
         ended.count()
     }

@@ -12,7 +12,8 @@ use adit_openvpn::client::{ClientEvent, Remote};
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::p2p::{
-    Ends, Inside4, PeerConfig, PeerEngine, PeerTls, Reach, StaticConfig, StaticEngine,
+    Ifconfig4, PeerConfig, PeerEngine, PeerTls, RemotePolicy, StaticConfig, StaticEngine,
+    TunnelAddrs,
 };
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
@@ -66,14 +67,14 @@ struct World {
     ups: usize,
 }
 
-fn reach() -> Reach {
+fn remote_policy() -> RemotePolicy {
     let target = Target { host: "peer.example".into(), port: 1194, ..Target::default() };
-    Reach::new(vec![Remote { target }])
+    RemotePolicy::new(vec![Remote { target }])
 }
 
-fn ends(n: u8) -> Ends {
+fn tunnel_addrs(n: u8) -> TunnelAddrs {
     let inside = |n: u8| [10, 9, 0, n].into();
-    Ends { ipv4: Some(Inside4::Pair(inside(1 + n), inside(2 - n))), ipv6: None }
+    TunnelAddrs { ipv4: Some(Ifconfig4::Pair(inside(1 + n), inside(2 - n))), ipv6: None }
 }
 
 impl World {
@@ -249,11 +250,12 @@ fn nothing_of_a_static_key_is_left_after_the_end() {
                 (direction, _) => direction,
             };
             let suite = BlockSuite { cipher, digest: Some(Digest::Sha256) };
-            let (reach, ends) = (reach(), ends(n));
+            let (remote_policy, tunnel_addrs) = (remote_policy(), tunnel_addrs(n));
             let keepalive =
                 Keepalive { interval: Duration::from_secs(1), timeout: Duration::from_secs(60) };
             let settings = Settings { keepalive, ..Settings::default() };
-            let config = StaticConfig { settings, key, direction, suite, reach, ends };
+            let config =
+                StaticConfig { settings, key, direction, suite, remote_policy, tunnel_addrs };
             Kind::Static(Box::new(StaticEngine::new(config)))
         };
         let key = Secret("static key".into(), masked.clone());
@@ -315,8 +317,9 @@ fn nothing_of_a_session_between_two_points_is_left_after_its_end() {
                 }
             };
             let settings = settings.clone();
-            let (reach, ends) = (reach(), ends(n));
-            let config = PeerConfig { settings, tls, force_cookie: false, reach, ends };
+            let (remote_policy, tunnel_addrs) = (remote_policy(), tunnel_addrs(n));
+            let config =
+                PeerConfig { settings, tls, force_cookie: false, remote_policy, tunnel_addrs };
             let seed = [seed + 100 * (1 - n); 32];
             Kind::Peer(Box::new(PeerEngine::new(config, seed, START, UNIX).unwrap()))
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_engine::Transport;
 
 use super::config::Remote;
-use crate::p2p::Reach;
+use crate::p2p::RemotePolicy;
 
 /// What follows a failed attempt.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -29,15 +29,15 @@ pub(crate) struct Remotes {
 }
 
 impl Remotes {
-    pub(crate) fn new(reach: &Reach) -> Self {
-        let (first_wait, longest_wait) = reach.connect_retry;
+    pub(crate) fn new(policy: &RemotePolicy) -> Self {
+        let (first_wait, longest_wait) = policy.connect_retry;
         Self {
-            remotes: reach.remotes.clone(),
+            remotes: policy.remotes.clone(),
             at: 0,
             rounds: 0,
             first_wait,
             longest_wait,
-            max_rounds: reach.connect_retry_max,
+            max_rounds: policy.connect_retry_max,
             steady: false,
         }
     }

@@ -3,34 +3,32 @@
 use ipnet::Ipv4Net;
 
 use super::ConfigError;
-use super::draft::{Draft, Pool};
+use super::raw_config::{Pool, RawConfig};
 use super::reader::Directive;
 use crate::tls::IssuerHash;
 
-type Taken = Result<bool, ConfigError>;
-
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "client-config-dir" => {
             d.shape("client-config-dir DIRECTORY", 1..=1)?;
-            draft.client_config_dir = Some(d.path(0, draft.base.as_deref()));
+            raw.client_config_dir = Some(d.path(0, raw.base.as_deref()));
         }
         // Adit's own.
         "filter" => {
             d.shape("filter FILE", 1..=1)?;
-            draft.filter = Some(d.path(0, draft.base.as_deref()));
+            raw.filter = Some(d.path(0, raw.base.as_deref()));
         }
         "ccd-exclusive" => {
             d.shape("ccd-exclusive", 0..=0)?;
-            draft.ccd_exclusive = true;
+            raw.ccd_exclusive = true;
         }
         "max-routes-per-client" => {
             d.shape("max-routes-per-client NUMBER", 1..=1)?;
-            draft.max_routes_per_client = d.number(0, 1..=65_536)?;
+            raw.max_routes_per_client = d.number(0, 1..=65_536)?;
         }
         "ifconfig-push-constraint" => {
             d.shape("ifconfig-push-constraint NETWORK NETMASK", 2..=2)?;
-            draft.push_constraint = Some(d.net4(0, 1)?.trunc());
+            raw.push_constraint = Some(d.net4(0, 1)?.trunc());
         }
         "ifconfig-pool" => {
             d.shape("ifconfig-pool FIRST LAST [NETMASK]", 2..=3)?;
@@ -44,24 +42,24 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
                 Some(_) => Some(Ipv4Net::netmask(&d.net4(0, 2)?)),
                 None => None,
             };
-            draft.pool4 = Some(Pool { first, last, netmask });
+            raw.pool4 = Some(Pool { first, last, netmask });
         }
         "peer-fingerprint" => {
             d.shape("peer-fingerprint AA:BB:... <inline>", 1..=1)?;
             for fingerprint in fingerprints(d, false)? {
-                if !draft.fingerprints.contains(&fingerprint) {
-                    draft.fingerprints.push(fingerprint);
+                if !raw.fingerprints.contains(&fingerprint) {
+                    raw.fingerprints.push(fingerprint);
                 }
             }
         }
-        "verify-hash" => issuer(draft, d)?,
+        "verify-hash" => issuer(raw, d)?,
         _ => return Ok(false),
     }
     Ok(true)
 }
 
 /// `verify-hash HASH [SHA1|SHA256]`, or a block of SHA-256 ones; further ones add to the list.
-fn issuer(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
+fn issuer(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     d.shape("verify-hash AA:BB:... [SHA1|SHA256] <inline>", 1..=2)?;
     // As stock has it: a block is of SHA-256, and a lone argument of SHA-1.
     let sha1 = match (d.inline.is_some(), d.get(1)) {
@@ -78,8 +76,8 @@ fn issuer(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
         }
         false => "; put that certificate alone into ca, or write peer-fingerprint",
     };
-    draft.warn(d, &format!("is deprecated{better}"));
-    let all = draft.issuer.get_or_insert(IssuerHash { sha1, fingerprints: Vec::new() });
+    raw.warn(d, &format!("is deprecated{better}"));
+    let all = raw.issuer.get_or_insert(IssuerHash { sha1, fingerprints: Vec::new() });
     if all.sha1 != sha1 {
         return Err(d.error(
             "there is one of the other kind already",

@@ -3,23 +3,21 @@
 use std::time::Duration;
 
 use super::ConfigError;
-use super::draft::{Draft, Remote};
 use super::options::{AuthRetry, PoolPersist, UserPass};
+use super::raw_config::{RawConfig, Remote};
 use super::reader::Directive;
 use super::transport::{self, parse_proto};
-use super::{proxies, table};
+use super::{directive_support, proxies};
 use crate::negotiate::{FilterAction, PullFilter};
 
-type Taken = Result<bool, ConfigError>;
-
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
-    Ok(transport::apply(draft, d)?
-        || role(draft, d)?
-        || remote(draft, d)?
-        || socket(draft, d)?
-        || network(draft, d)?
-        || server(draft, d)?
-        || login(draft, d)?)
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    Ok(transport::apply(raw, d)?
+        || role(raw, d)?
+        || remote(raw, d)?
+        || socket(raw, d)?
+        || network(raw, d)?
+        || server(raw, d)?
+        || login(raw, d)?)
 }
 
 /// What has a meaning in a `<connection>` block.
@@ -32,9 +30,13 @@ const IN_CONNECTION: &[&str] = &[
 ];
 
 /// What may differ from one `<connection>` block to the next.
-pub(super) fn in_connection(draft: &mut Draft, block: usize, d: &Directive) -> Taken {
+pub(super) fn in_connection(
+    raw: &mut RawConfig,
+    block: usize,
+    d: &Directive,
+) -> Result<bool, ConfigError> {
     let name = d.name.as_str();
-    if !IN_CONNECTION.contains(&name) && table::HANDLED.contains(&name) {
+    if !IN_CONNECTION.contains(&name) && directive_support::HANDLED.contains(&name) {
         return Err(d.error(
             "it has no place in a connection block",
             "write it outside, before or after the block",
@@ -43,57 +45,57 @@ pub(super) fn in_connection(draft: &mut Draft, block: usize, d: &Directive) -> T
     match d.name.as_str() {
         "remote" => {
             let new = parse_remote(d)?;
-            if let Some(remote) = draft.connection(block) {
+            if let Some(remote) = raw.connection(block) {
                 remote.host = new.host;
                 remote.port = new.port.or(remote.port);
                 remote.proto = new.proto.or(remote.proto);
-                remote.place = new.place;
+                remote.location = new.location;
             }
         }
         "proto" => {
             d.shape("proto udp|tcp", 1..=1)?;
             let proto = parse_proto(d, 0)?;
-            if let Some(remote) = draft.connection(block) {
+            if let Some(remote) = raw.connection(block) {
                 remote.proto = Some(proto);
             }
         }
         "port" | "rport" => {
             d.shape("port NUMBER", 1..=1)?;
             let port = d.port(0)?;
-            if let Some(remote) = draft.connection(block) {
+            if let Some(remote) = raw.connection(block) {
                 remote.port = remote.port.or(Some(port));
             }
         }
         "connect-timeout" | "server-poll-timeout" => {
             let wait = answer_time(d)?;
-            if let Some(remote) = draft.connection(block) {
+            if let Some(remote) = raw.connection(block) {
                 remote.wait = Some(wait);
             }
         }
         _ => {
-            let base = draft.base.clone();
-            let remote = draft.connection(block);
+            let base = raw.base.clone();
+            let remote = raw.connection(block);
             return remote.map_or(Ok(false), |r| proxies::take(&mut r.proxies, base.as_deref(), d));
         }
     }
     Ok(true)
 }
 
-fn role(draft: &mut Draft, d: &Directive) -> Taken {
+fn role(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     let flag = match d.name.as_str() {
         "client" => {
-            draft.pull = true;
-            draft.tls_client = true;
-            &mut draft.client
+            raw.pull = true;
+            raw.tls_client = true;
+            &mut raw.client
         }
-        "pull" => &mut draft.pull,
-        "tls-client" => &mut draft.tls_client,
-        "tls-server" => &mut draft.tls_server,
+        "pull" => &mut raw.pull,
+        "tls-client" => &mut raw.tls_client,
+        "tls-server" => &mut raw.tls_server,
         "mode" => {
             d.shape("mode server", 1..=1)?;
             match d.arg(0) {
-                "server" => draft.mode_server = true,
-                "p2p" => draft.mode_server = false,
+                "server" => raw.mode_server = true,
+                "p2p" => raw.mode_server = false,
                 other => {
                     return Err(d.error(
                         format!("there is no mode \"{other}\""),
@@ -123,8 +125,8 @@ fn parse_remote(d: &Directive) -> Result<Remote, ConfigError> {
         return Err(d.error("port 0 cannot be reached", "write the server's port, mostly 1194"));
     }
     let proto = d.get(2).map(|_| parse_proto(d, 2)).transpose()?;
-    let (host, place) = (Some(host.to_owned()), Some(d.place.clone()));
-    Ok(Remote { host, port, proto, place, ..Remote::default() })
+    let (host, location) = (Some(host.to_owned()), Some(d.location.clone()));
+    Ok(Remote { host, port, proto, location, ..Remote::default() })
 }
 
 fn answer_time(d: &Directive) -> Result<Duration, ConfigError> {
@@ -132,23 +134,23 @@ fn answer_time(d: &Directive) -> Result<Duration, ConfigError> {
     Ok(Duration::from_secs(d.number(0, 1..=86_400)?))
 }
 
-fn remote(draft: &mut Draft, d: &Directive) -> Taken {
+fn remote(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "remote" => {
             let remote = parse_remote(d)?;
-            draft.remotes.push(remote);
+            raw.remotes.push(remote);
         }
         "proto" => {
             d.shape("proto udp|tcp", 1..=1)?;
-            draft.proto = Some(parse_proto(d, 0)?);
+            raw.proto = Some(parse_proto(d, 0)?);
         }
         "remote-random" => {
             d.shape("remote-random", 0..=0)?;
-            draft.remote_random = true;
+            raw.remote_random = true;
         }
         "remote-random-hostname" => {
             d.shape("remote-random-hostname", 0..=0)?;
-            draft.random_hostname = true;
+            raw.random_hostname = true;
         }
         "connect-retry" => {
             d.shape("connect-retry SECONDS [LONGEST]", 1..=2)?;
@@ -158,52 +160,52 @@ fn remote(draft: &mut Draft, d: &Directive) -> Taken {
                 Some(_) => Duration::from_secs(d.number(1, 1..=86_400)?),
                 None => Duration::from_secs(300),
             };
-            draft.connect_retry = (first, longest.max(first));
+            raw.connect_retry = (first, longest.max(first));
         }
         "connect-retry-max" => {
             d.shape("connect-retry-max TIMES", 1..=1)?;
-            draft.connect_retry_max = match d.arg(0) {
+            raw.connect_retry_max = match d.arg(0) {
                 "unlimited" => None,
                 _ => Some(d.number(0, 0..=u32::MAX)?).filter(|times| *times > 0),
             };
         }
         "connect-timeout" | "server-poll-timeout" => {
-            draft.server_poll_timeout = answer_time(d)?;
+            raw.server_poll_timeout = answer_time(d)?;
         }
         "resolv-retry" => {
             d.shape("resolv-retry SECONDS|infinite", 1..=1)?;
-            draft.resolv_retry = match d.arg(0) {
+            raw.resolv_retry = match d.arg(0) {
                 "infinite" => None,
                 _ => Some(d.seconds(0)?),
             };
         }
         "float" => {
             d.shape("float", 0..=0)?;
-            draft.float = true;
+            raw.float = true;
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn socket(draft: &mut Draft, d: &Directive) -> Taken {
+fn socket(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "port" => {
             d.shape("port NUMBER", 1..=1)?;
             let port = Some(d.port(0)?);
-            (draft.lport, draft.rport) = (port, port);
+            (raw.lport, raw.rport) = (port, port);
         }
         "lport" => {
             d.shape("lport NUMBER", 1..=1)?;
-            draft.lport = Some(d.port(0)?);
+            raw.lport = Some(d.port(0)?);
         }
         "rport" => {
             d.shape("rport NUMBER", 1..=1)?;
-            draft.rport = Some(d.port(0)?);
+            raw.rport = Some(d.port(0)?);
         }
         "bind" => {
             d.shape("bind [ipv6only]", 0..=1)?;
-            draft.ipv6_only = match d.get(0) {
+            raw.ipv6_only = match d.get(0) {
                 None => false,
                 Some("ipv6only") => true,
                 Some(other) => {
@@ -212,28 +214,28 @@ fn socket(draft: &mut Draft, d: &Directive) -> Taken {
                     );
                 }
             };
-            draft.bind = Some(true);
+            raw.bind = Some(true);
         }
         "nobind" => {
             d.shape("nobind", 0..=0)?;
-            draft.bind = Some(false);
+            raw.bind = Some(false);
         }
         "multihome" => {
             d.shape("multihome", 0..=0)?;
-            draft.multihome = true;
+            raw.multihome = true;
         }
         "sndbuf" => {
             d.shape("sndbuf BYTES", 1..=1)?;
-            draft.send_buffer = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
+            raw.send_buffer = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
         }
         "rcvbuf" => {
             d.shape("rcvbuf BYTES", 1..=1)?;
-            draft.receive_buffer =
+            raw.receive_buffer =
                 Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
         }
         "mark" => {
             d.shape("mark NUMBER", 1..=1)?;
-            draft.mark = Some(d.number(0, 0..=u32::MAX)?);
+            raw.mark = Some(d.number(0, 0..=u32::MAX)?);
         }
         "bind-dev" => {
             d.shape("bind-dev DEVICE", 1..=1)?;
@@ -244,14 +246,14 @@ fn socket(draft: &mut Draft, d: &Directive) -> Taken {
                     "write the name of a device of this machine, as ip link lists them",
                 ));
             }
-            draft.bind_device = Some(name.to_owned());
+            raw.bind_device = Some(name.to_owned());
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn network(draft: &mut Draft, d: &Directive) -> Taken {
+fn network(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "server" => {
             d.shape("server NETWORK NETMASK", 2..=3)?;
@@ -268,7 +270,7 @@ fn network(draft: &mut Draft, d: &Directive) -> Taken {
                     "write one of /16 (255.255.0.0) to /29 (255.255.255.248)",
                 ));
             }
-            draft.no_pool = match d.get(2) {
+            raw.no_pool = match d.get(2) {
                 None => false,
                 Some("nopool") => true,
                 Some(other) => {
@@ -278,7 +280,7 @@ fn network(draft: &mut Draft, d: &Directive) -> Taken {
                     ));
                 }
             };
-            draft.server4 = Some((net, d.place.clone()));
+            raw.server4 = Some((net, d.location.clone()));
         }
         "server-ipv6" => {
             d.shape("server-ipv6 NETWORK/BITS", 1..=1)?;
@@ -289,24 +291,24 @@ fn network(draft: &mut Draft, d: &Directive) -> Taken {
                     "write one of /64 to /124",
                 ));
             }
-            draft.server6 = Some((net, d.place.clone()));
+            raw.server6 = Some((net, d.location.clone()));
         }
         "ifconfig-ipv6-pool" => {
             d.shape("ifconfig-ipv6-pool FIRST/BITS", 1..=1)?;
-            draft.pool6 = Some((d.net6(0)?, d.place.clone()));
+            raw.pool6 = Some((d.net6(0)?, d.location.clone()));
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn server(draft: &mut Draft, d: &Directive) -> Taken {
+fn server(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "ifconfig-pool-persist" => {
             d.shape("ifconfig-pool-persist FILE [SECONDS]", 1..=2)?;
             let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(600) };
-            let path = d.path(0, draft.base.as_deref());
-            draft.pool_persist = Some(PoolPersist { path, every });
+            let path = d.path(0, raw.base.as_deref());
+            raw.pool_persist = Some(PoolPersist { path, every });
         }
         "push" => {
             d.shape("push \"OPTION\"", 1..=1)?;
@@ -316,45 +318,44 @@ fn server(draft: &mut Draft, d: &Directive) -> Taken {
                     "commas separate options on the wire; write one push line for each",
                 ));
             }
-            draft.push.push(d.arg(0).to_owned());
+            raw.push.push(d.arg(0).to_owned());
         }
         "max-clients" => {
             d.shape("max-clients NUMBER", 1..=1)?;
-            draft.max_clients = d.number(0, 1..=0xff_fffe)?;
+            raw.max_clients = d.number(0, 1..=0xff_fffe)?;
         }
         "duplicate-cn" => {
             d.shape("duplicate-cn", 0..=0)?;
-            draft.duplicate_cn = true;
+            raw.duplicate_cn = true;
         }
         "client-to-client" => {
             d.shape("client-to-client", 0..=0)?;
-            draft.client_to_client = true;
+            raw.client_to_client = true;
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn login(draft: &mut Draft, d: &Directive) -> Taken {
+fn login(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "auth-user-pass" => {
             d.shape("auth-user-pass [FILE] <inline>", 0..=1)?;
-            draft.auth_user_pass = if d.inline.is_none() && matches!(d.get(0), None | Some("stdin"))
-            {
+            raw.auth_user_pass = if d.inline.is_none() && matches!(d.get(0), None | Some("stdin")) {
                 Some(UserPass::Prompt)
             } else {
-                d.source("auth-user-pass", draft.base.as_deref())
+                d.source("auth-user-pass", raw.base.as_deref())
                     .map(UserPass::Source)
-                    .or(draft.auth_user_pass.take())
+                    .or(raw.auth_user_pass.take())
             };
         }
         "auth-nocache" => {
             d.shape("auth-nocache", 0..=0)?;
-            draft.auth_nocache = true;
+            raw.auth_nocache = true;
         }
         "auth-retry" => {
             d.shape("auth-retry none|nointeract|interact", 1..=1)?;
-            draft.auth_retry = match d.arg(0) {
+            raw.auth_retry = match d.arg(0) {
                 "none" => AuthRetry::None,
                 "nointeract" => AuthRetry::NoInteract,
                 "interact" => AuthRetry::Interact,
@@ -379,15 +380,15 @@ fn login(draft: &mut Draft, d: &Directive) -> Taken {
                     ));
                 }
             };
-            draft.pull_filters.push(PullFilter::new(action, d.arg(1)));
+            raw.pull_filters.push(PullFilter::new(action, d.arg(1)));
         }
         "route-nopull" => {
             d.shape("route-nopull", 0..=0)?;
-            draft.route_nopull = true;
+            raw.route_nopull = true;
         }
         "push-peer-info" => {
             d.shape("push-peer-info", 0..=0)?;
-            draft.push_peer_info = true;
+            raw.push_peer_info = true;
         }
         _ => return Ok(false),
     }

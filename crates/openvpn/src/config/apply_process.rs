@@ -3,52 +3,50 @@
 use std::time::Duration;
 
 use super::ConfigError;
-use super::draft::Draft;
 use super::options::{LogTo, Remap};
+use super::raw_config::RawConfig;
 use super::reader::Directive;
 
-type Taken = Result<bool, ConfigError>;
-
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
-    Ok(process(draft, d)? || log(draft, d)? || other(draft, d)?)
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    Ok(process(raw, d)? || log(raw, d)? || other(raw, d)?)
 }
 
-fn process(draft: &mut Draft, d: &Directive) -> Taken {
-    let base = draft.base.clone();
+fn process(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    let base = raw.base.clone();
     match d.name.as_str() {
         // The reader has followed it.
         "cd" => d.shape("cd DIRECTORY", 1..=1)?,
         "daemon" => {
             d.shape("daemon [NAME]", 0..=1)?;
-            draft.process.daemon = Some(d.get(0).unwrap_or("openvpn").to_owned());
+            raw.process.daemon = Some(d.get(0).unwrap_or("openvpn").to_owned());
         }
         "writepid" => {
             d.shape("writepid FILE", 1..=1)?;
-            draft.process.pid_file = Some(d.path(0, base.as_deref()));
+            raw.process.pid_file = Some(d.path(0, base.as_deref()));
         }
         "user" => {
             d.shape("user NAME", 1..=1)?;
-            draft.process.user = Some(d.arg(0).to_owned());
+            raw.process.user = Some(d.arg(0).to_owned());
         }
         "group" => {
             d.shape("group NAME", 1..=1)?;
-            draft.process.group = Some(d.arg(0).to_owned());
+            raw.process.group = Some(d.arg(0).to_owned());
         }
         "nice" => {
             d.shape("nice NUMBER", 1..=1)?;
-            draft.process.nice = d.number(0, -20..=19)?;
+            raw.process.nice = d.number(0, -20..=19)?;
         }
         "mlock" => {
             d.shape("mlock", 0..=0)?;
-            draft.process.mlock = true;
+            raw.process.mlock = true;
         }
         "persist-key" => {
             d.shape("persist-key", 0..=0)?;
-            draft.process.persist_key = true;
+            raw.process.persist_key = true;
         }
         "remap-usr1" => {
             d.shape("remap-usr1 SIGHUP|SIGTERM", 1..=1)?;
-            draft.process.remap_usr1 = match d.arg(0) {
+            raw.process.remap_usr1 = match d.arg(0) {
                 "SIGHUP" => Some(Remap::Hangup),
                 "SIGTERM" => Some(Remap::Terminate),
                 "SIGUSR1" => None,
@@ -63,7 +61,7 @@ fn process(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("script-security LEVEL", 1..=2)?;
             // Up to 1 no script of the user's runs in openvpn either.
             if d.number(0, 0..=3)? > 1 {
-                draft.warn(d, "has no effect: it allows scripts, and none are run");
+                raw.warn(d, "has no effect: it allows scripts, and none are run");
             }
         }
         _ => return Ok(false),
@@ -71,12 +69,12 @@ fn process(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn log(draft: &mut Draft, d: &Directive) -> Taken {
+fn log(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "verb" => {
             d.shape("verb LEVEL", 1..=1)?;
             // Stock takes any number and keeps it between 0 and 15.
-            draft.log.verb = d
+            raw.log.verb = d
                 .number::<i32>(0, i32::MIN..=i32::MAX)?
                 .clamp(0, 11)
                 .unsigned_abs()
@@ -85,64 +83,64 @@ fn log(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "mute" => {
             d.shape("mute MESSAGES", 1..=1)?;
-            draft.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
+            raw.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
         }
         // Stock opens the log where the directive stands, so only a cd before it counts.
         "log" => {
             d.shape("log FILE", 1..=1)?;
-            draft.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
+            raw.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
         }
         "log-append" => {
             d.shape("log-append FILE", 1..=1)?;
-            draft.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
+            raw.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
         }
         "syslog" => {
             d.shape("syslog [NAME]", 0..=1)?;
-            draft.syslog = Some(d.get(0).unwrap_or("openvpn").to_owned());
+            raw.syslog = Some(d.get(0).unwrap_or("openvpn").to_owned());
         }
         "suppress-timestamps" => {
             d.shape("suppress-timestamps", 0..=0)?;
-            draft.log.timestamps = false;
+            raw.log.timestamps = false;
         }
         "machine-readable-output" => {
             d.shape("machine-readable-output", 0..=0)?;
-            draft.log.machine_readable = true;
+            raw.log.machine_readable = true;
         }
         "status" => {
             d.shape("status FILE [SECONDS]", 1..=2)?;
             let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(60) };
-            draft.status = Some((d.path(0, draft.base.as_deref()), every));
+            raw.status = Some((d.path(0, raw.base.as_deref()), every));
         }
         "status-version" => {
             d.shape("status-version 1|2|3", 1..=1)?;
-            draft.status_version = d.number(0, 1..=3)?;
+            raw.status_version = d.number(0, 1..=3)?;
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn other(draft: &mut Draft, d: &Directive) -> Taken {
+fn other(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "setenv" | "setenv-safe" => {
             d.shape("setenv NAME [VALUE]", 1..=2)?;
             if d.arg(0) == "FORWARD_COMPATIBLE" && d.name == "setenv" {
-                draft.forward_compatible = d.arg(1) == "1";
+                raw.forward_compatible = d.arg(1) == "1";
                 return Ok(true);
             }
             // Stock takes these for directives.
             if d.name == "setenv" {
                 match (d.arg(0), d.get(1)) {
                     ("REMOTE_RANDOM_HOSTNAME", None) => {
-                        draft.random_hostname = true;
+                        raw.random_hostname = true;
                         return Ok(true);
                     }
                     ("PUSH_PEER_INFO", None) => {
-                        draft.push_peer_info = true;
+                        raw.push_peer_info = true;
                         return Ok(true);
                     }
                     ("SERVER_POLL_TIMEOUT", Some(_)) => {
-                        draft.server_poll_timeout = Duration::from_secs(d.number(1, 1..=86_400)?);
+                        raw.server_poll_timeout = Duration::from_secs(d.number(1, 1..=86_400)?);
                         return Ok(true);
                     }
                     _ => {}
@@ -166,15 +164,15 @@ fn other(draft: &mut Draft, d: &Directive) -> Taken {
             if !name.starts_with("UV_") {
                 let text =
                     format!("{} has no effect: it is for scripts, and none are run", d.arg(0));
-                draft.warn(d, &text);
+                raw.warn(d, &text);
             }
-            draft.environment.retain(|(other, _)| *other != name);
-            draft.environment.push((name, d.arg(1).to_owned()));
+            raw.environment.retain(|(other, _)| *other != name);
+            raw.environment.push((name, d.arg(1).to_owned()));
         }
         "management" => {
             d.shape("management ADDRESS PORT [PASSWORD-FILE]", 2..=3)?;
-            draft.management = Some(d.args.clone());
-            draft.warn(d, "is not opened: there is no management interface yet");
+            raw.management = Some(d.args.clone());
+            raw.warn(d, "is not opened: there is no management interface yet");
         }
         _ => return Ok(false),
     }

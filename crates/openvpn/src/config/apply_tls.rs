@@ -3,61 +3,55 @@
 use std::time::Duration;
 
 use super::ConfigError;
-use super::draft::Draft;
 use super::options::{AskPass, NameKind, TlsVersion, Usage, VerifyName, Wrap};
+use super::raw_config::RawConfig;
 use super::reader::Directive;
 use crate::tls::CertProfile;
 
 /// Seconds of a day.
 const DAY: u64 = 24 * 60 * 60;
 
-type Taken = Result<bool, ConfigError>;
-
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
-    Ok(files(draft, d)?
-        || wrap(draft, d)?
-        || verify(draft, d)?
-        || tls(draft, d)?
-        || ciphers(draft, d)?)
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    Ok(files(raw, d)? || wrap(raw, d)? || verify(raw, d)? || tls(raw, d)? || ciphers(raw, d)?)
 }
 
-fn files(draft: &mut Draft, d: &Directive) -> Taken {
-    let base = draft.base.clone();
+fn files(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    let base = raw.base.clone();
     let base = base.as_deref();
     let (slot, name) = match d.name.as_str() {
-        "ca" => (&mut draft.ca, "ca"),
-        "cert" => (&mut draft.cert, "cert"),
-        "key" => (&mut draft.key, "key"),
-        "extra-certs" => (&mut draft.extra, "extra-certs"),
+        "ca" => (&mut raw.ca, "ca"),
+        "cert" => (&mut raw.cert, "cert"),
+        "key" => (&mut raw.key, "key"),
+        "extra-certs" => (&mut raw.extra, "extra-certs"),
         "crl-verify" if d.args.len() > 1 => {
             return Err(d.error(
                 "directories of revoked serial numbers are not supported",
                 "write: crl-verify FILE with a list made by your authority (easyrsa gen-crl)",
             ));
         }
-        "crl-verify" => (&mut draft.crl, "crl-verify"),
+        "crl-verify" => (&mut raw.crl, "crl-verify"),
         "dh" => {
             d.shape("dh none <inline>", 1..=1)?;
             if d.arg(0) != "none" {
-                draft.dh = d.source("dh", base);
-                draft.warn(
+                raw.dh = d.source("dh", base);
+                raw.warn(
                     d,
                     "has no effect: it is for key exchanges over finite fields, and TLS here uses \
                      elliptic curves; dh none says so",
                 );
             } else {
-                draft.dh = None;
+                raw.dh = None;
             }
             return Ok(true);
         }
         "capath" => {
             d.shape("capath DIRECTORY", 1..=1)?;
-            draft.ca_path = Some(d.path(0, base));
+            raw.ca_path = Some(d.path(0, base));
             return Ok(true);
         }
         "askpass" => {
             d.shape("askpass [FILE]", 0..=1)?;
-            draft.askpass = Some(match d.get(0) {
+            raw.askpass = Some(match d.get(0) {
                 None | Some("stdin") => AskPass::Prompt,
                 Some(_) => AskPass::File(d.path(0, base)),
             });
@@ -72,19 +66,19 @@ fn files(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn wrap(draft: &mut Draft, d: &Directive) -> Taken {
-    let base = draft.base.clone();
+fn wrap(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    let base = raw.base.clone();
     let base = base.as_deref();
     let new = match d.name.as_str() {
         "key-direction" => {
             d.shape("key-direction 0|1", 1..=1)?;
-            draft.key_direction = Some(d.number(0, 0..=1)?);
+            raw.key_direction = Some(d.number(0, 0..=1)?);
             return Ok(true);
         }
         "tls-auth" => {
             d.shape("tls-auth FILE [0|1] <inline>", 1..=2)?;
             if d.args.len() > 1 {
-                draft.key_direction = Some(d.number(1, 0..=1)?);
+                raw.key_direction = Some(d.number(1, 0..=1)?);
             }
             d.source("tls-auth", base).map(|key| Wrap::TlsAuth { key, direction: None })
         }
@@ -96,7 +90,7 @@ fn wrap(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("tls-crypt-v2 FILE [force-cookie|allow-noncookie] <inline>", 1..=2)?;
             match d.get(1) {
                 None | Some("allow-noncookie") => {}
-                Some("force-cookie") => draft.force_cookie = true,
+                Some("force-cookie") => raw.force_cookie = true,
                 Some(other) => {
                     return Err(d.error(
                         format!("\"{other}\" is not known"),
@@ -105,32 +99,30 @@ fn wrap(draft: &mut Draft, d: &Directive) -> Taken {
                 }
             }
             if let Some(key) = d.source("tls-crypt-v2", base) {
-                draft.crypt_v2 = Some((key, d.place.clone()));
+                raw.crypt_v2 = Some((key, d.location.clone()));
             }
             return Ok(true);
         }
         "tls-crypt-v2-max-age" => {
             d.shape("tls-crypt-v2-max-age DAYS", 1..=1)?;
             let days: u64 = d.number(0, 1..=i32::MAX.unsigned_abs().into())?;
-            draft.max_key_age = Some(Duration::from_secs(days.saturating_mul(DAY)));
+            raw.max_key_age = Some(Duration::from_secs(days.saturating_mul(DAY)));
             return Ok(true);
         }
         _ => return Ok(false),
     };
     let Some(new) = new else { return Ok(true) };
-    if draft.wrap != Wrap::None
-        && std::mem::discriminant(&draft.wrap) != std::mem::discriminant(&new)
-    {
+    if raw.wrap != Wrap::None && std::mem::discriminant(&raw.wrap) != std::mem::discriminant(&new) {
         return Err(d.error(
             "there already is another of tls-auth and tls-crypt",
             "keep the one that the other end has",
         ));
     }
-    draft.wrap = new;
+    raw.wrap = new;
     Ok(true)
 }
 
-fn verify(draft: &mut Draft, d: &Directive) -> Taken {
+fn verify(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "verify-x509-name" => {
             d.shape("verify-x509-name NAME [subject|name|name-prefix]", 1..=2)?;
@@ -151,11 +143,11 @@ fn verify(draft: &mut Draft, d: &Directive) -> Taken {
                     "write the common name of the server's certificate, and name",
                 ));
             }
-            draft.verify_name = Some(VerifyName { name: d.arg(0).to_owned(), kind });
+            raw.verify_name = Some(VerifyName { name: d.arg(0).to_owned(), kind });
         }
         "remote-cert-tls" => {
             d.shape("remote-cert-tls server|client", 1..=1)?;
-            draft.peer_usage = Some(match d.arg(0) {
+            raw.peer_usage = Some(match d.arg(0) {
                 "server" => Usage::Server,
                 "client" => Usage::Client,
                 other => {
@@ -167,7 +159,7 @@ fn verify(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "remote-cert-eku" => {
             d.shape("remote-cert-eku \"TLS Web Server Authentication\"", 1..=1)?;
-            draft.peer_usage = Some(match d.arg(0) {
+            raw.peer_usage = Some(match d.arg(0) {
                 "TLS Web Server Authentication" | "serverAuth" | "1.3.6.1.5.5.7.3.1" => {
                     Usage::Server
                 }
@@ -184,7 +176,7 @@ fn verify(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "remote-cert-ku" => {
             d.shape("remote-cert-ku [BITS ...]", 0..=15)?;
-            draft.key_usage = Some(key_usage(d)?);
+            raw.key_usage = Some(key_usage(d)?);
         }
         "verify-client-cert" => {
             d.shape("verify-client-cert require", 0..=1)?;
@@ -257,13 +249,13 @@ fn list(d: &Directive) -> Result<Vec<String>, ConfigError> {
     Ok(names)
 }
 
-fn tls(draft: &mut Draft, d: &Directive) -> Taken {
+fn tls(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "tls-version-min" => {
             d.shape("tls-version-min VERSION [or-highest]", 1..=2)?;
             match version(d)? {
-                Some(version) => draft.min_version = version,
-                None => draft.warn(d, "means 1.2: older versions are broken and not offered"),
+                Some(version) => raw.min_version = version,
+                None => raw.warn(d, "means 1.2: older versions are broken and not offered"),
             }
         }
         "tls-version-max" => {
@@ -274,37 +266,37 @@ fn tls(draft: &mut Draft, d: &Directive) -> Taken {
                     "write 1.2 or 1.3",
                 ));
             };
-            draft.max_version = Some(version);
+            raw.max_version = Some(version);
         }
         "tls-cipher" => {
             d.shape("tls-cipher NAME:NAME", 1..=1)?;
-            draft.cipher_list = Some(list(d)?);
+            raw.cipher_list = Some(list(d)?);
         }
         "tls-ciphersuites" => {
             d.shape("tls-ciphersuites NAME:NAME", 1..=1)?;
-            draft.cipher_suites = Some(list(d)?);
+            raw.cipher_suites = Some(list(d)?);
         }
         "tls-groups" | "ecdh-curve" => {
             d.shape("tls-groups NAME:NAME", 1..=1)?;
             // tls-groups is the newer word and wins.
-            if d.name == "tls-groups" || !draft.seen.contains_key("tls-groups") {
-                draft.groups = Some(list(d)?);
+            if d.name == "tls-groups" || !raw.seen.contains_key("tls-groups") {
+                raw.groups = Some(list(d)?);
             }
         }
         "tls-cert-profile" => {
             d.shape("tls-cert-profile preferred", 1..=1)?;
-            draft.profile = Some(match d.arg(0) {
+            raw.profile = Some(match d.arg(0) {
                 "legacy" => CertProfile::Legacy,
                 "preferred" => CertProfile::Preferred,
                 "suiteb" => {
-                    draft.warn(
+                    raw.warn(
                         d,
                         "means preferred: RSA of 2048 bits or more is accepted besides P-256 and P-384",
                     );
                     CertProfile::Preferred
                 }
                 "insecure" => {
-                    draft.warn(
+                    raw.warn(
                         d,
                         "accepts signatures with SHA-1, which can be forged; keys below 1024 bits and \
                          signatures with MD5 are refused all the same",
@@ -324,24 +316,24 @@ fn tls(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn ciphers(draft: &mut Draft, d: &Directive) -> Taken {
-    let place = d.place.clone();
+fn ciphers(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    let location = d.location.clone();
     match d.name.as_str() {
         "data-ciphers" | "ncp-ciphers" => {
             d.shape("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305", 1..=1)?;
-            draft.data_ciphers = Some((d.arg(0).to_owned(), place));
+            raw.data_ciphers = Some((d.arg(0).to_owned(), location));
         }
         "data-ciphers-fallback" => {
             d.shape("data-ciphers-fallback AES-256-GCM", 1..=1)?;
-            draft.fallback = Some((d.arg(0).to_owned(), place));
+            raw.fallback = Some((d.arg(0).to_owned(), location));
         }
         "cipher" => {
             d.shape("cipher AES-256-GCM", 1..=1)?;
-            draft.cipher = Some((d.arg(0).to_owned(), place));
+            raw.cipher = Some((d.arg(0).to_owned(), location));
         }
         "auth" => {
             d.shape("auth SHA256", 1..=1)?;
-            draft.auth = Some(digest(d)?);
+            raw.auth = Some(digest(d)?);
         }
         _ => return Ok(false),
     }

@@ -6,24 +6,22 @@ use adit_engine::command::{Framing, Inactive};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
-use super::draft::Draft;
 use super::options::DeviceKind;
+use super::raw_config::RawConfig;
 use super::reader::Directive;
 use crate::negotiate::{DnsError, REDIRECT_FLAGS, compression, parse_route4, parse_route6};
 use crate::server::Topology;
 use crate::session::{Fragment, Mssfix};
 
-type Taken = Result<bool, ConfigError>;
-
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
-    Ok(device(draft, d)?
-        || addresses(draft, d)?
-        || routes(draft, d)?
-        || sizes(draft, d)?
-        || liveness(draft, d)?)
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
+    Ok(device(raw, d)?
+        || addresses(raw, d)?
+        || routes(raw, d)?
+        || sizes(raw, d)?
+        || liveness(raw, d)?)
 }
 
-fn device(draft: &mut Draft, d: &Directive) -> Taken {
+fn device(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "dev" => {
             d.shape("dev tun", 1..=1)?;
@@ -38,11 +36,11 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
                     "write dev tun, or a name of at most 15 characters",
                 ));
             }
-            draft.device = Some(name.to_owned());
+            raw.device = Some(name.to_owned());
         }
         "dev-type" => {
             d.shape("dev-type tun|tap", 1..=1)?;
-            draft.device_type = Some(match d.arg(0) {
+            raw.device_type = Some(match d.arg(0) {
                 "tun" => DeviceKind::Tun,
                 "null" => DeviceKind::Null,
                 "tap" => DeviceKind::Tap,
@@ -57,7 +55,7 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
                 "/dev/net/tun" => {}
                 // Elsewhere it names an adapter.
                 name if !name.contains('/') => {
-                    draft.warn(d, "has no effect: it names an adapter of Windows or macOS");
+                    raw.warn(d, "has no effect: it names an adapter of Windows or macOS");
                 }
                 path => {
                     return Err(
@@ -68,26 +66,26 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "txqueuelen" => {
             d.shape("txqueuelen PACKETS", 1..=1)?;
-            draft.device_rest.tx_queue = Some(d.number(0, 0..=1_000_000)?);
+            raw.device_rest.tx_queue = Some(d.number(0, 0..=1_000_000)?);
         }
         "persist-tun" => {
             d.shape("persist-tun", 0..=0)?;
-            draft.device_rest.persist = true;
+            raw.device_rest.persist = true;
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn addresses(draft: &mut Draft, d: &Directive) -> Taken {
+fn addresses(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "ifconfig-noexec" => {
             d.shape("ifconfig-noexec", 0..=0)?;
-            draft.device_rest.ifconfig_noexec = true;
+            raw.device_rest.ifconfig_noexec = true;
         }
         "topology" => {
             d.shape("topology subnet|net30|p2p", 1..=1)?;
-            draft.topology = Some(match d.arg(0) {
+            raw.topology = Some(match d.arg(0) {
                 "subnet" => Topology::Subnet,
                 "net30" => Topology::Net30,
                 "p2p" => Topology::P2p,
@@ -100,7 +98,7 @@ fn addresses(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "ifconfig" => {
             d.shape("ifconfig ADDRESS NETMASK|FAR-END", 2..=2)?;
-            draft.ifconfig_pair = Some((d.ipv4(0)?, d.ipv4(1)?, d.place.clone()));
+            raw.ifconfig_pair = Some((d.ipv4(0)?, d.ipv4(1)?, d.location.clone()));
         }
         "ifconfig-ipv6" => {
             d.shape("ifconfig-ipv6 ADDRESS/BITS [GATEWAY]", 1..=2)?;
@@ -109,9 +107,9 @@ fn addresses(draft: &mut Draft, d: &Directive) -> Taken {
                 Some(Ok(net)) => net,
                 _ => d.net6(0)?,
             };
-            draft.ifconfig6 = Some((net, d.place.clone()));
+            raw.ifconfig6 = Some((net, d.location.clone()));
             if d.args.len() > 1 {
-                draft.routes.gateway6 = Some(d.ipv6(1)?);
+                raw.routes.gateway6 = Some(d.ipv6(1)?);
             }
         }
         _ => return Ok(false),
@@ -119,7 +117,7 @@ fn addresses(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn routes(draft: &mut Draft, d: &Directive) -> Taken {
+fn routes(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     let args: Vec<&str> = d.args.iter().map(String::as_str).collect();
     match d.name.as_str() {
         "route" => {
@@ -127,33 +125,33 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
             let route = parse_route4(&args).map_err(|problem| {
                 d.error(problem, "write: route 10.1.0.0 255.255.0.0; names are not looked up")
             })?;
-            draft.routes.v4.push(route);
+            raw.routes.v4.push(route);
         }
         "route-ipv6" => {
             d.shape("route-ipv6 NETWORK/BITS [GATEWAY] [METRIC]", 1..=3)?;
             let route = parse_route6(&args)
                 .map_err(|problem| d.error(problem, "write: route-ipv6 2001:db8::/32"))?;
-            draft.routes.v6.push(route);
+            raw.routes.v6.push(route);
         }
         "route-gateway" => {
             d.shape("route-gateway ADDRESS", 1..=1)?;
             if d.arg(0) == "dhcp" {
-                draft.gateway_dhcp = Some(d.place.clone());
+                raw.gateway_dhcp = Some(d.location.clone());
                 return Ok(true);
             }
-            draft.routes.gateway4 = Some(d.ipv4(0)?);
+            raw.routes.gateway4 = Some(d.ipv4(0)?);
         }
         "route-ipv6-gateway" => {
             d.shape("route-ipv6-gateway ADDRESS", 1..=1)?;
-            draft.routes.gateway6 = Some(d.ipv6(0)?);
+            raw.routes.gateway6 = Some(d.ipv6(0)?);
         }
         "route-metric" => {
             d.shape("route-metric NUMBER", 1..=1)?;
-            draft.routes.metric = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?);
+            raw.routes.metric = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?);
         }
         "route-noexec" => {
             d.shape("route-noexec", 0..=0)?;
-            draft.routes.noexec = true;
+            raw.routes.noexec = true;
         }
         "redirect-gateway" | "redirect-private" => {
             if let Some(flag) = d.args.iter().find(|flag| !REDIRECT_FLAGS.contains(&flag.as_str()))
@@ -164,27 +162,27 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
                 ));
             }
             let flags = if d.name == "redirect-gateway" {
-                &mut draft.routes.redirect_gateway
+                &mut raw.routes.redirect_gateway
             } else {
-                &mut draft.routes.redirect_private
+                &mut raw.routes.redirect_private
             };
             flags.get_or_insert_default().extend(d.args.iter().cloned());
         }
         "block-ipv6" => {
             d.shape("block-ipv6", 0..=0)?;
-            draft.routes.block_ipv6 = true;
+            raw.routes.block_ipv6 = true;
         }
         "allow-lan" => {
             d.shape("allow-lan", 0..=0)?;
-            draft.routes.allow_lan = true;
+            raw.routes.allow_lan = true;
         }
         "kill-switch" => {
             d.shape("kill-switch", 0..=0)?;
-            draft.routes.kill_switch = true;
+            raw.routes.kill_switch = true;
         }
         "policy-routing" => {
             d.shape("policy-routing on|off", 1..=1)?;
-            draft.routes.policy = Some(match d.arg(0) {
+            raw.routes.policy = Some(match d.arg(0) {
                 "on" => true,
                 "off" => false,
                 other => {
@@ -195,7 +193,7 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "allow-recursive-routing" => {
             d.shape("allow-recursive-routing", 0..=0)?;
-            draft.routes.allow_recursive = true;
+            raw.routes.allow_recursive = true;
         }
         "dhcp-option" | "dns" => {
             let shape = match d.name.as_str() {
@@ -203,18 +201,18 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
                 _ => "dhcp-option TYPE [VALUE]",
             };
             d.shape(shape, 1..=usize::MAX)?;
-            match draft.routes.dns.add(&d.name, &args, false) {
+            match raw.routes.dns.add(&d.name, &args, false) {
                 Ok(()) => {}
                 // Time servers and the like, which openvpn leaves to scripts.
                 Err(DnsError::Unknown(word)) if d.name == "dhcp-option" => {
-                    draft.warn(d, &format!("has no effect here: {word} is not about DNS"));
+                    raw.warn(d, &format!("has no effect here: {word} is not about DNS"));
                 }
                 Err(why) => return Err(d.error(why.to_string(), format!("write: {shape}"))),
             }
         }
         "dns-updown" => {
             d.shape("dns-updown force|disable", 1..=1)?;
-            draft.routes.apply_dns = match d.arg(0) {
+            raw.routes.apply_dns = match d.arg(0) {
                 "force" => Some(true),
                 "disable" => Some(false),
                 _ => {
@@ -231,16 +229,16 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
+fn sizes(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "tun-mtu" => {
             d.shape("tun-mtu BYTES [TOLD]", 1..=2)?;
-            draft.tun_mtu = d.number(0, 100..=65_535)?;
-            draft.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
+            raw.tun_mtu = d.number(0, 100..=65_535)?;
+            raw.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
         }
         "tun-mtu-max" => {
             d.shape("tun-mtu-max BYTES", 1..=1)?;
-            draft.tun_mtu_max = d.number(0, 576..=65_535)?;
+            raw.tun_mtu_max = d.number(0, 576..=65_535)?;
         }
         "fragment" => {
             d.shape("fragment BYTES [mtu]", 1..=2)?;
@@ -248,7 +246,7 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
                 return Err(d.error(format!("\"{flag}\" is not known"), "write mtu, or nothing"));
             }
             let size = d.number(0, 68..=65_535)?;
-            draft.fragment = Some(Fragment { size, outer: d.get(1).is_some() });
+            raw.fragment = Some(Fragment { size, outer: d.get(1).is_some() });
         }
         "mssfix" => {
             d.shape("mssfix [BYTES [mtu|fixed]]", 0..=2)?;
@@ -256,7 +254,7 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
             if let Some(flag) = flag.filter(|flag| !matches!(*flag, "mtu" | "fixed")) {
                 return Err(d.error(format!("\"{flag}\" is not known"), "write mtu or fixed"));
             }
-            draft.mssfix = match d.get(0) {
+            raw.mssfix = match d.get(0) {
                 None => None,
                 Some(_) => Some(Mssfix {
                     size: d.number(0, 0..=u16::MAX)?,
@@ -267,8 +265,8 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "compress" if d.get(0) == Some("migrate") => {
             d.shape("compress migrate", 1..=1)?;
-            draft.compress_migrate = true;
-            draft.framing = Framing::None;
+            raw.compress_migrate = true;
+            raw.framing = Framing::None;
         }
         "comp-lzo" | "compress" => {
             let shape = match d.name.as_str() {
@@ -281,22 +279,22 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
                 return Err(d.error(problem, format!("write: {shape}")));
             };
             if compresses {
-                draft.warn(
+                raw.warn(
                     d,
                     "is taken for packets of the other end, which are decompressed; our own are never \
                      compressed, because that gives away their content (VORACLE)",
                 );
             }
-            draft.compresses |= compresses;
-            draft.compress_migrate = false;
-            draft.framing = framing;
+            raw.compresses |= compresses;
+            raw.compress_migrate = false;
+            raw.framing = framing;
         }
         "allow-compression" => {
             d.shape("allow-compression no", 1..=1)?;
-            draft.never_decompress = d.arg(0) == "no";
+            raw.never_decompress = d.arg(0) == "no";
             match d.arg(0) {
                 "no" | "asym" => {}
-                "yes" => draft.warn(
+                "yes" => raw.warn(
                     d,
                     "means asym: packets of the other end are decompressed, our own never compressed",
                 ),
@@ -313,7 +311,7 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn liveness(draft: &mut Draft, d: &Directive) -> Taken {
+fn liveness(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "keepalive" => {
             d.shape("keepalive INTERVAL TIMEOUT", 2..=2)?;
@@ -324,52 +322,52 @@ fn liveness(draft: &mut Draft, d: &Directive) -> Taken {
                     "write: keepalive 10 120",
                 ));
             }
-            draft.keepalive = Some((interval, timeout));
+            raw.keepalive = Some((interval, timeout));
         }
         "ping" => {
             d.shape("ping SECONDS", 1..=1)?;
-            draft.ping = Some(d.seconds(0)?);
+            raw.ping = Some(d.seconds(0)?);
         }
         "ping-restart" => {
             d.shape("ping-restart SECONDS", 1..=1)?;
-            draft.ping_timeout = Some(d.seconds(0)?);
-            draft.limits.exit_when_silent = false;
+            raw.ping_timeout = Some(d.seconds(0)?);
+            raw.limits.exit_when_silent = false;
         }
         "ping-exit" => {
             d.shape("ping-exit SECONDS", 1..=1)?;
-            draft.ping_timeout = Some(d.seconds(0)?);
-            draft.limits.exit_when_silent = true;
+            raw.ping_timeout = Some(d.seconds(0)?);
+            raw.limits.exit_when_silent = true;
         }
         "inactive" => {
             d.shape("inactive SECONDS [BYTES]", 1..=2)?;
-            draft.limits.inactive = inactive(d)?;
+            raw.limits.inactive = inactive(d)?;
         }
         "session-timeout" => {
             d.shape("session-timeout SECONDS", 1..=1)?;
-            draft.limits.session = Some(d.seconds(0)?).filter(|time| !time.is_zero());
+            raw.limits.session = Some(d.seconds(0)?).filter(|time| !time.is_zero());
         }
         "tls-exit" => {
             d.shape("tls-exit", 0..=0)?;
-            draft.limits.exit_on_tls_failure = true;
+            raw.limits.exit_on_tls_failure = true;
         }
         "explicit-exit-notify" => {
             d.shape("explicit-exit-notify [TIMES]", 0..=1)?;
-            draft.exit_notify = match d.get(0) {
+            raw.exit_notify = match d.get(0) {
                 None => Some(1),
                 Some(_) => Some(d.number(0, 0..=100)?).filter(|n| *n > 0),
             };
         }
         "hand-window" => {
             d.shape("hand-window SECONDS", 1..=1)?;
-            draft.hand_window = Duration::from_secs(d.number(0, 1..=86_400)?);
+            raw.hand_window = Duration::from_secs(d.number(0, 1..=86_400)?);
         }
         "tran-window" => {
             d.shape("tran-window SECONDS", 1..=1)?;
-            draft.tran_window = d.seconds(0)?;
+            raw.tran_window = d.seconds(0)?;
         }
         "tls-timeout" => {
             d.shape("tls-timeout SECONDS", 1..=1)?;
-            draft.tls_timeout = Duration::from_secs(d.number(0, 1..=3600)?);
+            raw.tls_timeout = Duration::from_secs(d.number(0, 1..=3600)?);
         }
         "reneg-sec" => {
             d.shape("reneg-sec MAX [MIN]", 1..=2)?;
@@ -381,19 +379,19 @@ fn liveness(draft: &mut Draft, d: &Directive) -> Taken {
                     "write: reneg-sec MAX MIN",
                 ));
             }
-            draft.reneg_sec = Some((longest, shortest));
+            raw.reneg_sec = Some((longest, shortest));
         }
         "reneg-bytes" => {
             d.shape("reneg-bytes BYTES", 1..=1)?;
-            draft.reneg_bytes = d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0);
+            raw.reneg_bytes = d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0);
         }
         "reneg-pkts" => {
             d.shape("reneg-pkts PACKETS", 1..=1)?;
-            draft.reneg_packets = d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0);
+            raw.reneg_packets = d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0);
         }
         "replay-window" => {
             d.shape("replay-window PACKETS [SECONDS]", 1..=2)?;
-            draft.replay_window = d.number(0, 1..=65_536)?;
+            raw.replay_window = d.number(0, 1..=65_536)?;
             if d.args.len() > 1 {
                 d.seconds(1)?;
             }

@@ -18,7 +18,7 @@ impl Directive {
         problem: impl Into<String>,
         remedy: impl Into<String>,
     ) -> ConfigError {
-        self.place.error(&self.name, problem, remedy)
+        self.location.error(&self.name, problem, remedy)
     }
 
     /// Checks the number of arguments; `usage` is what to write instead.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 
 use super::ConfigError;
-use super::draft::Draft;
 use super::options::DeviceKind;
-use super::reader::{Directive, Place};
+use super::raw_config::RawConfig;
+use super::reader::{Directive, Location};
 use crate::server::Network4;
 
 /// `server-bridge`.
@@ -30,11 +30,9 @@ pub(super) enum Bridge {
     DhcpWithoutGateway,
 }
 
-type Taken = Result<bool, ConfigError>;
-
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
-        "server-bridge" => draft.bridge = Some((bridge(d)?, d.place.clone())),
+        "server-bridge" => raw.bridge = Some((bridge(d)?, d.location.clone())),
         "lladdr" => {
             d.shape("lladdr ADDRESS", 1..=1)?;
             let mac = mac(d.arg(0)).ok_or_else(|| {
@@ -43,7 +41,7 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
                     "write six pairs of digits whose first is even: lladdr 02:00:00:00:00:01",
                 )
             })?;
-            draft.device_rest.mac = Some(mac);
+            raw.device_rest.mac = Some(mac);
         }
         "stale-routes-check" => {
             d.shape("stale-routes-check AGE [INTERVAL]", 1..=2)?;
@@ -54,7 +52,7 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
             if d.args.len() > 1 {
                 d.seconds(1)?;
             }
-            draft.station_age = Some(age);
+            raw.station_age = Some(age);
         }
         _ => return Ok(false),
     }
@@ -111,27 +109,27 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 }
 
 /// What goes with `dev tap` only, and what does not go with it.
-pub(super) fn check(draft: &mut Draft) -> Result<(), ConfigError> {
-    let tap = draft.is_ethernet();
+pub(super) fn check(raw: &mut RawConfig) -> Result<(), ConfigError> {
+    let tap = raw.is_ethernet();
     for name in ["server-bridge", "lladdr"] {
-        if draft.seen.contains_key(name) && !tap {
-            return Err(draft.error(name, "it makes sense with dev tap only", "write dev tap"));
+        if raw.seen.contains_key(name) && !tap {
+            return Err(raw.error(name, "it makes sense with dev tap only", "write dev tap"));
         }
     }
-    if let Some(place) = draft.gateway_dhcp.take() {
+    if let Some(location) = raw.gateway_dhcp.take() {
         if !tap {
-            return Err(place.error(
+            return Err(location.error(
                 "route-gateway",
                 "addresses come by DHCP to TAP devices only",
                 "write an address",
             ));
         }
-        draft.warnings.push(no_dhcp(&place));
+        raw.warnings.push(no_dhcp(&location));
     }
-    let Some((bridge, place)) = draft.bridge.clone() else { return Ok(()) };
+    let Some((bridge, location)) = raw.bridge.clone() else { return Ok(()) };
     for name in ["server", "ifconfig-pool"] {
-        if draft.seen.contains_key(name) {
-            return Err(place.error(
+        if raw.seen.contains_key(name) {
+            return Err(location.error(
                 "server-bridge",
                 format!("{name} gives addresses to clients already"),
                 "keep one of the two",
@@ -139,19 +137,19 @@ pub(super) fn check(draft: &mut Draft) -> Result<(), ConfigError> {
         }
     }
     if bridge == Bridge::Dhcp {
-        draft.push.push("route-gateway dhcp".into());
+        raw.push.push("route-gateway dhcp".into());
     }
     Ok(())
 }
 
-fn no_dhcp(place: &Place) -> String {
+fn no_dhcp(location: &Location) -> String {
     format!(
         "{}:{}: route-gateway dhcp: no DHCP client is started here: start one on the device",
-        place.file, place.line
+        location.file, location.line
     )
 }
 
-impl Draft {
+impl RawConfig {
     pub(super) fn is_ethernet(&self) -> bool {
         self.device_rest.kind == DeviceKind::Tap
     }
@@ -168,11 +166,11 @@ impl Draft {
 }
 
 /// `ifconfig` of a client, or beside `server-bridge`: with a TAP device it means a netmask.
-pub(super) fn own_address(draft: &Draft) -> Result<Option<Ipv4Net>, ConfigError> {
-    match &draft.ifconfig_pair {
-        Some((local, mask, place)) if draft.is_ethernet() => {
+pub(super) fn own_address(raw: &RawConfig) -> Result<Option<Ipv4Net>, ConfigError> {
+    match &raw.ifconfig_pair {
+        Some((local, mask, location)) if raw.is_ethernet() => {
             let net = Ipv4Net::with_netmask(*local, *mask).map_err(|_| {
-                place.error(
+                location.error(
                     "ifconfig",
                     format!("{mask} is not a netmask"),
                     "write: ifconfig ADDRESS NETMASK, as it is with dev tap",
@@ -185,6 +183,6 @@ pub(super) fn own_address(draft: &Draft) -> Result<Option<Ipv4Net>, ConfigError>
 }
 
 /// How long a silent station is remembered, where there is such a limit.
-pub(super) fn station_age(draft: &Draft) -> Option<Duration> {
-    draft.station_age.filter(|_| draft.is_ethernet())
+pub(super) fn station_age(raw: &RawConfig) -> Option<Duration> {
+    raw.station_age.filter(|_| raw.is_ethernet())
 }

@@ -2,15 +2,15 @@
 //! `data-ciphers-fallback`; `cipher` alone is only told to the peer.
 
 use super::ConfigError;
-use super::draft::Draft;
-use super::reader::Place;
+use super::raw_config::RawConfig;
+use super::reader::Location;
 use crate::negotiate::DataCipher;
 
 /// `data-ciphers`: what may be negotiated, most wanted first.
-pub(super) fn allowed(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError> {
+pub(super) fn allowed(raw: &mut RawConfig) -> Result<Vec<DataCipher>, ConfigError> {
     const DEFAULT: &str = "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305";
-    let (list, place) = match draft.data_ciphers.clone() {
-        Some((list, place)) => (list.replace("DEFAULT", DEFAULT), Some(place)),
+    let (list, location) = match raw.data_ciphers.clone() {
+        Some((list, location)) => (list.replace("DEFAULT", DEFAULT), Some(location)),
         None => (DEFAULT.to_owned(), None),
     };
     let mut found = Vec::new();
@@ -27,13 +27,13 @@ pub(super) fn allowed(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError>
             None => missing.push(name.to_owned()),
         }
     }
-    compatible(draft, &mut found);
-    let Some(place) = place else { return Ok(found) };
+    compatible(raw, &mut found);
+    let Some(location) = location else { return Ok(found) };
     if found.is_empty() {
         if let Some(name) = missing.iter().find(|name| has_small_blocks(name)) {
-            return Err(small_blocks(name, "data-ciphers", &place));
+            return Err(small_blocks(name, "data-ciphers", &location));
         }
-        return Err(place.error(
+        return Err(location.error(
             "data-ciphers",
             format!("none of {list} is supported"),
             format!(
@@ -43,37 +43,37 @@ pub(super) fn allowed(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError>
         ));
     }
     if !missing.is_empty() {
-        draft.warnings.push(format!(
+        raw.warnings.push(format!(
             "{}:{}: data-ciphers: {} left out: not supported",
-            place.file,
-            place.line,
+            location.file,
+            location.line,
             missing.join(" and ")
         ));
     }
     for cipher in &found {
-        needs_digest(draft, *cipher, "data-ciphers", &place)?;
+        needs_digest(raw, *cipher, "data-ciphers", &location)?;
     }
     Ok(found)
 }
 
 /// `compat-mode` below 2.5: `cipher` may be negotiated.
-fn compatible(draft: &mut Draft, found: &mut Vec<DataCipher>) {
-    if draft.compatible_with.is_none_or(|version| version >= 20_500) {
+fn compatible(raw: &mut RawConfig, found: &mut Vec<DataCipher>) {
+    if raw.compatible_with.is_none_or(|version| version >= 20_500) {
         return;
     }
-    let Some((name, place)) = draft.cipher.clone() else { return };
+    let Some((name, location)) = raw.cipher.clone() else { return };
     if let Some(cipher) = DataCipher::from_name(&name)
         && !found.contains(&cipher)
-        && needs_digest(draft, cipher, "cipher", &place).is_ok()
+        && needs_digest(raw, cipher, "cipher", &location).is_ok()
     {
         found.push(cipher);
     }
 }
 
 /// Warns of a `cipher` that is never used: openvpn negotiates by `data-ciphers` alone.
-pub(super) fn named_in_vain(draft: &mut Draft, found: &[DataCipher]) {
-    let Some((name, place)) = draft.cipher.clone() else { return };
-    if draft.fallback.is_some() || draft.secret.is_some() {
+pub(super) fn named_in_vain(raw: &mut RawConfig, found: &[DataCipher]) {
+    let Some((name, location)) = raw.cipher.clone() else { return };
+    if raw.fallback.is_some() || raw.secret.is_some() {
         return;
     }
     let cipher = DataCipher::from_name(&name);
@@ -90,7 +90,7 @@ pub(super) fn named_in_vain(draft: &mut Draft, found: &[DataCipher]) {
         }
         None => "is not supported: another is negotiated",
     };
-    draft.warnings.push(format!("{}:{}: cipher {name} {known}", place.file, place.line));
+    raw.warnings.push(format!("{}:{}: cipher {name} {known}", location.file, location.line));
 }
 
 fn supported() -> String {
@@ -101,28 +101,27 @@ fn supported() -> String {
 ///
 /// Between two points `cipher` is it too, as in stock: up to 2.5 there is no negotiation between them.
 pub(super) fn fallback(
-    draft: &mut Draft,
+    raw: &mut RawConfig,
     two_points: bool,
 ) -> Result<Option<DataCipher>, ConfigError> {
     const NAME: &str = "data-ciphers-fallback";
-    let Some((name, place)) = draft.fallback.clone() else {
-        let old = draft.compatible_with.is_some_and(|version| version < 20_400);
-        let by_cipher =
-            draft.cipher.clone().filter(|_| (two_points || old) && draft.secret.is_none());
-        return Ok(by_cipher.and_then(|(name, place)| {
+    let Some((name, location)) = raw.fallback.clone() else {
+        let old = raw.compatible_with.is_some_and(|version| version < 20_400);
+        let by_cipher = raw.cipher.clone().filter(|_| (two_points || old) && raw.secret.is_none());
+        return Ok(by_cipher.and_then(|(name, location)| {
             DataCipher::from_name(&name)
-                .filter(|cipher| needs_digest(draft, *cipher, "cipher", &place).is_ok())
+                .filter(|cipher| needs_digest(raw, *cipher, "cipher", &location).is_ok())
         }));
     };
     if has_small_blocks(&name) {
-        return Err(small_blocks(&name, NAME, &place));
+        return Err(small_blocks(&name, NAME, &location));
     }
     let found = DataCipher::from_name(&name);
     match found {
-        Some(cipher) => needs_digest(draft, cipher, NAME, &place)?,
-        None => draft.warnings.push(format!(
+        Some(cipher) => needs_digest(raw, cipher, NAME, &location)?,
+        None => raw.warnings.push(format!(
             "{}:{}: {NAME}: {name} is not supported; peers that have no other are refused",
-            place.file, place.line
+            location.file, location.line
         )),
     }
     Ok(found)
@@ -136,8 +135,8 @@ fn has_small_blocks(name: &str) -> bool {
         .any(|small| name.starts_with(small))
 }
 
-fn small_blocks(name: &str, directive: &str, place: &Place) -> ConfigError {
-    place.error(
+fn small_blocks(name: &str, directive: &str, location: &Location) -> ConfigError {
+    location.error(
         directive,
         format!("{name} is too weak: its blocks are small (SWEET32), and it is not supported"),
         "write AES-256-CBC, and cipher AES-256-CBC in the configuration of the old peer",
@@ -147,33 +146,33 @@ fn small_blocks(name: &str, directive: &str, place: &Place) -> ConfigError {
 /// What is no AEAD is authenticated by the digest of `auth`, and must be: else anybody on the way
 /// could write into the tunnel.
 fn needs_digest(
-    draft: &mut Draft,
+    raw: &mut RawConfig,
     cipher: DataCipher,
     directive: &str,
-    place: &Place,
+    location: &Location,
 ) -> Result<(), ConfigError> {
     if cipher.is_aead() {
         return Ok(());
     }
-    if draft.auth.as_deref() == Some("none") {
-        return Err(draft.error(
+    if raw.auth.as_deref() == Some("none") {
+        return Err(raw.error(
             "auth",
             format!("packets under {cipher} would not be authenticated"),
             format!("write auth SHA256, at both ends, or leave {cipher} out of {directive}"),
         ));
     }
     if cipher == DataCipher::Block(None) {
-        draft.warnings.push(format!(
+        raw.warnings.push(format!(
             "{}:{}: {directive}: none: what goes through the tunnel can be READ by anybody on the way",
-            place.file, place.line
+            location.file, location.line
         ));
     }
     Ok(())
 }
 
 /// What the options string names: it enables nothing by itself.
-pub(super) fn named(draft: &Draft) -> String {
-    match (&draft.fallback, &draft.cipher) {
+pub(super) fn named(raw: &RawConfig) -> String {
+    match (&raw.fallback, &raw.cipher) {
         (Some((name, _)), _) | (None, Some((name, _))) => name.to_ascii_uppercase(),
         (None, None) => "BF-CBC".into(),
     }

@@ -9,9 +9,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
 use super::apply_tunnel::inactive;
-use super::push_rules::{PushRules, Pushed};
+use super::directive_support::{self, Support};
+use super::push_filter::{PushRules, Pushed};
 use super::reader::{self, Directive};
-use super::table::{self, Fate};
 
 /// Largest file, bytes.
 pub const MAX_CLIENT_FILE: usize = 64 << 10;
@@ -69,30 +69,30 @@ impl ClientFile {
     /// # Errors
     /// The first thing that is wrong, with file and line.
     pub fn parse(name: &str, bytes: &[u8], rules: &ClientRules) -> Result<Self, ConfigError> {
-        let mut draft = Draft { max_routes: rules.max_routes, ..Draft::default() };
+        let mut raw = RawClientFile { max_routes: rules.max_routes, ..RawClientFile::default() };
         for directive in reader::read_alone(name, bytes)? {
-            draft.take(&directive, rules)?;
+            raw.take(&directive, rules)?;
         }
-        if let Some((place, excess)) = draft.excess() {
-            return Err(place.error(
-                format!("there are {excess} networks and at most {} are taken", draft.max_routes),
+        if let Some((location, excess)) = raw.excess() {
+            return Err(location.error(
+                format!("there are {excess} networks and at most {} are taken", raw.max_routes),
                 "remove some, or raise max-routes-per-client",
             ));
         }
-        draft.file.grant.warnings = draft.warnings.into();
-        Ok(draft.file)
+        raw.file.grant.warnings = raw.warnings.into();
+        Ok(raw.file)
     }
 }
 
 #[derive(Default)]
-struct Draft {
+struct RawClientFile {
     file: ClientFile,
     max_routes: u32,
     warnings: Vec<String>,
     last_route: Option<Directive>,
 }
 
-impl Draft {
+impl RawClientFile {
     fn take(&mut self, d: &Directive, rules: &ClientRules) -> Result<(), ConfigError> {
         let grant = &mut self.file.grant;
         match d.name.as_str() {
@@ -173,7 +173,7 @@ impl Draft {
                 self.max_routes = d.number(0, 1..=65_536)?;
             }
             // A server's file is let have them too.
-            name if let Some(Fate::Harmless(why)) = table::fate(name) => {
+            name if let Some(Support::Harmless(why)) = directive_support::support(name) => {
                 self.warn(d, &format!("{name} has no effect: {why}"));
             }
             _ if d.optional => {}
@@ -183,7 +183,7 @@ impl Draft {
     }
 
     fn warn(&mut self, d: &Directive, text: &str) {
-        let warning = format!("{}:{}: {text}", d.place.file, d.place.line);
+        let warning = format!("{}:{}: {text}", d.location.file, d.location.line);
         if self.warnings.len() < MAX_WARNINGS {
             self.warnings.push(warning);
         }

@@ -5,11 +5,11 @@ use adit_crypto::{BlockCipher, Digest};
 use adit_engine::command::BlockSuite;
 
 use super::ConfigError;
-use super::draft::Draft;
 use super::options::{PeerKeys, PeerOptions};
+use super::raw_config::RawConfig;
 use super::reader::Directive;
 use super::transport;
-use crate::p2p::{Ends, Inside4};
+use crate::p2p::{Ifconfig4, TunnelAddrs};
 use crate::server::Topology;
 
 /// What only means something where options are pushed.
@@ -70,38 +70,38 @@ const TLS: &[&str] = &[
 ];
 
 /// Takes `secret`.
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigError> {
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     if d.name != "secret" {
         return Ok(false);
     }
     d.shape("secret FILE [0|1] <inline>", 1..=2)?;
     if d.args.len() > 1 {
-        draft.key_direction = Some(d.number(1, 0..=1)?);
+        raw.key_direction = Some(d.number(1, 0..=1)?);
     }
-    if let Some(secret) = d.source("secret", draft.base.as_deref()) {
-        draft.secret = Some(secret);
+    if let Some(secret) = d.source("secret", raw.base.as_deref()) {
+        raw.secret = Some(secret);
     }
     Ok(true)
 }
 
 /// Whether the configuration is of this kind.
-pub(super) fn is_peer(draft: &Draft) -> Result<bool, ConfigError> {
-    let server = draft.server4.is_some() || draft.server6.is_some() || draft.mode_server;
-    if draft.secret.is_some() {
+pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
+    let server = raw.server4.is_some() || raw.server6.is_some() || raw.mode_server;
+    if raw.secret.is_some() {
         if let Some(other) = ["client", "pull", "server", "server-ipv6", "mode"]
             .iter()
-            .find(|name| draft.seen.contains_key(**name) && (**name != "mode" || server))
+            .find(|name| raw.seen.contains_key(**name) && (**name != "mode" || server))
         {
-            return Err(draft.error(
+            return Err(raw.error(
                 other,
                 "a static key joins two ends: there is no server that gives options to clients",
                 "remove it and write ifconfig LOCAL REMOTE at both ends; or remove secret and use TLS",
             ));
         }
         if let Some(other) =
-            ["tls-client", "tls-server"].iter().find(|name| draft.seen.contains_key(**name))
+            ["tls-client", "tls-server"].iter().find(|name| raw.seen.contains_key(**name))
         {
-            return Err(draft.error(
+            return Err(raw.error(
                 other,
                 "TLS makes its own keys, and secret is a key without TLS",
                 "remove one of the two",
@@ -109,46 +109,46 @@ pub(super) fn is_peer(draft: &Draft) -> Result<bool, ConfigError> {
         }
         return Ok(true);
     }
-    if server || draft.pull {
+    if server || raw.pull {
         return Ok(false);
     }
-    if draft.tls_client && draft.tls_server {
-        return Err(draft.error(
+    if raw.tls_client && raw.tls_server {
+        return Err(raw.error(
             "tls-server",
             "one end is tls-client and the other tls-server",
             "keep one of the two",
         ));
     }
-    Ok(draft.tls_client || draft.tls_server)
+    Ok(raw.tls_client || raw.tls_server)
 }
 
 /// Refuses what has no place here.
-pub(super) fn foreign(draft: &Draft) -> Result<(), ConfigError> {
+pub(super) fn check_role(raw: &RawConfig) -> Result<(), ConfigError> {
     let seen =
-        |list: &[&'static str]| list.iter().copied().find(|name| draft.seen.contains_key(*name));
+        |list: &[&'static str]| list.iter().copied().find(|name| raw.seen.contains_key(*name));
     if let Some(name) = seen(PUSHING) {
-        return Err(draft.error(
+        return Err(raw.error(
             name,
             "it is for servers and their clients, and this is a tunnel between two points",
             "remove it; or write client at one end and server NETWORK NETMASK at the other",
         ));
     }
-    if let (true, Some(name)) = (draft.secret.is_some(), seen(TLS)) {
-        return Err(draft.error(
+    if let (true, Some(name)) = (raw.secret.is_some(), seen(TLS)) {
+        return Err(raw.error(
             name,
             "it belongs to TLS, and secret is a key without TLS",
             "remove it; or remove secret and write tls-client at one end and tls-server at the other",
         ));
     }
     if let Some(name) = seen(&["port-share"]) {
-        return Err(draft.error(
+        return Err(raw.error(
             name,
             "only a server of many clients shares its port",
             "remove it; or write client at one end and server NETWORK NETMASK at the other",
         ));
     }
-    if draft.bind == Some(false) && draft.remotes.is_empty() && draft.connections.is_empty() {
-        return Err(draft.error(
+    if raw.bind == Some(false) && raw.remotes.is_empty() && raw.connections.is_empty() {
+        return Err(raw.error(
             "nobind",
             "without remote this end waits for the other, which has to know its port",
             "remove it, or add: remote HOST PORT",
@@ -157,38 +157,38 @@ pub(super) fn foreign(draft: &Draft) -> Result<(), ConfigError> {
     Ok(())
 }
 
-pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError> {
-    let keys = match draft.secret.take() {
-        Some(key) => PeerKeys::Static { key, direction: draft.key_direction, suite: suite(draft)? },
-        None if draft.tls_server => PeerKeys::TlsServer,
+pub(super) fn peer_options(raw: &mut RawConfig) -> Result<PeerOptions, ConfigError> {
+    let keys = match raw.secret.take() {
+        Some(key) => PeerKeys::Static { key, direction: raw.key_direction, suite: suite(raw)? },
+        None if raw.tls_server => PeerKeys::TlsServer,
         None => PeerKeys::TlsClient,
     };
-    let ends = ends(draft)?;
-    let listens = transport::listening_end(draft)?;
-    let unknown = draft.remotes.is_empty() && draft.connections.is_empty();
-    if draft.limits.exit_on_tls_failure && (unknown || listens == Some(true)) {
-        draft.warnings.push(
+    let tunnel_addrs = tunnel_addrs(raw)?;
+    let listens = transport::listening_end(raw)?;
+    let unknown = raw.remotes.is_empty() && raw.connections.is_empty();
+    if raw.limits.exit_on_tls_failure && (unknown || listens == Some(true)) {
+        raw.warnings.push(
             "tls-exit has no effect at an end that waits for the other: any stranger could end it"
                 .into(),
         );
     }
     let (accepts, (remotes, proxies)) = match listens {
-        Some(true) => (Some(accepts(draft)?), Default::default()),
+        Some(true) => (Some(accepts(raw)?), Default::default()),
         Some(false) if unknown => {
-            return Err(draft.error(
+            return Err(raw.error(
                 "proto",
                 "an end that is tcp-client dials, and has no remote to dial",
                 "add: remote HOST PORT; or write tcp-server here and tcp-client at the other end",
             ));
         }
         _ if unknown => (None, Default::default()),
-        _ => (None, transport::remotes(draft)?),
+        _ => (None, transport::remotes(raw)?),
     };
     if let (true, Some(name)) = (
         remotes.is_empty(),
-        ["http-proxy", "socks-proxy"].iter().find(|name| draft.seen.contains_key(**name)),
+        ["http-proxy", "socks-proxy"].iter().find(|name| raw.seen.contains_key(**name)),
     ) {
-        return Err(draft.error(
+        return Err(raw.error(
             name,
             "an end that waits for the other goes through no proxy",
             "remove it, or add remote HOST PORT, over TCP with proto tcp-client",
@@ -196,63 +196,63 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
     }
     Ok(PeerOptions {
         proxies,
-        random_hostname: draft.random_hostname,
+        random_hostname: raw.random_hostname,
         keys,
         remotes,
         accepts,
-        remote_random: draft.remote_random,
-        connect_retry: draft.connect_retry,
-        connect_retry_max: draft.connect_retry_max,
-        resolv_retry: draft.resolv_retry,
-        ends,
-        force_cookie: draft.force_cookie,
+        remote_random: raw.remote_random,
+        connect_retry: raw.connect_retry,
+        connect_retry_max: raw.connect_retry_max,
+        resolv_retry: raw.resolv_retry,
+        tunnel_addrs,
+        force_cookie: raw.force_cookie,
     })
 }
 
 /// Who may connect to an end that listens.
-fn accepts(draft: &mut Draft) -> Result<Vec<std::net::IpAddr>, ConfigError> {
-    if draft.bind == Some(false) {
-        return Err(draft.error(
+fn accepts(raw: &mut RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
+    if raw.bind == Some(false) {
+        return Err(raw.error(
             "nobind",
             "an end that is tcp-server has to be found at its port",
             "remove it, or write tcp-client here and tcp-server at the other end",
         ));
     }
-    if draft.exit_notify.is_some() {
-        draft.warnings.push(transport::notice_enough(draft));
+    if raw.exit_notify.is_some() {
+        raw.warnings.push(transport::notice_enough(raw));
     }
-    transport::allowed(draft)
+    transport::allowed(raw)
 }
 
 /// `cipher` and `auth` of a static key.
-fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
+fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
     const REMEDY: &str = "write: cipher AES-256-CBC, at both ends";
-    draft.warnings.push(
+    raw.warnings.push(
         "secret: a static key has no forward secrecy: anyone who gets it reads all that was ever sent; \
          OpenVPN 2.8 will not know it any more. Prefer TLS with peer-fingerprint"
             .into(),
     );
-    let named = draft.fallback.as_ref().or(draft.cipher.as_ref());
+    let named = raw.fallback.as_ref().or(raw.cipher.as_ref());
     let cipher = match named {
         None => {
-            return Err(draft.error(
+            return Err(raw.error(
                 "secret",
                 "no cipher is named, and openvpn's default BF-CBC is broken",
                 REMEDY,
             ));
         }
-        Some((name, place)) if name.eq_ignore_ascii_case("none") => {
+        Some((name, location)) if name.eq_ignore_ascii_case("none") => {
             let warning = format!(
                 "{}:{}: cipher none: everybody on the way reads what is sent",
-                place.file, place.line
+                location.file, location.line
             );
-            draft.warnings.push(warning);
+            raw.warnings.push(warning);
             None
         }
-        Some((name, place)) => match BlockCipher::from_name(name) {
+        Some((name, location)) => match BlockCipher::from_name(name) {
             Some(cipher) => Some(cipher),
             None => {
-                return Err(place.error(
+                return Err(location.error(
                     "cipher",
                     format!("{name} cannot be used with a static key"),
                     REMEDY,
@@ -260,10 +260,10 @@ fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
             }
         },
     };
-    let auth = draft.auth.as_deref().unwrap_or("SHA1");
+    let auth = raw.auth.as_deref().unwrap_or("SHA1");
     let digest = match auth {
         none if none.eq_ignore_ascii_case("none") => {
-            return Err(draft.error(
+            return Err(raw.error(
                 "auth",
                 "without it everybody on the way can alter what is sent, and pass for the peer",
                 "write: auth SHA256, at both ends",
@@ -273,7 +273,7 @@ fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
             Some(digest) => Some(digest),
             None => {
                 let problem = format!("the digest {name} is not supported");
-                return Err(draft.error("auth", problem, "write: auth SHA256, at both ends"));
+                return Err(raw.error("auth", problem, "write: auth SHA256, at both ends"));
             }
         },
     };
@@ -281,48 +281,48 @@ fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
 }
 
 /// Whether `ifconfig` names a network and not the other end: Ethernet always has one.
-fn is_net(draft: &Draft) -> bool {
-    draft.is_ethernet() || draft.topology == Some(Topology::Subnet)
+fn is_net(raw: &RawConfig) -> bool {
+    raw.is_ethernet() || raw.topology == Some(Topology::Subnet)
 }
 
 /// The addresses inside.
-fn ends(draft: &Draft) -> Result<Ends, ConfigError> {
-    let ipv4 = match &draft.ifconfig_pair {
+fn tunnel_addrs(raw: &RawConfig) -> Result<TunnelAddrs, ConfigError> {
+    let ipv4 = match &raw.ifconfig_pair {
         None => None,
-        Some((local, far, place)) if is_net(draft) => {
+        Some((local, far, location)) if is_net(raw) => {
             let net = ipnet::Ipv4Net::with_netmask(*local, *far).map_err(|_| {
-                let (because, or) = match draft.is_ethernet() {
+                let (because, or) = match raw.is_ethernet() {
                     true => ("dev tap", ""),
                     false => ("topology subnet", ", or remove topology subnet"),
                 };
-                place.error(
+                location.error(
                     "ifconfig",
                     format!("with {because} {far} should be a netmask"),
                     format!("write: ifconfig ADDRESS NETMASK{or}"),
                 )
             })?;
-            Some(Inside4::Net(net))
+            Some(Ifconfig4::Net(net))
         }
-        Some((local, far, place)) => {
+        Some((local, far, location)) => {
             if far.octets().first() == Some(&255) {
-                return Err(place.error(
+                return Err(location.error(
                     "ifconfig",
                     format!("{far} looks like a netmask, where the other end's address belongs"),
                     "write: ifconfig LOCAL REMOTE, or add topology subnet",
                 ));
             }
             if local == far {
-                return Err(place.error(
+                return Err(location.error(
                     "ifconfig",
                     "both ends have the same address",
                     "write: ifconfig LOCAL REMOTE",
                 ));
             }
-            Some(Inside4::Pair(*local, *far))
+            Some(Ifconfig4::Pair(*local, *far))
         }
     };
-    let ipv6 = draft.ifconfig6.as_ref().map(|(net, _)| (*net, draft.routes.gateway6));
-    Ok(Ends { ipv4, ipv6 })
+    let ipv6 = raw.ifconfig6.as_ref().map(|(net, _)| (*net, raw.routes.gateway6));
+    Ok(TunnelAddrs { ipv4, ipv6 })
 }
 
 /// The settings of TLS where there is none.

@@ -15,7 +15,7 @@
 )]
 
 mod apply_admin;
-mod apply_old;
+mod apply_deprecated;
 mod apply_peer;
 mod apply_process;
 mod apply_tls;
@@ -24,18 +24,18 @@ mod args;
 mod bridge;
 mod ciphers;
 mod client_file;
-mod draft;
+mod directive_support;
 mod error;
 mod finish;
 mod finish_peer;
 mod finish_server;
 mod lexer;
+mod mtu;
 mod options;
 mod proxies;
-mod push_rules;
+mod push_filter;
+mod raw_config;
 mod reader;
-mod sizes;
-mod table;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -54,7 +54,7 @@ pub use options::{
     UserPass, VerifyName, Wrap,
 };
 
-pub use push_rules::PushRules;
+pub use push_filter::PushRules;
 
 /// How config files are read.
 pub trait Files {
@@ -82,12 +82,12 @@ impl Files for Disk {
 pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError> {
     let directives = reader::read(args, files)?;
     let base = directives.last().and_then(|last| last.directory.clone());
-    let mut draft = draft::Draft::new(base);
+    let mut raw = raw_config::RawConfig::new(base);
     for directive in &directives {
-        draft.take(directive)?;
-        draft.directives.push(directive.shown());
+        raw.take(directive)?;
+        raw.directives.push(directive.shown());
     }
-    finish::finish(draft)
+    finish::finish(raw)
 }
 
 /// Where the configuration sends the log, as far as it can be told from one that is refused.

@@ -13,7 +13,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
 use crate::negotiate::{PullFilter, RouteSpec};
-use crate::p2p::Ends;
+use crate::p2p::TunnelAddrs;
 use crate::server::{Network4, Network6};
 use crate::session::{Fragment, Limits, Mssfix, Renegotiation};
 
@@ -135,7 +135,7 @@ pub struct PeerOptions {
     /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
     pub resolv_retry: Option<Duration>,
     /// `ifconfig` and `ifconfig-ipv6`.
-    pub ends: Ends,
+    pub tunnel_addrs: TunnelAddrs,
     /// `tls-crypt-v2 ... force-cookie`.
     pub force_cookie: bool,
     /// As [`ClientOptions::proxies`].

@@ -5,13 +5,11 @@ use std::path::Path;
 use adit_engine::{Target, Transport};
 
 use super::ConfigError;
-use super::draft::Draft;
 use super::options::{
     HttpProxy, PortShare, Proxy, ProxyScheme, Role, Socket, SocksProxy, Source, UserPass,
 };
+use super::raw_config::RawConfig;
 use super::reader::Directive;
-
-type Taken = Result<bool, ConfigError>;
 
 /// Where a SOCKS proxy listens if nothing else is said (RFC 1928).
 const SOCKS_PORT: u16 = 1080;
@@ -29,7 +27,7 @@ pub(super) struct Proxies {
     pub(super) port_share: Option<PortShare>,
 }
 
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     if d.name == "port-share" {
         d.shape("port-share HOST PORT", 2..=3)?;
         if d.get(2).is_some() {
@@ -38,14 +36,18 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
                 "write the host and the port only",
             ));
         }
-        draft.proxies.port_share = Some(PortShare { host: host(d)?, port: port(d, 1)? });
+        raw.proxies.port_share = Some(PortShare { host: host(d)?, port: port(d, 1)? });
         return Ok(true);
     }
-    take(&mut draft.proxies, draft.base.as_deref(), d)
+    take(&mut raw.proxies, raw.base.as_deref(), d)
 }
 
 /// What concerns the proxy of all servers, or of the one of a `<connection>` block.
-pub(super) fn take(proxies: &mut Proxies, base: Option<&Path>, d: &Directive) -> Taken {
+pub(super) fn take(
+    proxies: &mut Proxies,
+    base: Option<&Path>,
+    d: &Directive,
+) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "http-proxy" => {
             d.shape("http-proxy HOST PORT [FILE|stdin|auto|auto-nct] [none|basic]", 2..=4)?;
@@ -169,17 +171,17 @@ impl Proxies {
 /// The proxy before one server, as its place in the list of all proxies: that of its own block, or the
 /// one of all.
 pub(super) fn before(
-    draft: &Draft,
+    raw: &RawConfig,
     own: &Proxies,
     target: &Target,
     list: &mut Vec<Proxy>,
 ) -> Result<Option<u8>, ConfigError> {
-    let all = &draft.proxies;
+    let all = &raw.proxies;
     let chosen = if own.http.is_some() || own.socks.is_some() { own } else { all };
     let proxy = match (chosen.http(all), chosen.socks.clone()) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
-            return Err(draft.error(
+            return Err(raw.error(
                 "socks-proxy",
                 "there is an http-proxy already, and a chain of proxies is not supported",
                 "remove one of the two",
@@ -189,7 +191,7 @@ pub(super) fn before(
         (None, Some(socks)) => Proxy::Socks(socks),
     };
     if target.transport == Transport::Udp && matches!(proxy, Proxy::Http(_)) {
-        return Err(draft.error(
+        return Err(raw.error(
             "http-proxy",
             "it carries TCP only, and a remote is over UDP",
             "write proto tcp-client, or a remote with tcp; or use socks-proxy",
@@ -199,15 +201,19 @@ pub(super) fn before(
         list.push(proxy);
         list.len().saturating_sub(1)
     });
-    let many = |_| draft.error("http-proxy", "there are too many proxies", "name 256 at most");
+    let many = |_| raw.error("http-proxy", "there are too many proxies", "name 256 at most");
     u8::try_from(at).map(Some).map_err(many)
 }
 
 /// A port can be shared only where connections are accepted.
-pub(super) fn check_share(draft: &Draft, role: &Role, socket: &Socket) -> Result<(), ConfigError> {
+pub(super) fn check_share(
+    raw: &RawConfig,
+    role: &Role,
+    socket: &Socket,
+) -> Result<(), ConfigError> {
     let accepts = socket.listen.iter().any(|listen| listen.transport == Transport::Tcp);
     match role {
-        Role::Server(server) if server.port_share.is_some() && !accepts => Err(draft.error(
+        Role::Server(server) if server.port_share.is_some() && !accepts => Err(raw.error(
             "port-share",
             "there is no TCP port to share",
             "write proto tcp-server, or add local ADDRESS PORT tcp-server",

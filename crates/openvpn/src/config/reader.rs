@@ -19,12 +19,12 @@ const MAX_DIRECTIVES: usize = 100_000;
 
 /// Where a directive stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) file: Arc<str>,
     pub(super) line: usize,
 }
 
-impl Place {
+impl Location {
     pub(super) fn error(
         &self,
         directive: &str,
@@ -55,7 +55,7 @@ pub(super) struct Directive {
     pub(super) connection: Option<usize>,
     /// The directory of `cd` directives so far.
     pub(super) directory: Option<PathBuf>,
-    pub(super) place: Place,
+    pub(super) location: Location,
 }
 
 /// Reads everything, in the order in which it takes effect.
@@ -92,7 +92,7 @@ pub(super) fn read_leniently(args: &[String], files: &dyn Files) -> Vec<Directiv
 impl Directive {
     /// As written, with its place; without the content of blocks, and without passwords.
     pub(super) fn shown(&self) -> String {
-        let mut text = format!("{}:{}: {}", self.place.file, self.place.line, self.name);
+        let mut text = format!("{}:{}: {}", self.location.file, self.location.line, self.name);
         let secret = matches!(self.name.as_str(), "auth-token" | "setenv" | "setenv-safe");
         // The variable's name is none.
         let open = if secret { usize::from(self.name.starts_with("setenv")) } else { usize::MAX };
@@ -118,11 +118,11 @@ pub(super) fn read_alone(name: &str, bytes: &[u8]) -> Result<Vec<Directive>, Con
             Err(std::io::ErrorKind::Unsupported.into())
         }
     }
-    let place = Place { file: name.into(), line: 1 };
+    let location = Location { file: name.into(), line: 1 };
     if bytes.len() > super::client_file::MAX_CLIENT_FILE {
-        return Err(place.error("", "the file is too large for that of a single client", ""));
+        return Err(location.error("", "the file is too large for that of a single client", ""));
     }
-    let text = decode(Path::new(name), bytes, &place)?;
+    let text = decode(Path::new(name), bytes, &location)?;
     let mut reader = Reader {
         files: &Nothing,
         alone: true,
@@ -133,7 +133,7 @@ pub(super) fn read_alone(name: &str, bytes: &[u8]) -> Result<Vec<Directive>, Con
         read: 0,
     };
     let lines: Vec<&str> = text.split('\n').collect();
-    reader.lines(&lines, &place.file, 0, None)?;
+    reader.lines(&lines, &location.file, 0, None)?;
     Ok(reader.out)
 }
 
@@ -154,15 +154,15 @@ impl Reader<'_> {
         if let [only] = args
             && !only.starts_with("--")
         {
-            return self.file(only, &Place { file, line: 1 });
+            return self.file(only, &Location { file, line: 1 });
         }
         let mut index = 0_usize;
         let mut rest = args;
         while let Some((name, after)) = rest.split_first() {
             index = index.saturating_add(1);
-            let place = Place { file: Arc::clone(&file), line: index };
+            let location = Location { file: Arc::clone(&file), line: index };
             let Some(name) = name.strip_prefix("--").filter(|name| !name.is_empty()) else {
-                return Err(place.error(
+                return Err(location.error(
                     name,
                     "this is not an option, or one argument too many for the option before it",
                     "options begin with --; a config file alone needs none, with others write --config FILE",
@@ -174,14 +174,14 @@ impl Reader<'_> {
             rest = next;
             let mut words = vec![name.to_owned()];
             words.extend_from_slice(values);
-            self.directive(words, None, None, place)?;
+            self.directive(words, None, None, location)?;
         }
         Ok(())
     }
 
-    fn file(&mut self, name: &str, place: &Place) -> Result<(), ConfigError> {
+    fn file(&mut self, name: &str, location: &Location) -> Result<(), ConfigError> {
         if self.depth >= MAX_DEPTH {
-            return Err(place.error(
+            return Err(location.error(
                 "config",
                 format!("config files include each other more than {MAX_DEPTH} deep"),
                 "remove the line that includes a file which includes this one",
@@ -189,7 +189,7 @@ impl Reader<'_> {
         }
         self.read = self.read.saturating_add(1);
         if self.read > MAX_FILES {
-            return Err(place.error(
+            return Err(location.error(
                 "config",
                 format!("more than {MAX_FILES} config files are included"),
                 "put them into fewer files",
@@ -200,13 +200,13 @@ impl Reader<'_> {
             None => PathBuf::from(name),
         };
         let bytes = self.files.read(&path).map_err(|error| {
-            place.error(
+            location.error(
                 "config",
                 format!("cannot read {}: {error}", path.display()),
                 "check the name and who may read the file",
             )
         })?;
-        let text = decode(&path, &bytes, place)?;
+        let text = decode(&path, &bytes, location)?;
         self.depth = self.depth.saturating_add(1);
         let lines: Vec<&str> = text.split('\n').collect();
         self.lines(&lines, &path.to_string_lossy().into(), 0, None)?;
@@ -225,12 +225,12 @@ impl Reader<'_> {
         let mut index = 0_usize;
         while let Some(line) = lines.get(index) {
             let number = offset.saturating_add(index).saturating_add(1);
-            let place = Place { file: Arc::clone(file), line: number };
+            let location = Location { file: Arc::clone(file), line: number };
             index = index.saturating_add(1);
             let line = line.strip_suffix('\r').unwrap_or(line);
             let mut words = lexer::words(line).map_err(|error| {
                 let name = line.split_whitespace().next().unwrap_or_default();
-                place.error(name, error.problem(), error.remedy())
+                location.error(name, error.problem(), error.remedy())
             })?;
             let Some(first) = words.first_mut() else { continue };
             if let Some(bare) = first.strip_prefix("--") {
@@ -241,7 +241,7 @@ impl Reader<'_> {
                 _ => None,
             };
             let Some(tag) = tag.filter(|tag| !tag.is_empty()) else {
-                self.directive(words, None, connection, place)?;
+                self.directive(words, None, connection, location)?;
                 continue;
             };
             let start = index;
@@ -250,7 +250,7 @@ impl Reader<'_> {
             let Some(length) =
                 rest.iter().position(|line| line.trim_start().starts_with(close.as_str()))
             else {
-                return Err(place.error(
+                return Err(location.error(
                     tag,
                     format!("the block is not closed: there is no {close}"),
                     format!("write {close} on a line of its own behind it"),
@@ -269,7 +269,7 @@ impl Reader<'_> {
                 text.push_str(line.strip_suffix('\r').unwrap_or(line));
                 text.push('\n');
             }
-            self.directive(vec![tag.to_owned()], Some(text), connection, place)?;
+            self.directive(vec![tag.to_owned()], Some(text), connection, location)?;
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ impl Reader<'_> {
         words: Vec<String>,
         inline: Option<Zeroizing<String>>,
         connection: Option<usize>,
-        place: Place,
+        location: Location,
     ) -> Result<(), ConfigError> {
         let mut words = words.into_iter().peekable();
         let mut name = words.next().unwrap_or_default();
@@ -287,7 +287,7 @@ impl Reader<'_> {
         if name == "setenv" && words.next_if(|word| word == "opt").is_some() {
             optional = true;
             name = words.next().ok_or_else(|| {
-                place.error(
+                location.error(
                     "setenv",
                     "nothing stands after opt",
                     "write: setenv opt DIRECTIVE [ARGUMENTS]",
@@ -297,9 +297,9 @@ impl Reader<'_> {
         let args: Vec<String> = words.collect();
         match (name.as_str(), args.as_slice()) {
             _ if self.alone => {}
-            ("config", [file]) if connection.is_none() => return self.file(file, &place),
+            ("config", [file]) if connection.is_none() => return self.file(file, &location),
             ("config", _) => {
-                return Err(place.error("config", "it takes one file", "write: config FILE"));
+                return Err(location.error("config", "it takes one file", "write: config FILE"));
             }
             ("cd", [directory]) => {
                 let base = self.directory.take().unwrap_or_default();
@@ -308,7 +308,7 @@ impl Reader<'_> {
             _ => {}
         }
         if self.out.len() >= MAX_DIRECTIVES {
-            return Err(place.error(&name, "there are more directives than can be meant", ""));
+            return Err(location.error(&name, "there are more directives than can be meant", ""));
         }
         self.out.push(Directive {
             name,
@@ -317,7 +317,7 @@ impl Reader<'_> {
             optional,
             connection,
             directory: self.directory.clone(),
-            place,
+            location,
         });
         Ok(())
     }
@@ -325,9 +325,13 @@ impl Reader<'_> {
 
 /// UTF-8 without the mark that some editors put before it; other encodings are taken by bytes, so
 /// that a comment in Latin-1 does no harm.
-fn decode(path: &Path, bytes: &[u8], place: &Place) -> Result<Zeroizing<String>, ConfigError> {
+fn decode(
+    path: &Path,
+    bytes: &[u8],
+    location: &Location,
+) -> Result<Zeroizing<String>, ConfigError> {
     if bytes.len() > MAX_FILE {
-        return Err(place.error(
+        return Err(location.error(
             "config",
             format!("{} is larger than {} MiB", path.display(), MAX_FILE >> 20),
             "is it a config file?",
@@ -335,7 +339,7 @@ fn decode(path: &Path, bytes: &[u8], place: &Place) -> Result<Zeroizing<String>,
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     if bytes.contains(&0) {
-        return Err(place.error(
+        return Err(location.error(
             "config",
             format!("{} contains NUL bytes", path.display()),
             "save it as UTF-8 text",

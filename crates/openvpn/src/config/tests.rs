@@ -641,7 +641,7 @@ fn compression_means_stubs() {
 /// such with arguments that are right or wrong.
 #[test]
 fn every_handled_directive_has_a_handler() {
-    for name in table::HANDLED {
+    for name in directive_support::HANDLED {
         for tail in ["", " x", " x y", " 1 2"] {
             let Err(error) = parse_file(&format!("{CLIENT}{name}{tail}\n")) else { break };
             assert_ne!(error.problem, "unknown directive", "{name}{tail}");
@@ -655,7 +655,8 @@ fn every_directive_of_openvpn_is_known() {
     // From `openvpn --help` (2.6), names only.
     const HELP: &str = include_str!("fixtures/directives-2.6.txt");
     for name in HELP.split_whitespace() {
-        let known = table::HANDLED.contains(&name) || table::fate(name).is_some();
+        let known = directive_support::HANDLED.contains(&name)
+            || directive_support::support(name).is_some();
         assert!(known, "{name}");
     }
 }
@@ -669,13 +670,13 @@ proptest! {
 
     #[test]
     fn no_arguments_make_a_handler_panic(
-        index in 0..table::HANDLED.len(),
+        index in 0..directive_support::HANDLED.len(),
         words in proptest::collection::vec("[-a-z0-9:./\"\\\\ ]{0,12}|[0-9]{1,20}|-[0-9]{1,20}|10\\.0\\.0\\.0|255\\.255\\.255\\.255|::/0", 0..5),
         server in any::<bool>(),
     ) {
         let base = if server { SERVER } else { CLIENT };
         let mut text = base.to_owned();
-        if let Some(name) = table::HANDLED.get(index) {
+        if let Some(name) = directive_support::HANDLED.get(index) {
             text.push_str(name);
         }
         for word in words {

@@ -3,9 +3,9 @@
 use adit_engine::{Family, Target, Transport};
 
 use super::ConfigError;
-use super::draft::{Draft, Remote};
 use super::options::{Listen, Proxy, Role, Socket};
 use super::proxies;
+use super::raw_config::{RawConfig, Remote};
 use super::reader::Directive;
 
 /// Stock's port.
@@ -72,20 +72,20 @@ pub(super) fn parse_proto(d: &Directive, index: usize) -> Result<Proto, ConfigEr
     Ok(Proto { transport, family, side })
 }
 
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigError> {
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
-        "local" => local(draft, d)?,
+        "local" => local(raw, d)?,
         "proto-force" => {
             d.shape("proto-force udp|tcp", 1..=1)?;
-            draft.sockets.force = Some(parse_proto(d, 0)?.transport);
+            raw.sockets.force = Some(parse_proto(d, 0)?.transport);
         }
         "tcp-queue-limit" => {
             d.shape("tcp-queue-limit PACKETS", 1..=1)?;
-            draft.sockets.queue_limit = Some(d.number(0, 1..=65_535)?);
+            raw.sockets.queue_limit = Some(d.number(0, 1..=65_535)?);
         }
         "tcp-nodelay" => {
             d.shape("tcp-nodelay", 0..=0)?;
-            draft.sockets.nodelay = true;
+            raw.sockets.nodelay = true;
         }
         "socket-flags" => {
             d.shape("socket-flags TCP_NODELAY", 1..=usize::MAX)?;
@@ -102,7 +102,7 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigErro
     Ok(true)
 }
 
-fn local(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
+fn local(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     d.shape("local ADDRESS|* [PORT] [PROTO]", 1..=3)?;
     let host = d.arg(0);
     // Some tools write IPv6 literals in brackets.
@@ -113,22 +113,22 @@ fn local(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
         proto: d.get(2).map(|_| parse_proto(d, 2)).transpose()?,
     };
     // Connection blocks repeat it.
-    if !draft.sockets.locals.contains(&local) {
-        draft.sockets.locals.push(local);
+    if !raw.sockets.locals.contains(&local) {
+        raw.sockets.locals.push(local);
     }
-    if draft.sockets.locals.len() > MAX_LISTENERS {
+    if raw.sockets.locals.len() > MAX_LISTENERS {
         return Err(d.error("there are too many addresses", "listen on * instead"));
     }
     Ok(())
 }
 
 /// The local side of the transport.
-pub(super) fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> {
-    let bind = draft.bind.unwrap_or(true);
+pub(super) fn socket(raw: &RawConfig, role: &Role) -> Result<Socket, ConfigError> {
+    let bind = raw.bind.unwrap_or(true);
     let chosen: Vec<&str> =
-        ["local", "lport"].into_iter().filter(|name| draft.seen.contains_key(*name)).collect();
+        ["local", "lport"].into_iter().filter(|name| raw.seen.contains_key(*name)).collect();
     if let (false, Some(name)) = (bind, chosen.first()) {
-        return Err(draft.error(
+        return Err(raw.error(
             name,
             "it makes no sense together with nobind",
             "remove one of the two",
@@ -136,8 +136,8 @@ pub(super) fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> 
     }
     let listen = match role {
         _ if !bind => Vec::new(),
-        Role::Server(_) => listen(draft, Proto::default())?,
-        Role::Peer(peer) if peer.remotes.is_empty() => listen(draft, Proto::default())?,
+        Role::Server(_) => listen(raw, Proto::default())?,
+        Role::Peer(peer) if peer.remotes.is_empty() => listen(raw, Proto::default())?,
         Role::Client(_) | Role::Peer(_) => {
             let remotes = match role {
                 Role::Client(client) => &client.remotes,
@@ -145,9 +145,9 @@ pub(super) fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> 
                 Role::Server(_) => &Vec::new(),
             };
             let family = remotes.first().map_or(Family::Any, |remote| remote.family);
-            let mut listen = listen(draft, Proto { family, ..Proto::default() })?;
+            let mut listen = listen(raw, Proto { family, ..Proto::default() })?;
             if listen.len() > 1 {
-                return Err(draft.error(
+                return Err(raw.error(
                     "local",
                     "a client sends from one address",
                     "keep one of the local lines",
@@ -160,31 +160,31 @@ pub(super) fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> 
     Ok(Socket {
         listen,
         bind_streams: bind
-            && ["local", "lport", "port", "bind"].iter().any(|name| draft.seen.contains_key(*name)),
-        queue_limit: draft.sockets.queue_limit.unwrap_or(QUEUE_LIMIT),
-        multihome: draft.multihome,
-        send_buffer: draft.send_buffer,
-        receive_buffer: draft.receive_buffer,
-        mark: draft.mark,
-        device: draft.bind_device.clone(),
+            && ["local", "lport", "port", "bind"].iter().any(|name| raw.seen.contains_key(*name)),
+        queue_limit: raw.sockets.queue_limit.unwrap_or(QUEUE_LIMIT),
+        multihome: raw.multihome,
+        send_buffer: raw.send_buffer,
+        receive_buffer: raw.receive_buffer,
+        mark: raw.mark,
+        device: raw.bind_device.clone(),
     })
 }
 
 /// One entry for each `local`, or one with no host.
-fn listen(draft: &Draft, default: Proto) -> Result<Vec<Listen>, ConfigError> {
+fn listen(raw: &RawConfig, default: Proto) -> Result<Vec<Listen>, ConfigError> {
     let nowhere = Local { host: None, port: None, proto: None };
-    let locals = match draft.sockets.locals.as_slice() {
+    let locals = match raw.sockets.locals.as_slice() {
         [] => std::slice::from_ref(&nowhere),
         locals => locals,
     };
     let entry = |local: &Local| {
-        let proto = local.proto.or(draft.proto).unwrap_or(default);
+        let proto = local.proto.or(raw.proto).unwrap_or(default);
         Listen {
             host: local.host.clone(),
-            port: local.port.or(draft.lport).unwrap_or(PORT),
+            port: local.port.or(raw.lport).unwrap_or(PORT),
             transport: proto.transport,
             family: proto.family,
-            ipv6_only: draft.ipv6_only,
+            ipv6_only: raw.ipv6_only,
         }
     };
     let mut entries: Vec<Listen> = Vec::new();
@@ -197,10 +197,10 @@ fn listen(draft: &Draft, default: Proto) -> Result<Vec<Listen>, ConfigError> {
 }
 
 /// Refuses `tcp-client` in a server's configuration, and the reverse.
-pub(super) fn sides(draft: &Draft, server: bool) -> Result<(), ConfigError> {
+pub(super) fn sides(raw: &RawConfig, server: bool) -> Result<(), ConfigError> {
     let wrong = if server { Side::Client } else { Side::Server };
     let of = |proto: &Option<Proto>| proto.is_some_and(|proto| proto.side == Some(wrong));
-    let (better, place) = match server {
+    let (better, location) = match server {
         true => ("tcp-server", "local"),
         false => ("tcp-client", "remote"),
     };
@@ -209,22 +209,22 @@ pub(super) fn sides(draft: &Draft, server: bool) -> Result<(), ConfigError> {
         false => "a client does not listen",
     };
     let remedy = format!("write: {better}, or tcp, which fits both ends");
-    if of(&draft.proto) {
-        return Err(draft.error("proto", problem, remedy));
+    if of(&raw.proto) {
+        return Err(raw.error("proto", problem, remedy));
     }
-    let remotes = draft.remotes.iter().chain(&draft.connections).map(|remote| &remote.proto);
-    if remotes.chain(draft.sockets.locals.iter().map(|local| &local.proto)).any(of) {
-        return Err(draft.error(place, problem, remedy));
+    let remotes = raw.remotes.iter().chain(&raw.connections).map(|remote| &remote.proto);
+    if remotes.chain(raw.sockets.locals.iter().map(|local| &local.proto)).any(of) {
+        return Err(raw.error(location, problem, remedy));
     }
     Ok(())
 }
 
 /// Whether one of two points is the end of a stream that listens; `None` without streams.
-pub(super) fn listening_end(draft: &Draft) -> Result<Option<bool>, ConfigError> {
-    let remotes = draft.remotes.iter().chain(&draft.connections).map(|remote| remote.proto);
-    let locals = draft.sockets.locals.iter().map(|local| local.proto);
+pub(super) fn listening_end(raw: &RawConfig) -> Result<Option<bool>, ConfigError> {
+    let remotes = raw.remotes.iter().chain(&raw.connections).map(|remote| remote.proto);
+    let locals = raw.sockets.locals.iter().map(|local| local.proto);
     let own = remotes.chain(locals).flatten();
-    let all: Vec<Proto> = draft.proto.into_iter().chain(own).collect();
+    let all: Vec<Proto> = raw.proto.into_iter().chain(own).collect();
     let streams: Vec<Proto> =
         all.iter().copied().filter(|proto| proto.transport == Transport::Tcp).collect();
     if streams.is_empty() {
@@ -232,10 +232,10 @@ pub(super) fn listening_end(draft: &Draft) -> Result<Option<bool>, ConfigError> 
     }
     let line = ["proto", "remote", "connection", "local"]
         .into_iter()
-        .find(|name| draft.seen.contains_key(*name))
+        .find(|name| raw.seen.contains_key(*name))
         .unwrap_or("proto");
     if streams.iter().any(|proto| proto.side.is_none()) {
-        return Err(draft.error(
+        return Err(raw.error(
             line,
             "of two points on TCP one listens and the other dials, and tcp does not say which",
             "write: tcp-server at the end that listens, tcp-client at the other",
@@ -243,7 +243,7 @@ pub(super) fn listening_end(draft: &Draft) -> Result<Option<bool>, ConfigError> 
     }
     let listens = streams.iter().any(|proto| proto.side == Some(Side::Server));
     if listens && all.iter().any(|proto| proto.side != Some(Side::Server)) {
-        return Err(draft.error(
+        return Err(raw.error(
             line,
             "an end that is tcp-server listens for the other, and can do nothing beside that",
             "keep tcp-server alone, or write tcp-client in every place",
@@ -253,11 +253,11 @@ pub(super) fn listening_end(draft: &Draft) -> Result<Option<bool>, ConfigError> 
 }
 
 /// The addresses in the `remote` lines of an end that listens for connections.
-pub(super) fn allowed(draft: &Draft) -> Result<Vec<std::net::IpAddr>, ConfigError> {
-    let hosts = draft.remotes.iter().chain(&draft.connections).filter_map(|r| r.host.as_deref());
+pub(super) fn allowed(raw: &RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
+    let hosts = raw.remotes.iter().chain(&raw.connections).filter_map(|r| r.host.as_deref());
     let address = |host: &str| {
         host.parse().map_err(|_| {
-            draft.error(
+            raw.error(
                 "remote",
                 format!("an end that is tcp-server lets in who comes from there, and {host} is no address"),
                 "write an IP address, or remove the line: who has no key gets nowhere",
@@ -268,59 +268,61 @@ pub(super) fn allowed(draft: &Draft) -> Result<Vec<std::net::IpAddr>, ConfigErro
 }
 
 /// The servers to dial, in their order, and the proxies before them.
-pub(super) fn remotes(draft: &mut Draft) -> Result<(Vec<Target>, Vec<Proxy>), ConfigError> {
-    let blocks = !draft.connections.is_empty();
-    if blocks && !draft.remotes.is_empty() {
+pub(super) fn remotes(raw: &mut RawConfig) -> Result<(Vec<Target>, Vec<Proxy>), ConfigError> {
+    let blocks = !raw.connections.is_empty();
+    if blocks && !raw.remotes.is_empty() {
         let warning = "remote lines outside of connection blocks have no effect".to_owned();
-        draft.warnings.push(warning);
+        raw.warnings.push(warning);
     }
-    let list = if blocks { draft.connections.clone() } else { draft.remotes.clone() };
+    let list = if blocks { raw.connections.clone() } else { raw.remotes.clone() };
     if list.iter().any(|remote| remote.host.is_none()) {
-        return Err(draft.error(
+        return Err(raw.error(
             "",
             "a connection block has no remote",
             "add remote HOST PORT to it",
         ));
     }
     if list.is_empty() {
-        return Err(draft.error("client", "no server is named", "add: remote HOST PORT"));
+        return Err(raw.error("client", "no server is named", "add: remote HOST PORT"));
     }
     let (mut targets, mut proxies) = (Vec::new(), Vec::new());
     for remote in &list {
-        let Some(mut target) = target(remote, draft) else { continue };
-        if draft.sockets.force.is_none_or(|transport| transport == target.transport) {
-            target.proxy = proxies::before(draft, &remote.proxies, &target, &mut proxies)?;
+        let Some(mut target) = target(remote, raw) else { continue };
+        if raw.sockets.force.is_none_or(|transport| transport == target.transport) {
+            target.proxy = proxies::before(raw, &remote.proxies, &target, &mut proxies)?;
             targets.push(target);
         }
     }
     if targets.is_empty() {
-        return Err(draft.error(
+        return Err(raw.error(
             "proto-force",
             "it leaves no server",
             "remove it, or add a remote with that protocol",
         ));
     }
-    if draft.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
-        let warning = notice_enough(draft);
-        draft.warnings.push(warning);
+    if raw.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
+        let warning = notice_enough(raw);
+        raw.warnings.push(warning);
     }
     Ok((targets, proxies))
 }
 
 /// A warning about `explicit-exit-notify` over TCP.
-pub(super) fn notice_enough(draft: &Draft) -> String {
-    let place = draft.seen.get("explicit-exit-notify");
-    let place = place.map(|place| format!("{}:{}: ", place.file, place.line)).unwrap_or_default();
+pub(super) fn notice_enough(raw: &RawConfig) -> String {
+    let location = raw.seen.get("explicit-exit-notify");
+    let location = location
+        .map(|location| format!("{}:{}: ", location.file, location.line))
+        .unwrap_or_default();
     format!(
-        "{place}explicit-exit-notify has no effect: the end of a TCP connection is notice enough"
+        "{location}explicit-exit-notify has no effect: the end of a TCP connection is notice enough"
     )
 }
 
-fn target(remote: &Remote, draft: &Draft) -> Option<Target> {
-    let proto = remote.proto.or(draft.proto).unwrap_or_default();
+fn target(remote: &Remote, raw: &RawConfig) -> Option<Target> {
+    let proto = remote.proto.or(raw.proto).unwrap_or_default();
     Some(Target {
         host: remote.host.clone()?,
-        port: remote.port.or(draft.rport).unwrap_or(PORT),
+        port: remote.port.or(raw.rport).unwrap_or(PORT),
         transport: proto.transport,
         family: proto.family,
         proxy: None,

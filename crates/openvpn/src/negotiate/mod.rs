@@ -18,7 +18,7 @@ mod message;
 mod occ;
 mod option;
 mod peer_info;
-mod pull;
+mod pull_filter;
 mod push;
 mod pushed;
 mod route;
@@ -36,7 +36,7 @@ pub(crate) use occ::{ETHERNET_EXTRA, STREAM_LENGTH, device_type, link_overhead};
 pub use occ::{OptionsString, RemoteOptions};
 pub use option::{Change, NotAnOption, PushItem, PushedOption, ReplyItem};
 pub use peer_info::{BadPeerInfo, IvProto, LocalInfo, MAX_PEER_INFO, PeerInfo};
-pub use pull::{FilterAction, PullFilter, PullFilters};
+pub use pull_filter::{FilterAction, PullFilter, PullFilters};
 pub use push::{
     PushAssembler, PushError, PushPart, PushTooLong, build_push_reply, build_push_update,
 };

@@ -2,7 +2,7 @@
 
 use super::PushRefused;
 use super::option::{Change, PushedOption};
-use super::pull::{FilterAction, PullFilters};
+use super::pull_filter::{FilterAction, PullFilters};
 
 /// What may change in a session: what concerns addresses, routes, name servers and sizes, and none of
 /// what both ends must agree on packet by packet. Those of openvpn 2.7, and the ping times.

@@ -11,7 +11,7 @@ use crate::tls::{ClientTls, ServerTls};
 
 /// Where the other end is.
 #[derive(Clone, Debug)]
-pub struct Reach {
+pub struct RemotePolicy {
     /// `remote`s in the order to try. Empty: the sender of the first authentic packets is the other end, and
     /// may move.
     pub remotes: Vec<Remote>,
@@ -24,7 +24,7 @@ pub struct Reach {
     pub connect_retry_max: Option<u32>,
 }
 
-impl Reach {
+impl RemotePolicy {
     /// These, with stock's waits.
     pub fn new(remotes: Vec<Remote>) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Reach {
 
 /// `ifconfig` between two points.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Inside4 {
+pub enum Ifconfig4 {
     /// `ifconfig LOCAL REMOTE`.
     Pair(Ipv4Addr, Ipv4Addr),
     /// `ifconfig ADDRESS NETMASK` with `topology subnet`.
@@ -47,19 +47,19 @@ pub enum Inside4 {
 
 /// The addresses inside.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct TunnelAddrs {
     /// `ifconfig`.
-    pub ipv4: Option<Inside4>,
+    pub ipv4: Option<Ifconfig4>,
     /// `ifconfig-ipv6 LOCAL/BITS REMOTE`.
     pub ipv6: Option<(Ipv6Net, Option<Ipv6Addr>)>,
 }
 
-impl Ends {
+impl TunnelAddrs {
     /// A tunnel with these addresses and nothing else.
     pub(super) fn tunnel(&self) -> TunnelConfig {
         let (ipv4, gateway4) = match self.ipv4 {
-            Some(Inside4::Pair(local, remote)) => (Some(local.into()), Some(remote)),
-            Some(Inside4::Net(net)) => (Some(net), None),
+            Some(Ifconfig4::Pair(local, remote)) => (Some(local.into()), Some(remote)),
+            Some(Ifconfig4::Net(net)) => (Some(net), None),
             None => (None, None),
         };
         TunnelConfig {
@@ -84,9 +84,9 @@ pub struct StaticConfig {
     /// `cipher` and `auth`.
     pub suite: BlockSuite,
     /// Where the other end is.
-    pub reach: Reach,
+    pub remote_policy: RemotePolicy,
     /// The addresses inside.
-    pub ends: Ends,
+    pub tunnel_addrs: TunnelAddrs,
 }
 
 /// Which end of TLS we are, with its certificates.
@@ -117,7 +117,7 @@ pub struct PeerConfig {
     /// `tls-crypt-v2 ... force-cookie`: refuse clients that cannot resend their key.
     pub force_cookie: bool,
     /// Where the other end is.
-    pub reach: Reach,
+    pub remote_policy: RemotePolicy,
     /// The addresses inside.
-    pub ends: Ends,
+    pub tunnel_addrs: TunnelAddrs,
 }

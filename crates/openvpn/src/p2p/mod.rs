@@ -5,13 +5,13 @@
 //! (`tls-server`, `tls-client` without `pull`). Both speak the client's events
 //! ([`crate::client::ClientEvent`]): to the rest of the program each end is a client of the other.
 
-mod agree;
 mod config;
-mod lobby;
+mod negotiate;
 mod occ;
 mod peer;
-mod secret;
+mod pending_streams;
+mod static_key;
 
-pub use config::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
+pub use config::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 pub use peer::PeerEngine;
-pub use secret::StaticEngine;
+pub use static_key::StaticEngine;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use adit_engine::command::Framing;
 
-use super::config::{Ends, Inside4, StaticConfig};
+use super::config::{Ifconfig4, StaticConfig, TunnelAddrs};
 use crate::keys::Direction;
 use crate::negotiate::{ETHERNET_EXTRA, STREAM_LENGTH, device_type};
 use crate::session::OCC_MAGIC;
@@ -17,14 +17,14 @@ const OCC_REPLY: u8 = 1;
 
 /// The items about the inside, each behind a comma. Of a pair each end names the other's address
 /// first, so that both strings differ by that alone.
-fn inside(ends: &Ends) -> String {
+fn inside(tunnel_addrs: &TunnelAddrs) -> String {
     let mut items = String::new();
-    if ends.ipv6.is_some() {
+    if tunnel_addrs.ipv6.is_some() {
         items.push_str(",tun-ipv6");
     }
-    let (first, second) = match ends.ipv4 {
-        Some(Inside4::Pair(local, remote)) => (remote, local),
-        Some(Inside4::Net(net)) => (net.network(), net.netmask()),
+    let (first, second) = match tunnel_addrs.ipv4 {
+        Some(Ifconfig4::Pair(local, remote)) => (remote, local),
+        Some(Ifconfig4::Net(net)) => (net.network(), net.netmask()),
         None => return items,
     };
     // Writing to a String cannot fail.
@@ -33,7 +33,7 @@ fn inside(ends: &Ends) -> String {
 }
 
 /// The options string of a TLS session, with what this mode adds.
-pub(super) fn with_inside(options: &str, ends: &Ends) -> String {
+pub(super) fn with_inside(options: &str, tunnel_addrs: &TunnelAddrs) -> String {
     let Some((at, proto)) = options.match_indices(",proto ").next() else {
         return options.to_owned();
     };
@@ -43,7 +43,7 @@ pub(super) fn with_inside(options: &str, ends: &Ends) -> String {
         .and_then(|rest| rest.find(','))
         .map_or(options.len(), |length| end.saturating_add(length));
     let (before, after) = options.split_at_checked(end).unwrap_or((options, ""));
-    format!("{before}{}{after}", inside(ends))
+    format!("{before}{}{after}", inside(tunnel_addrs))
 }
 
 /// The options string of a static key.
@@ -65,7 +65,7 @@ pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
         .saturating_add(if config.settings.ethernet { ETHERNET_EXTRA } else { 0 });
     let link_mtu = link_mtu.saturating_add(if stream { STREAM_LENGTH } else { 0 });
     // Stock says v4 over IPv6 too, so that both ends say the same.
-    let proto = match (stream, config.reach.accepts.is_some()) {
+    let proto = match (stream, config.remote_policy.accepts.is_some()) {
         (false, _) => "UDPv4",
         (true, true) => "TCPv4_SERVER",
         (true, false) => "TCPv4_CLIENT",
@@ -74,7 +74,7 @@ pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
         "V4,dev-type {},link-mtu {link_mtu},tun-mtu {},proto {proto}{}",
         device_type(config.settings.ethernet),
         config.settings.tun_mtu,
-        inside(&config.ends)
+        inside(&config.tunnel_addrs)
     );
     if framed {
         text.push_str(",comp-lzo");
@@ -111,12 +111,12 @@ mod tests {
 
     use super::*;
     use crate::keys::StaticKey;
-    use crate::p2p::Reach;
+    use crate::p2p::RemotePolicy;
     use crate::session::Settings;
 
-    fn ends() -> Ends {
-        Ends {
-            ipv4: Some(Inside4::Pair("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap())),
+    fn tunnel_addrs() -> TunnelAddrs {
+        TunnelAddrs {
+            ipv4: Some(Ifconfig4::Pair("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap())),
             ipv6: None,
         }
     }
@@ -127,8 +127,8 @@ mod tests {
             key: StaticKey::new([0; StaticKey::LEN]),
             direction: None,
             suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) },
-            reach: Reach::new(Vec::new()),
-            ends: ends(),
+            remote_policy: RemotePolicy::new(Vec::new()),
+            tunnel_addrs: tunnel_addrs(),
         }
     }
 
@@ -136,7 +136,8 @@ mod tests {
     #[test]
     fn static_keys_have_openvpns_string() {
         let mut config = config();
-        config.ends.ipv6 = Some(("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap())));
+        config.tunnel_addrs.ipv6 =
+            Some(("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap())));
         config.suite.digest = Some(Digest::Sha256);
         config.direction = Some(Direction::Normal);
         assert_eq!(
@@ -144,9 +145,9 @@ mod tests {
             "V4,dev-type tun,link-mtu 1572,tun-mtu 1500,proto UDPv4,tun-ipv6,ifconfig 10.1.0.2 \
              10.1.0.1,keydir 0,cipher AES-256-CBC,auth SHA256,keysize 256,secret"
         );
-        let net = Inside4::Net("10.1.0.1/24".parse().unwrap());
+        let net = Ifconfig4::Net("10.1.0.1/24".parse().unwrap());
         let config = StaticConfig {
-            ends: Ends { ipv4: Some(net), ipv6: None },
+            tunnel_addrs: TunnelAddrs { ipv4: Some(net), ipv6: None },
             direction: None,
             ..self::config()
         };
@@ -165,7 +166,7 @@ mod tests {
             assert!(of_secret(config, true).starts_with(&start), "{}", of_secret(config, true));
         };
         starts(&config, "TCPv4_CLIENT");
-        config.reach.accepts = Some(Vec::new());
+        config.remote_policy.accepts = Some(Vec::new());
         starts(&config, "TCPv4_SERVER");
     }
 
@@ -173,11 +174,11 @@ mod tests {
     fn tls_strings_name_the_inside_behind_the_protocol() {
         let plain = "V4,dev-type tun,link-mtu 1541,tun-mtu 1500,proto UDPv4,auth SHA1,tls-server";
         assert_eq!(
-            with_inside(plain, &ends()),
+            with_inside(plain, &tunnel_addrs()),
             "V4,dev-type tun,link-mtu 1541,tun-mtu 1500,proto UDPv4,ifconfig 10.1.0.2 \
              10.1.0.1,auth SHA1,tls-server"
         );
-        assert_eq!(with_inside("V4", &ends()), "V4");
+        assert_eq!(with_inside("V4", &tunnel_addrs()), "V4");
     }
 
     #[test]

@@ -8,12 +8,12 @@ use super::event::ClientInfo;
 use super::pool::Lease;
 use crate::negotiate::PeerInfo;
 use crate::packet::SessionId;
-use crate::session::{Budget, Conversation, Idle, KeySchedule, Sizes};
+use crate::session::{Budget, ControlChannel, Idle, PacketSizes, RekeySchedule};
 use crate::tls::PeerIdentity;
 
 /// One peer that has proved its address.
 pub(super) struct Client {
-    pub(super) conversation: Conversation,
+    pub(super) control_channel: ControlChannel,
     /// The peer's session id: with its address, where its packets are filed.
     pub(super) session: SessionId,
     pub(super) stage: Stage,
@@ -28,7 +28,7 @@ pub(super) enum Stage {
     /// TLS and key exchange.
     Negotiating,
     /// Authenticated by its certificate; the registry is being asked.
-    Authorizing { ticket: auth::RequestId, until: Instant, hello: Box<Hello> },
+    Authorizing { ticket: auth::RequestId, until: Instant, negotiated: Box<Negotiated> },
     /// Told that it may not; it stays until that is acknowledged.
     Refused { until: Instant, reason: String },
     /// A session.
@@ -51,7 +51,7 @@ pub(super) struct Notified {
 }
 
 /// What a client said about itself before it is let in.
-pub(super) struct Hello {
+pub(super) struct Negotiated {
     pub(super) identity: PeerIdentity,
     pub(super) username: Option<String>,
     pub(super) peer_info: PeerInfo,
@@ -64,8 +64,8 @@ pub(super) struct Hello {
 /// A session.
 pub(super) struct Connected {
     pub(super) info: ClientInfo,
-    pub(super) schedule: KeySchedule,
-    pub(super) sizes: Sizes,
+    pub(super) schedule: RekeySchedule,
+    pub(super) sizes: PacketSizes,
     /// `inactive`.
     pub(super) idle: Option<Idle>,
     /// `session-timeout`.
@@ -100,7 +100,7 @@ impl Client {
             Stage::Authorizing { until, .. } => Some((*until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
             // What it has acknowledged is followed by the next message, or the end, at once.
-            Stage::Replaced(_) if self.conversation.all_acknowledged() => {
+            Stage::Replaced(_) if self.control_channel.all_acknowledged() => {
                 Some((Instant::default(), "replaced"))
             }
             Stage::Replaced(notified) => Some((notified.until, "replaced")),
@@ -115,6 +115,6 @@ impl Client {
         };
         // Only a connected client's delayed work is done: that of one that is being replaced would be due for ever.
         let delayed = self.connected().and_then(|_| self.budget.deadline());
-        [stage, self.conversation.deadline(), delayed].into_iter().flatten().min()
+        [stage, self.control_channel.deadline(), delayed].into_iter().flatten().min()
     }
 }

@@ -1,19 +1,19 @@
 //! The server engine.
 
+mod address_limiter;
 mod client;
 mod config;
 pub(crate) mod cookie;
 mod engine;
 mod event;
 mod half_open;
-mod limiter;
-mod naming;
+mod log_limiter;
 mod pool;
 mod push;
 mod responder;
-mod starts;
+mod start_budget;
 
 pub use config::{Network4, Network6, Offer, ServerConfig, Topology};
-pub use engine::{Farewell, ServerCounters, ServerEngine};
+pub use engine::{Disconnect, ServerCounters, ServerEngine};
 pub use event::{Addresses, ClientInfo, ServerEvent, UsedElsewhere};
 pub(crate) use responder::{Refused, Responder};

@@ -14,10 +14,10 @@ use std::net::IpAddr;
 
 use adit_engine::{Instant, Link, Random, UnixTime};
 
+use super::address_limiter::AddressLimiter;
 use super::cookie::Cookies;
 use super::half_open::HalfOpen;
-use super::limiter::Limiter;
-use super::starts::{StartBudget, UsedCookies};
+use super::start_budget::{StartBudget, UsedCookies};
 use crate::packet::{Acks, Control, Opcode, SessionId};
 use crate::session::{RESEND_WRAPPED_KEY, Settings};
 use crate::wrap::{First, WrapError, WrapServer, Wrapper};
@@ -61,10 +61,10 @@ pub(crate) struct Responder {
     cookies: Cookies,
     force_cookie: bool,
     half_open: HalfOpen,
-    bad_packets: Limiter,
+    bad_packets: AddressLimiter,
     /// Packets beyond the budget of bad ones.
     beyond: u32,
-    answers: Limiter,
+    answers: AddressLimiter,
     starts: StartBudget,
     used: UsedCookies,
 }
@@ -82,9 +82,9 @@ impl Responder {
             cookies,
             force_cookie,
             half_open: HalfOpen::new(settings.hand_window),
-            bad_packets: Limiter::new(BAD_PACKETS),
+            bad_packets: AddressLimiter::new(BAD_PACKETS),
             beyond: 0,
-            answers: Limiter::new(ANSWERS),
+            answers: AddressLimiter::new(ANSWERS),
             starts: StartBudget::new(),
         })
     }

@@ -2,14 +2,14 @@
 
 pub mod budget;
 mod common;
-mod conversation;
-mod exchange;
+mod control_channel;
 mod fault;
 mod idle;
+mod key_negotiation;
+mod packet_sizes;
 mod path_mtu;
-mod schedule;
+mod rekey_schedule;
 mod settings;
-mod sizes;
 
 pub(crate) use budget::Budget;
 pub use common::OCC_MAGIC;
@@ -17,11 +17,11 @@ pub(crate) use common::{
     RESEND_WRAPPED_KEY, WallClock, exit_notice, fragment_size, inner_mtu, is_exit_notice,
     misframed, options_string,
 };
-pub(crate) use conversation::Conversation;
-pub(crate) use exchange::Heard;
+pub(crate) use control_channel::ControlChannel;
 pub(crate) use fault::{Fault, failed_negotiation};
 pub(crate) use idle::{Idle, session_end, silence_end};
-pub(crate) use schedule::KeySchedule;
+pub(crate) use key_negotiation::Event;
+pub(crate) use packet_sizes::PacketSizes;
+pub use packet_sizes::PathReport;
+pub(crate) use rekey_schedule::RekeySchedule;
 pub use settings::{Fragment, Limits, Mssfix, Renegotiation, Settings};
-pub use sizes::PathReport;
-pub(crate) use sizes::Sizes;

@@ -75,7 +75,7 @@ impl ClientTls {
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match context.own {
-            Some(own) => builder.with_client_cert_resolver(Arc::new(Own(own))),
+            Some(own) => builder.with_client_cert_resolver(Arc::new(OwnCertificate(own))),
             None => builder.with_no_client_auth(),
         };
         config.resumption = rustls::client::Resumption::disabled();
@@ -131,7 +131,7 @@ impl ServerTls {
             }
             (None, _) => return Err(missing("client certificates wanted without a CA")),
         };
-        let mut config = builder.with_cert_resolver(Arc::new(Own(own)));
+        let mut config = builder.with_cert_resolver(Arc::new(OwnCertificate(own)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         // A client that offers a protocol is one that checks its connection; others offer none.
@@ -159,9 +159,9 @@ fn missing(what: &str) -> TlsConfigError {
 
 /// Our one certificate, whatever the peer says it would like.
 #[derive(Debug)]
-struct Own(Arc<CertifiedKey>);
+struct OwnCertificate(Arc<CertifiedKey>);
 
-impl ResolvesClientCert for Own {
+impl ResolvesClientCert for OwnCertificate {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.clone())
     }
@@ -171,7 +171,7 @@ impl ResolvesClientCert for Own {
     }
 }
 
-impl ResolvesServerCert for Own {
+impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.clone())
     }

@@ -17,7 +17,7 @@ use super::options::{
     ClientCertificates, ClientTlsOptions, CommonTlsOptions, Pem, ServerTlsOptions, TlsVersion,
 };
 use super::trust::{self, Trust};
-use super::{hkdf, key, pem, suites, weak};
+use super::{hkdf, key, pem, suites, weak_rsa};
 
 pub(super) fn client(options: ClientTlsOptions) -> Result<Context, TlsConfigError> {
     let common = options.common;
@@ -63,7 +63,7 @@ fn context(
     let versions = versions(&options, &provider)?;
     let own = own(&options, &provider, now, &mut warnings)?;
     let profile = options.profile;
-    let algorithms = weak::algorithms(profile, provider.signature_verification_algorithms);
+    let algorithms = weak_rsa::algorithms(profile, provider.signature_verification_algorithms);
     let verify = (options.verify.clone(), profile);
     let fingerprints = options.peer_fingerprints.clone();
     let trust = match &options.ca {

@@ -4,25 +4,25 @@
 //! key, revocation lists); each handshake is a [`TlsSession`]. No tickets, no session cache, no early
 //! data: every key negotiation is a full handshake, so that certificates are looked at again.
 
+mod cert_cache;
 mod context;
 mod error;
-mod explain;
+mod explain_error;
 mod fingerprint;
 mod fuzz;
 mod hkdf;
 mod identity;
 mod key;
-mod known;
 mod load;
 mod options;
 mod pem;
 mod revocation;
-mod seen;
 mod session;
+mod signature_cache;
 mod suites;
 mod trust;
 mod verify;
-mod weak;
+mod weak_rsa;
 
 pub use context::{ClientTls, ServerTls};
 pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::context::{CHECK, ClientTls, ServerTls};
 use super::error::{CertificateError, CertificateProblem, TlsError};
 use super::identity::PeerIdentity;
-use super::verify::{self, Verdict};
+use super::verify;
 
 /// Longest message, bytes: what one TLS record holds.
 pub const MAX_MESSAGE: usize = 16_384;
@@ -54,7 +54,7 @@ fn meaning(alert: AlertDescription) -> &'static str {
 pub struct TlsSession {
     connection: Connection,
     /// What was found of the peer's certificate.
-    verdict: Option<Verdict>,
+    verdict: Option<Result<PeerIdentity, CertificateError>>,
     /// The record that is not complete yet.
     partial: Vec<u8>,
     /// Bytes fed while handshaking.

@@ -20,15 +20,15 @@ use webpki::{
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
+use super::cert_cache::CertCache;
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
-use super::explain;
+use super::explain_error;
 use super::fingerprint::fingerprint;
 use super::identity::{PeerIdentity, format_name};
-use super::known::Known;
 use super::options::{CertProfile, Pem, VerifyOptions};
 use super::pem;
 use super::revocation::read_revocation_lists;
-use super::seen::Remembering;
+use super::signature_cache::CachingVerifier;
 pub(super) use authority::Anchor;
 use authority::{read_authority, subject_der};
 use leaf::check_form;
@@ -70,8 +70,8 @@ pub(super) struct Trust {
     fingerprints: Vec<String>,
     /// There are no CAs: the fingerprint alone decides.
     pinned: bool,
-    algorithms: Vec<Remembering>,
-    known: Known,
+    algorithms: Vec<CachingVerifier>,
+    certs: CertCache,
     pub(super) hints: Vec<DistinguishedName>,
 }
 
@@ -146,15 +146,15 @@ impl Trust {
             profile,
             fingerprints,
             pinned: false,
-            algorithms: Remembering::all(algorithms.all, restored),
-            known: Known::default(),
+            algorithms: CachingVerifier::all(algorithms.all, restored),
+            certs: CertCache::default(),
             hints,
         })
     }
 
     /// Forgets the certificates that were let in.
     pub(super) fn release_memory(&self) {
-        self.known.release_memory();
+        self.certs.release_memory();
     }
 
     /// Whether a certificate of our own leads to one of these CAs, with the intermediates that we send.
@@ -190,8 +190,8 @@ impl Trust {
             profile,
             fingerprints,
             pinned: true,
-            algorithms: Remembering::all(algorithms.all, Vec::new()),
-            known: Known::default(),
+            algorithms: CachingVerifier::all(algorithms.all, Vec::new()),
+            certs: CertCache::default(),
             hints: Vec::new(),
         }
     }
@@ -220,10 +220,10 @@ impl Trust {
                 ),
             );
         }
-        let print = Known::print(leaf, peer_is_server);
-        let known = self.known.get(&print);
-        let is_new = known.is_none();
-        let mut identity = match known {
+        let digest = CertCache::digest(leaf, peer_is_server);
+        let certs = self.certs.get(&digest);
+        let is_new = certs.is_none();
+        let mut identity = match certs {
             Some(identity) => identity,
             None => self.check_leaf(leaf, peer_is_server)?,
         };
@@ -249,7 +249,7 @@ impl Trust {
         let path = path.map_err(|error| {
             let stale = self.stale_anchor(&error, leaf, intermediates, peer_is_server, now);
             let (problem, detail) = match parse(leaf) {
-                Some(parsed) => explain::sentence(&error, &parsed, stale, now),
+                Some(parsed) => explain_error::sentence(&error, &parsed, stale, now),
                 None => (Problem::Malformed, NOT_DER.into()),
             };
             CertificateError { problem, subject: identity.subject.clone(), detail }
@@ -258,7 +258,7 @@ impl Trust {
         self.check_name(&identity)?;
         // Only those with a path to a CA, so that no other certificate fills the places.
         if is_new {
-            self.known.keep(print, &identity);
+            self.certs.keep(digest, &identity);
         }
         identity.issuers = path.names;
         Ok(identity)

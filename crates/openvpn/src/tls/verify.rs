@@ -17,18 +17,17 @@ use super::identity::PeerIdentity;
 use super::options::ClientCertificates;
 use super::trust::Trust;
 
-/// What the verification of a peer's certificate found.
-pub(super) type Verdict = Result<PeerIdentity, CertificateError>;
-
 thread_local! {
     /// The last verdict of this thread, until the session that asked for it takes it. A slot beside the TLS
     /// library, whose errors have no room for a sentence if the peer is to get the right alert, and which
     /// does not tell the verifier that all sessions share whose certificate it looks at.
-    static LAST: Cell<Option<Verdict>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Result<PeerIdentity, CertificateError>>> = const { Cell::new(None) };
 }
 
 /// Lets the library work; returns what it says and what it found out about the peer's certificate meanwhile.
-pub(super) fn watch<T>(work: impl FnOnce() -> T) -> (T, Option<Verdict>) {
+pub(super) fn watch<T>(
+    work: impl FnOnce() -> T,
+) -> (T, Option<Result<PeerIdentity, CertificateError>>) {
     LAST.set(None);
     let result = work();
     (result, LAST.take())

@@ -17,7 +17,7 @@
     clippy::arithmetic_side_effects
 )]
 
-mod first;
+mod first_packet;
 mod mode;
 mod replay;
 mod wrapper;
@@ -29,7 +29,7 @@ use adit_crypto::{CryptoError, Digest};
 use crate::keys::{ClientKey, Direction, ServerKey, StaticKey, UnwrapError};
 use crate::packet::PacketError;
 
-pub use first::{First, WrapServer};
+pub use first_packet::{First, WrapServer};
 pub use replay::{ReplayWindow, Replayed};
 pub use wrapper::Wrapper;
 

@@ -6,6 +6,6 @@ mod easyrsa;
 mod handshake;
 mod keys;
 mod openssl_peer;
-mod stock;
+mod openvpn;
 mod support;
 mod weak;

@@ -8,27 +8,27 @@ use crate::client::{ClientEvent, Stop};
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::negotiate::{ControlMessage, LocalInfo, PushAssembler};
 use crate::session::{
-    Fault, Heard, RESEND_WRAPPED_KEY, failed_negotiation, options_string, silence_end,
+    Event, Fault, RESEND_WRAPPED_KEY, failed_negotiation, options_string, silence_end,
 };
 use crate::tls::TlsSession;
 
 impl ClientEngine {
     pub(super) fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
         let up = matches!(self.state, State::Up(_));
-        let conversation = match &mut self.state {
-            State::Connecting(attempt) => &mut attempt.conversation,
-            State::Up(tunnel) => &mut tunnel.conversation,
-            State::Leaving(leaving) => &mut leaving.tunnel.conversation,
+        let control_channel = match &mut self.state {
+            State::Connecting(attempt) => &mut attempt.control_channel,
+            State::Up(tunnel) => &mut tunnel.control_channel,
+            State::Exiting(leaving) => &mut leaving.tunnel.control_channel,
             State::New | State::Waiting { .. } | State::Dialing | State::Stopped => {
                 self.dropped = self.dropped.saturating_add(1);
                 return;
             }
         };
-        let elsewhere = !same_path(conversation.link, link);
+        let elsewhere = !same_path(control_channel.link, link);
         // `float`: a server with several addresses may give its first answer from another one. In a
         // session the data plane sees who moved, by packets that are authentic.
-        let first = !up && conversation.remote().is_none();
-        let streams = conversation.link.is_stream() || link.is_stream();
+        let first = !up && control_channel.remote().is_none();
+        let streams = control_channel.link.is_stream() || link.is_stream();
         if elsewhere && !(first && self.config.settings.float && !streams) {
             self.dropped = self.dropped.saturating_add(1);
             return;
@@ -39,15 +39,15 @@ impl ClientEngine {
             // The options make the first negotiation's keys: it must be the only one until then.
             false => Err(Fault::Ignored("a renegotiation before there is a session")),
         };
-        let heard = conversation.frame(now, packet, next_tls, &self.config.settings);
-        if elsewhere && conversation.remote().is_some() {
-            conversation.link = link;
+        let events = control_channel.frame(now, packet, next_tls, &self.config.settings);
+        if elsewhere && control_channel.remote().is_some() {
+            control_channel.link = link;
         }
-        if let (State::Connecting(attempt), Ok(_)) = (&mut self.state, &heard) {
+        if let (State::Connecting(attempt), Ok(_)) = (&mut self.state, &events) {
             attempt.silent_at =
                 silence_end(now, &self.config.settings.limits, self.config.keepalive);
         }
-        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
+        let result = events.and_then(|events| self.handle_events(now, events, out));
         self.settle(now, result, out);
     }
 
@@ -56,9 +56,9 @@ impl ClientEngine {
         let unix = self.clock.at(now);
         let link = self.link();
         let flushed = match &mut self.state {
-            State::Connecting(attempt) => attempt.conversation.flush(now, unix, out),
-            State::Up(tunnel) => tunnel.conversation.flush(now, unix, out),
-            State::Leaving(leaving) => leaving.tunnel.conversation.flush(now, unix, out),
+            State::Connecting(attempt) => attempt.control_channel.flush(now, unix, out),
+            State::Up(tunnel) => tunnel.control_channel.flush(now, unix, out),
+            State::Exiting(leaving) => leaving.tunnel.control_channel.flush(now, unix, out),
             State::New | State::Waiting { .. } | State::Dialing | State::Stopped => Ok(()),
         };
         match result.and(flushed) {
@@ -81,42 +81,47 @@ impl ClientEngine {
         }
     }
 
-    pub(super) fn hear_all(
+    pub(super) fn handle_events(
         &mut self,
         now: Instant,
-        heard: Vec<Heard>,
+        events: Vec<Event>,
         out: &mut Out,
     ) -> Result<(), Fault> {
-        heard.into_iter().try_for_each(|item| self.hear(now, item, out))
+        events.into_iter().try_for_each(|item| self.handle_event(now, item, out))
     }
 
-    pub(super) fn hear(&mut self, now: Instant, heard: Heard, out: &mut Out) -> Result<(), Fault> {
-        match heard {
-            Heard::Reset(payload) => {
+    pub(super) fn handle_event(
+        &mut self,
+        now: Instant,
+        event: Event,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        match event {
+            Event::Reset(payload) => {
                 if let State::Connecting(attempt) = &mut self.state {
                     attempt.answer_by = None;
                     let resend = payload.starts_with(&RESEND_WRAPPED_KEY);
-                    attempt.conversation.newest().resend_wrapped_key = resend;
+                    attempt.control_channel.newest().resend_wrapped_key = resend;
                     let (link, session) =
-                        (attempt.conversation.link, attempt.conversation.remote());
+                        (attempt.control_channel.link, attempt.control_channel.remote());
                     out.event(ClientEvent::ServerAnswered(link, session.unwrap_or_default()));
                 }
                 Ok(())
             }
-            Heard::TlsReady if self.ends_here() => {
+            Event::TlsReady if self.ends_here() => {
                 if let State::Connecting(attempt) = &mut self.state {
                     attempt.checked_at = Some(now + ALERT_PATIENCE);
                 }
                 Ok(())
             }
-            Heard::TlsReady => self.send_keys(),
-            Heard::Failed(fault) => {
+            Event::TlsReady => self.send_keys(),
+            Event::Failed(fault) => {
                 self.budget
                     .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
                 Ok(())
             }
-            Heard::Keys => self.keys_exchanged(now, out),
-            Heard::Message(record) => {
+            Event::Keys => self.keys_exchanged(now, out),
+            Event::Message(record) => {
                 ControlMessage::parse_record(&record).try_for_each(|message| match message {
                     Ok(message) => self.message(now, message, out),
                     Err(error) => {
@@ -133,7 +138,7 @@ impl ClientEngine {
     pub(super) fn ends_here(&self) -> bool {
         match &self.state {
             State::Connecting(attempt) => {
-                self.config.check && !attempt.conversation.exchange().tls().is_check()
+                self.config.check && !attempt.control_channel.negotiation().tls().is_check()
             }
             _ => false,
         }
@@ -142,7 +147,7 @@ impl ClientEngine {
     /// No alert came: the server accepted the certificate.
     pub(super) fn checked(&mut self, out: &mut Out) {
         if let State::Connecting(attempt) = &self.state {
-            let tls = attempt.conversation.exchange().tls();
+            let tls = attempt.control_channel.negotiation().tls();
             let server = tls.peer().cloned().unwrap_or_default();
             out.event(ClientEvent::Authenticated { server, tls: tls.description() });
         }
@@ -151,12 +156,13 @@ impl ClientEngine {
 
     pub(super) fn send_keys(&mut self) -> Result<(), Fault> {
         let settings = &self.config.settings;
-        let (conversation, cipher) = match &mut self.state {
-            State::Connecting(attempt) => (&mut attempt.conversation, None),
-            State::Up(tunnel) => (&mut tunnel.conversation, Some(tunnel.schedule.cipher())),
+        let (control_channel, cipher) = match &mut self.state {
+            State::Connecting(attempt) => (&mut attempt.control_channel, None),
+            State::Up(tunnel) => (&mut tunnel.control_channel, Some(tunnel.schedule.cipher())),
             _ => return Ok(()),
         };
-        let options = options_string(settings, Role::Client, conversation.link, cipher).to_string();
+        let options =
+            options_string(settings, Role::Client, control_channel.link, cipher).to_string();
         let peer_info = LocalInfo {
             ciphers: &settings.ciphers,
             pull: true,
@@ -171,7 +177,7 @@ impl ClientEngine {
             None => Default::default(),
         };
         let randoms = Randoms { random1: self.random.bytes(), random2: self.random.bytes() };
-        conversation.send_keys(KeyMethod2 {
+        control_channel.send_keys(KeyMethod2 {
             pre_master: Some(Zeroizing::new(self.random.bytes())),
             randoms,
             options,
@@ -184,7 +190,7 @@ impl ClientEngine {
     pub(super) fn keys_exchanged(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
         match &mut self.state {
             State::Connecting(attempt) => {
-                let tls = attempt.conversation.exchange().tls();
+                let tls = attempt.control_channel.negotiation().tls();
                 let server = tls.peer().cloned().unwrap_or_default();
                 out.event(ClientEvent::Authenticated { server, tls: tls.description() });
                 attempt.pull = Some(Pull {
@@ -195,18 +201,18 @@ impl ClientEngine {
                 self.request_options(now)
             }
             State::Up(tunnel) => {
-                let tls = tunnel.conversation.exchange().tls();
+                let tls = tunnel.control_channel.negotiation().tls();
                 let server = tls.peer().cloned().unwrap_or_default();
                 if tls.peer().is_some() && server.subject != tunnel.server {
                     let fault = Fault::Protocol("another certificate in a renegotiation");
-                    let fault = tunnel.conversation.reject(now, fault)?;
-                    return self.hear(now, Heard::Failed(fault), out);
+                    let fault = tunnel.control_channel.reject(now, fault)?;
+                    return self.handle_event(now, Event::Failed(fault), out);
                 }
                 out.event(ClientEvent::Reverified { server, tls: tls.description() });
-                let keys = tunnel.conversation.data_keys(tunnel.exporter)?;
-                let key_id = tunnel.conversation.exchange().key_id;
+                let keys = tunnel.control_channel.data_keys(tunnel.exporter)?;
+                let key_id = tunnel.control_channel.negotiation().key_id;
                 tunnel.schedule.install_next(now, key_id, &mut self.random, keys, out);
-                if tunnel.conversation.is_recovering() {
+                if tunnel.control_channel.is_recovering() {
                     tunnel.schedule.first_use(now, key_id, out);
                 }
                 out.event(ClientEvent::Rekeyed { key_id, cipher: tunnel.schedule.cipher() });

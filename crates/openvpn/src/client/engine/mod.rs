@@ -1,5 +1,5 @@
 mod control;
-mod leaving;
+mod exit;
 mod pull;
 mod restart;
 mod update;
@@ -14,9 +14,10 @@ use super::config::{ClientConfig, Credentials};
 use super::event::{ClientEvent, Stop};
 use super::remotes::Remotes;
 use crate::negotiate::{ControlMessage, PushAssembler, ReplyItem};
-use crate::p2p::Reach;
+use crate::p2p::RemotePolicy;
 use crate::session::{
-    Budget, Conversation, Fault, Idle, KeySchedule, Sizes, WallClock, is_exit_notice, misframed,
+    Budget, ControlChannel, Fault, Idle, PacketSizes, RekeySchedule, WallClock, is_exit_notice,
+    misframed,
 };
 use crate::tls::{ClientTls, TlsSession};
 
@@ -53,13 +54,13 @@ enum State {
     Dialing,
     Connecting(Box<Attempt>),
     Up(Box<Tunnel>),
-    Leaving(Box<Leaving>),
+    Exiting(Box<Exiting>),
     Stopped,
 }
 
 /// From the first reset to the pushed options.
 struct Attempt {
-    conversation: Conversation,
+    control_channel: ControlChannel,
     /// The server must answer by then; `None` once it has.
     answer_by: Option<Instant>,
     /// `ping-exit`: the program ends then unless something comes.
@@ -80,10 +81,10 @@ struct Pull {
 
 /// A session with its data channel.
 struct Tunnel {
-    conversation: Conversation,
+    control_channel: ControlChannel,
     peer: PeerId,
-    schedule: KeySchedule,
-    sizes: Sizes,
+    schedule: RekeySchedule,
+    sizes: PacketSizes,
     exporter: bool,
     exit_by_control: bool,
     exit_attempts: Option<u8>,
@@ -98,7 +99,7 @@ struct Tunnel {
 }
 
 /// Saying good-bye.
-struct Leaving {
+struct Exiting {
     tunnel: Tunnel,
     notices_left: u8,
     next: Instant,
@@ -117,7 +118,7 @@ impl ClientEngine {
         if config.check {
             config.tls = config.tls.for_check();
         }
-        let remotes = Remotes::new(&Reach {
+        let remotes = Remotes::new(&RemotePolicy {
             accepts: None,
             remotes: config.remotes.clone(),
             connect_retry: config.connect_retry,
@@ -155,7 +156,7 @@ impl ClientEngine {
     /// Says something to the server on the control channel. False if there is no session.
     pub fn say(&mut self, now: Instant, message: &ControlMessage, out: &mut Out) -> bool {
         let State::Up(tunnel) = &mut self.state else { return false };
-        let result = tunnel.conversation.send_message(message.encode()).map(|_| ());
+        let result = tunnel.control_channel.send_message(message.encode()).map(|_| ());
         self.settle(now, result, out);
         true
     }
@@ -163,9 +164,9 @@ impl ClientEngine {
     /// The path of the attempt or session.
     fn link(&self) -> Option<Link> {
         match &self.state {
-            State::Connecting(attempt) => Some(attempt.conversation.link),
-            State::Up(tunnel) => Some(tunnel.conversation.link),
-            State::Leaving(leaving) => Some(leaving.tunnel.conversation.link),
+            State::Connecting(attempt) => Some(attempt.control_channel.link),
+            State::Up(tunnel) => Some(tunnel.control_channel.link),
+            State::Exiting(leaving) => Some(leaving.tunnel.control_channel.link),
             State::New | State::Waiting { .. } | State::Dialing | State::Stopped => None,
         }
     }
@@ -200,7 +201,7 @@ impl ClientEngine {
                 self.tick(now, out);
             }
             Notice::Floated(peer, link) if peer == ours && !link.is_stream() => {
-                tunnel.conversation.link = link;
+                tunnel.control_channel.link = link;
                 tunnel.sizes.moved(now, link);
             }
             Notice::FramingError(peer, wrong) if peer == ours => {
@@ -219,8 +220,8 @@ impl ClientEngine {
 
     fn unreachable(&self, link: Link, errno: i32, out: &mut Out) {
         let ours = match &self.state {
-            State::Connecting(attempt) => attempt.conversation.link,
-            State::Up(tunnel) => tunnel.conversation.link,
+            State::Connecting(attempt) => attempt.control_channel.link,
+            State::Up(tunnel) => tunnel.control_channel.link,
             _ => return,
         };
         if same_path(ours, link) {
@@ -246,7 +247,7 @@ impl ClientEngine {
                 if attempt.silent_at.is_some_and(|at| at <= now) {
                     return self.stop(Stop::Silent, out);
                 }
-                if attempt.conversation.expired(now) {
+                if attempt.control_channel.expired(now) {
                     return self.settle(now, Err(Fault::TimedOut), out);
                 }
                 if attempt.pull.as_ref().is_some_and(|pull| pull.give_up <= now) {
@@ -263,23 +264,23 @@ impl ClientEngine {
                 if let Some(idle) = &mut tunnel.idle {
                     idle.tick(now, out);
                 }
-                if tunnel.conversation.expired(now) {
+                if tunnel.control_channel.expired(now) {
                     return self.settle(now, Err(Fault::TimedOut), out);
                 }
                 let report = tunnel.sizes.tick(now, tunnel.update.settings(), out);
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
                 let (tls, settings) = (&self.config.tls, &self.config.settings);
                 let next_tls = || Ok(TlsSession::client(tls)?);
-                let heard = match tunnel.schedule.wants_key(now, &tunnel.conversation, out) {
+                let events = match tunnel.schedule.wants_key(now, &tunnel.control_channel, out) {
                     true => next_tls()
-                        .and_then(|tls| tunnel.conversation.renegotiate(now, tls, settings))
+                        .and_then(|tls| tunnel.control_channel.renegotiate(now, tls, settings))
                         .map(|()| Vec::new()),
-                    false => tunnel.conversation.resume_postponed(now, next_tls, settings),
+                    false => tunnel.control_channel.resume_postponed(now, next_tls, settings),
                 };
-                let result = heard.and_then(|heard| self.hear_all(now, heard, out));
+                let result = events.and_then(|events| self.handle_events(now, events, out));
                 self.settle(now, result, out);
             }
-            State::Leaving(_) => self.tick_leaving(now, out),
+            State::Exiting(_) => self.tick_exit(now, out),
             State::Waiting { .. } | State::Dialing | State::Stopped => {}
         }
     }
@@ -288,7 +289,7 @@ impl ClientEngine {
 /// Either end, or a host on the path, closed the stream.
 const CUT_OFF: &str = "connection reset";
 
-/// Whether a packet from one link may be answered to a conversation on the other. A stream is the
+/// Whether a packet from one link may be answered to a control channel on the other. A stream is the
 /// same only if it is the very same connection.
 fn same_path(ours: Link, link: Link) -> bool {
     match ours.is_stream() || link.is_stream() {
@@ -316,13 +317,13 @@ impl ClientEngine {
             }
             // That of an attempt which is over says nothing about this one.
             Input::LinkDown(link) => match &self.state {
-                State::Up(tunnel) if tunnel.conversation.link == link => {
+                State::Up(tunnel) if tunnel.control_channel.link == link => {
                     self.cut_off(now, out);
                 }
-                State::Connecting(attempt) if attempt.conversation.link == link => {
+                State::Connecting(attempt) if attempt.control_channel.link == link => {
                     self.failed(now, CUT_OFF.into(), out);
                 }
-                State::Leaving(leaving) if leaving.tunnel.conversation.link == link => {
+                State::Exiting(leaving) if leaving.tunnel.control_channel.link == link => {
                     self.gone(out);
                 }
                 _ => {}
@@ -331,9 +332,9 @@ impl ClientEngine {
             Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
         // The end of the exit notice's wait may be its acknowledgement.
-        if let State::Leaving(leaving) = &self.state
+        if let State::Exiting(leaving) = &self.state
             && leaving.tunnel.exit_by_control
-            && leaving.tunnel.conversation.all_acknowledged()
+            && leaving.tunnel.control_channel.all_acknowledged()
         {
             self.gone(out);
         }
@@ -364,21 +365,24 @@ impl Engine for ClientEngine {
                     pull.map(|pull| (pull.next_request.min(pull.give_up), "push request"));
                 let silent = attempt.silent_at.map(|at| (at, "ping-exit"));
                 let ends = attempt.ends.map(|at| (at, "session-timeout"));
-                let conversation = attempt.conversation.deadline();
+                let control_channel = attempt.control_channel.deadline();
                 let checked = attempt.checked_at.map(|at| (at, "check"));
-                [answer, request, silent, ends, conversation, checked].into_iter().flatten().min()
+                [answer, request, silent, ends, control_channel, checked]
+                    .into_iter()
+                    .flatten()
+                    .min()
             }
             State::Up(tunnel) => {
                 let ends = tunnel.ends.map(|at| (at, "session-timeout"));
                 let schedule = tunnel.schedule.deadline();
                 let sizes = tunnel.sizes.deadline();
                 let idle = tunnel.idle.as_ref().map(Idle::deadline);
-                let conversation = tunnel.conversation.deadline();
-                [ends, schedule, sizes, idle, conversation].into_iter().flatten().min()
+                let control_channel = tunnel.control_channel.deadline();
+                [ends, schedule, sizes, idle, control_channel].into_iter().flatten().min()
             }
-            State::Leaving(leaving) => {
+            State::Exiting(leaving) => {
                 let next = Some((leaving.next, "exit notice"));
-                [next, leaving.tunnel.conversation.deadline()].into_iter().flatten().min()
+                [next, leaving.tunnel.control_channel.deadline()].into_iter().flatten().min()
             }
         }
     }

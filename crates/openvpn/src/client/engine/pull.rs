@@ -12,7 +12,7 @@ use crate::negotiate::{
     ControlMessage, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions, RouteContext,
 };
 use crate::session::{
-    Fault, Idle, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, session_end,
+    Fault, Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu, session_end,
 };
 
 impl ClientEngine {
@@ -21,7 +21,7 @@ impl ClientEngine {
         let Some(pull) = &mut attempt.pull else { return Ok(()) };
         if pull.next_request <= now {
             pull.next_request = now + PUSH_REQUEST_EVERY;
-            attempt.conversation.send_message(ControlMessage::PushRequest.encode())?;
+            attempt.control_channel.send_message(ControlMessage::PushRequest.encode())?;
         }
         Ok(())
     }
@@ -145,14 +145,14 @@ impl ClientEngine {
         };
         // What can fail comes first: the failure belongs to the attempt.
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
-        let keys = attempt.conversation.data_keys(pushed.tls_ekm)?;
+        let keys = attempt.control_channel.data_keys(pushed.tls_ekm)?;
         if pushed.dyn_tls_crypt {
-            attempt.conversation.wrap_renegotiations();
+            attempt.control_channel.wrap_renegotiations();
         }
         let State::Connecting(attempt) = std::mem::replace(&mut self.state, State::Dialing) else {
             return Ok(());
         };
-        let remote = attempt.conversation.exchange().remote_keys();
+        let remote = attempt.control_channel.negotiation().remote_keys();
         let theirs = remote.map(|remote| RemoteOptions::parse(&remote.options));
         let ethernet = self.config.settings.ethernet;
         if let Some(warning) = theirs.and_then(|theirs| theirs.device_mismatch(ethernet)) {
@@ -170,10 +170,14 @@ impl ClientEngine {
             let note = "pushed socket buffer sizes are left out: sndbuf and rcvbuf set them here";
             out.event(ClientEvent::Note(note.into()));
         }
-        let mut conversation = attempt.conversation;
-        conversation.establish(self.config.settings.tran_window);
-        let server =
-            conversation.exchange().tls().peer().map(|p| p.subject.clone()).unwrap_or_default();
+        let mut control_channel = attempt.control_channel;
+        control_channel.establish(self.config.settings.tran_window);
+        let server = control_channel
+            .negotiation()
+            .tls()
+            .peer()
+            .map(|p| p.subject.clone())
+            .unwrap_or_default();
         let mut settings = self.config.settings.clone();
         if let Some(after) = pushed.reneg_sec {
             settings.renegotiation.after = after;
@@ -192,7 +196,7 @@ impl ClientEngine {
             timeout: pushed.ping_timeout.unwrap_or(self.config.keepalive.timeout),
         };
         let peer = PeerId(pushed.peer_id.unwrap_or(0));
-        let link = conversation.link;
+        let link = control_channel.link;
         let protection = cipher.protection(&settings.auth, pushed.epoch);
         out.plane(Command::AddPeer(
             peer,
@@ -211,14 +215,14 @@ impl ClientEngine {
         let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
         out.plane(Command::SetRoutes(peer, everything.into()));
         let schedule =
-            KeySchedule::start(now, peer, protection, &settings, &mut self.random, keys, out);
+            RekeySchedule::start(now, peer, protection, &settings, &mut self.random, keys, out);
         self.remember_token(&pushed);
         self.remotes.succeeded();
         self.state = State::Up(Box::new(Tunnel {
-            conversation,
+            control_channel,
             peer,
             schedule,
-            sizes: Sizes::new(now, peer, link, protection, &settings),
+            sizes: PacketSizes::new(now, peer, link, protection, &settings),
             exporter: pushed.tls_ekm,
             exit_by_control: pushed.cc_exit,
             // The end of a stream is notice enough; stock ignores the option there too.
@@ -255,7 +259,7 @@ impl ClientEngine {
             return (allowed || settings.cipher_fallback == Some(cipher)).then_some(cipher);
         }
         let State::Connecting(attempt) = &self.state else { return None };
-        let remote = attempt.conversation.exchange().remote_keys()?;
+        let remote = attempt.control_channel.negotiation().remote_keys()?;
         let named = RemoteOptions::parse(&remote.options)
             .cipher()
             .and_then(DataCipher::from_name)

@@ -8,7 +8,7 @@ use super::{Attempt, CUT_OFF, ClientEngine, Out, State, Tunnel};
 use crate::client::{ClientEvent, Next, PATH_CHANGED, Stop};
 use crate::negotiate::AdvanceTo;
 use crate::packet::{Opcode, SessionId};
-use crate::session::{Conversation, Fault, session_end, silence_end};
+use crate::session::{ControlChannel, Fault, session_end, silence_end};
 use crate::tls::TlsSession;
 use crate::wrap::{WrapConfig, Wrapper};
 
@@ -30,12 +30,12 @@ impl ClientEngine {
                 out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
                 self.dial(out);
             }
-            State::Up(tunnel) if stale && tunnel.conversation.link.is_stream() => {
+            State::Up(tunnel) if stale && tunnel.control_channel.link.is_stream() => {
                 self.lost(now, PATH_CHANGED.into(), out);
                 self.state = State::Waiting { until: now };
             }
-            State::Up(tunnel) => tunnel.sizes.moved(now, tunnel.conversation.link),
-            State::New | State::Leaving(_) | State::Stopped => {}
+            State::Up(tunnel) => tunnel.sizes.moved(now, tunnel.control_channel.link),
+            State::New | State::Exiting(_) | State::Stopped => {}
         }
     }
 
@@ -48,9 +48,9 @@ impl ClientEngine {
     /// Takes down what the state has in the world.
     pub(super) fn leave(&mut self, out: &mut Out) {
         let link = match std::mem::replace(&mut self.state, State::Stopped) {
-            State::Connecting(attempt) => attempt.conversation.link,
+            State::Connecting(attempt) => attempt.control_channel.link,
             State::Up(tunnel) => take_down(&tunnel, out),
-            State::Leaving(leaving) => take_down(&leaving.tunnel, out),
+            State::Exiting(leaving) => take_down(&leaving.tunnel, out),
             State::New | State::Waiting { .. } | State::Dialing | State::Stopped => return,
         };
         out.push(Output::Hangup(link));
@@ -58,7 +58,7 @@ impl ClientEngine {
 
     /// The session is lost: again from the same server.
     pub(super) fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
-        if matches!(self.state, State::Leaving(_)) {
+        if matches!(self.state, State::Exiting(_)) {
             // We were going anyway; a farewell that crossed ours must not bring us back.
             return self.gone(out);
         }
@@ -90,7 +90,7 @@ impl ClientEngine {
         at_least: Option<Duration>,
         out: &mut Out,
     ) {
-        if matches!(self.state, State::Leaving(_)) {
+        if matches!(self.state, State::Exiting(_)) {
             return self.gone(out);
         }
         self.leave(out);
@@ -132,20 +132,20 @@ impl ClientEngine {
             };
             let local = SessionId(self.random.bytes());
             let tls = TlsSession::client(&self.config.tls)?;
-            let mut conversation =
-                Conversation::open(now, link, local, reset, wrapper, tls, settings);
-            conversation.flush(now, self.clock.at(now), out)?;
-            Ok(conversation)
+            let mut control_channel =
+                ControlChannel::open(now, link, local, reset, wrapper, tls, settings);
+            control_channel.flush(now, self.clock.at(now), out)?;
+            Ok(control_channel)
         });
         match attempt {
-            Ok(conversation) => {
+            Ok(control_channel) => {
                 let own = self.remotes.current().and_then(|remote| remote.target.wait);
                 let answer_by = Some(now + own.unwrap_or(self.config.server_poll_timeout));
                 let limits = &self.config.settings.limits;
                 let silent_at = silence_end(now, limits, self.config.keepalive);
                 let ends = session_end(now, limits.session);
                 let attempt = Attempt {
-                    conversation,
+                    control_channel,
                     answer_by,
                     silent_at,
                     ends,
@@ -164,5 +164,5 @@ impl ClientEngine {
 
 pub(super) fn take_down(tunnel: &Tunnel, out: &mut Out) -> Link {
     out.plane(Command::DelPeer(tunnel.peer));
-    tunnel.conversation.link
+    tunnel.control_channel.link
 }

@@ -70,7 +70,7 @@ impl ClientEngine {
             out.plane(Command::SetKeepalive(tunnel.peer, keepalive));
         }
         let mtu = pushed_mtu(&self.config.settings, &pushed);
-        let link = tunnel.conversation.link;
+        let link = tunnel.control_channel.link;
         let protection = tunnel.schedule.protection();
         if mtu != state.settings.tun_mtu {
             state.settings.tun_mtu = mtu;

@@ -5,7 +5,7 @@ use adit_engine::Transport;
 
 use super::*;
 use crate::config::{PeerKeys, PeerOptions};
-use crate::p2p::Inside4;
+use crate::p2p::Ifconfig4;
 
 const STATIC: &str = "dev tun\nremote 192.0.2.1\nifconfig 10.1.0.1 10.1.0.2\ncipher AES-256-CBC\n";
 const TLS: &str = "dev tun\nifconfig 10.1.0.1 10.1.0.2\nca ca\ncert cert\nkey key\n\
@@ -28,7 +28,7 @@ fn a_static_key_as_openvpns_manual_has_it() {
     assert_eq!(suite.cipher, Some(BlockCipher::Aes256Cbc));
     assert_eq!(suite.digest, Some(Digest::Sha1));
     let (local, far) = ("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap());
-    assert_eq!(peer.ends.ipv4, Some(Inside4::Pair(local, far)));
+    assert_eq!(peer.tunnel_addrs.ipv4, Some(Ifconfig4::Pair(local, far)));
     assert_eq!(peer.remotes.len(), 1);
     assert_eq!(options.socket.listen[0].port, 1194);
     assert!(options.float);
@@ -46,9 +46,9 @@ fn a_static_key_in_the_file_with_key_direction_and_subnet() {
     let PeerKeys::Static { key, direction, suite } = &peer.keys else { panic!("{peer:?}") };
     assert!(matches!(key, Source::Inline { directive: "secret", .. }));
     assert_eq!((*direction, suite.cipher, suite.digest), (Some(0), None, Some(Digest::Sha1)));
-    assert_eq!(peer.ends.ipv4, Some(Inside4::Net("10.1.0.1/24".parse().unwrap())));
+    assert_eq!(peer.tunnel_addrs.ipv4, Some(Ifconfig4::Net("10.1.0.1/24".parse().unwrap())));
     let ipv6 = ("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap()));
-    assert_eq!(peer.ends.ipv6, Some(ipv6));
+    assert_eq!(peer.tunnel_addrs.ipv6, Some(ipv6));
     assert!(peer.remotes.is_empty());
     assert_eq!(options.warnings.len(), 3, "cipher none: {:?}", options.warnings);
 }
@@ -195,8 +195,8 @@ fn an_end_that_does_not_fit_tcp_is_refused_by_name() {
 fn with_a_tap_device_ifconfig_names_a_network() {
     let base = STATIC.replace("dev tun", "dev tap").replace("ifconfig 10.1.0.1 10.1.0.2\n", "");
     let text = format!("{base}secret k\nifconfig 10.1.0.1 255.255.255.0\n");
-    let net = Inside4::Net("10.1.0.1/24".parse().unwrap());
-    assert_eq!(peer(&parse_file(&text).unwrap()).ends.ipv4, Some(net));
+    let net = Ifconfig4::Net("10.1.0.1/24".parse().unwrap());
+    assert_eq!(peer(&parse_file(&text).unwrap()).tunnel_addrs.ipv4, Some(net));
     let error = parse_file(&format!("{base}secret k\nifconfig 10.1.0.1 10.1.0.2\n")).unwrap_err();
     assert!(error.to_string().contains("dev tap"), "{error}");
     assert!(!error.remedy.contains("topology"), "{error}");

@@ -7,8 +7,10 @@ use ipnet::IpNet;
 use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
 use crate::keys::Role;
-use crate::p2p::agree::agree;
-use crate::session::{Conversation, Fault, Idle, KeySchedule, Sizes, fragment_size, inner_mtu};
+use crate::p2p::negotiate::agree;
+use crate::session::{
+    ControlChannel, Fault, Idle, PacketSizes, RekeySchedule, fragment_size, inner_mtu,
+};
 
 /// TLS exporter label of the peer-id, which both ends write into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
@@ -22,11 +24,11 @@ impl PeerEngine {
         let role = self.config.tls.role();
         let settings = &self.config.settings;
         let Some(attempt) = self.attempts.get_mut(at) else { return Ok(()) };
-        let conversation = &mut attempt.conversation;
-        let exchange = conversation.exchange();
-        let remote = exchange.remote_keys().ok_or(Fault::Protocol("no keys"))?;
-        let identity = exchange.tls().peer().cloned().unwrap_or_default();
-        let tls = exchange.tls().description();
+        let control_channel = &mut attempt.control_channel;
+        let negotiation = control_channel.negotiation();
+        let remote = negotiation.remote_keys().ok_or(Fault::Protocol("no keys"))?;
+        let identity = negotiation.tls().peer().cloned().unwrap_or_default();
+        let tls = negotiation.tls().description();
         let agreed = match agree(role, settings, remote)? {
             Ok(agreed) => agreed,
             Err(problem) => {
@@ -34,20 +36,20 @@ impl PeerEngine {
                 return Err(Fault::Protocol("data channel cipher negotiation failed"));
             }
         };
-        let keys = conversation.data_keys(agreed.exporter)?;
+        let keys = control_channel.data_keys(agreed.exporter)?;
         let wire_id = match agreed.data_v2 {
-            true => Some(wire_id(conversation, agreed.exporter)?),
+            true => Some(wire_id(control_channel, agreed.exporter)?),
             false => None,
         };
         if agreed.wrap_renegotiations {
-            conversation.wrap_renegotiations();
+            control_channel.wrap_renegotiations();
         }
         let attempt = self.attempts.remove(at);
         // Of all who tried, this one could.
         self.attempts.clear();
-        let mut conversation = attempt.conversation;
-        conversation.establish(self.config.settings.tran_window);
-        let link = conversation.link;
+        let mut control_channel = attempt.control_channel;
+        control_channel.establish(self.config.settings.tran_window);
+        let link = control_channel.link;
         if let Some(responder) = &mut self.responder {
             responder.refund(link);
         }
@@ -58,7 +60,8 @@ impl PeerEngine {
         let spec = PeerSpec {
             link,
             wire_id,
-            float: !link.is_stream() && (settings.float || self.config.reach.remotes.is_empty()),
+            float: !link.is_stream()
+                && (settings.float || self.config.remote_policy.remotes.is_empty()),
             framing: settings.framing,
             decompress: settings.longest_decompressed(settings.framing),
             fragment: fragment_size(settings, link),
@@ -70,19 +73,19 @@ impl PeerEngine {
         let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
         out.plane(Command::SetRoutes(peer, everything.into()));
         let schedule =
-            KeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
+            RekeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
         let former = self.session.replace(Session {
-            conversation,
+            control_channel,
             peer,
             schedule,
-            sizes: Sizes::new(now, peer, link, protection, settings),
+            sizes: PacketSizes::new(now, peer, link, protection, settings),
             exporter: agreed.exporter,
             exit_by_control: agreed.exit_by_control,
             identity,
             idle: Idle::watch(now, settings.limits.inactive, peer, (link, protection, settings)),
         });
         self.remotes.succeeded();
-        let mut tunnel = self.config.ends.tunnel();
+        let mut tunnel = self.config.tunnel_addrs.tunnel();
         tunnel.peer = Some(peer);
         tunnel.mtu = Some(self.config.settings.tun_mtu);
         tunnel.cipher = Some(agreed.cipher);
@@ -91,42 +94,42 @@ impl PeerEngine {
         if let Some(former) = &former {
             out.plane(Command::DelPeer(former.peer));
         }
-        self.taken(link, former.map(|former| former.conversation.link), out);
+        self.taken(link, former.map(|former| former.control_channel.link), out);
         Ok(())
     }
 
     pub(super) fn send_keys_in_session(&mut self) -> Result<(), Fault> {
         let Some(session) = &self.session else { return Ok(()) };
-        let (link, cipher) = (session.conversation.link, session.schedule.cipher());
+        let (link, cipher) = (session.control_channel.link, session.schedule.cipher());
         let keys = self.our_keys(link, Some(cipher));
         let Some(session) = &mut self.session else { return Ok(()) };
-        session.conversation.send_keys(keys)
+        session.control_channel.send_keys(keys)
     }
 
     /// Checks that a renegotiation has authenticated the session's own peer. Returns what to report where it has not and
     /// the session goes on.
     pub(super) fn check_identity(&mut self, now: Instant) -> Result<Option<Fault>, Fault> {
         let Some(session) = &mut self.session else { return Ok(None) };
-        let identity = session.conversation.exchange().tls().peer();
+        let identity = session.control_channel.negotiation().tls().peer();
         let fingerprint = identity.map_or("", |identity| &identity.fingerprint);
         if fingerprint == session.identity.fingerprint {
             return Ok(None);
         }
         let fault = Fault::Protocol("another certificate in a renegotiation");
-        session.conversation.reject(now, fault).map(Some)
+        session.control_channel.reject(now, fault).map(Some)
     }
 
     /// A renegotiation is complete.
     pub(super) fn rekeyed(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
         let Some(session) = &mut self.session else { return Ok(()) };
-        let tls = session.conversation.exchange().tls();
+        let tls = session.control_channel.negotiation().tls();
         let identity = tls.peer().cloned().unwrap_or_default();
         out.event(ClientEvent::Reverified { server: identity, tls: tls.description() });
-        let keys = session.conversation.data_keys(session.exporter)?;
-        let key_id = session.conversation.exchange().key_id;
+        let keys = session.control_channel.data_keys(session.exporter)?;
+        let key_id = session.control_channel.negotiation().key_id;
         session.schedule.negotiating();
         session.schedule.install_next(now, key_id, &mut self.random, keys, out);
-        if session.conversation.is_recovering() && self.config.tls.role() == Role::Client {
+        if session.control_channel.is_recovering() && self.config.tls.role() == Role::Client {
             session.schedule.first_use(now, key_id, out);
         }
         let cipher = session.schedule.cipher();
@@ -136,12 +139,12 @@ impl PeerEngine {
 }
 
 /// The peer-id of a session, the same in both directions.
-fn wire_id(conversation: &Conversation, exporter: bool) -> Result<u32, Fault> {
+fn wire_id(control_channel: &ControlChannel, exporter: bool) -> Result<u32, Fault> {
     if !exporter {
         return Ok(FIXED_PEER_ID);
     }
     let mut id = [0; 4];
     let [_, three @ ..] = &mut id;
-    conversation.exchange().tls().export(PEER_ID_LABEL, three)?;
+    control_channel.negotiation().tls().export(PEER_ID_LABEL, three)?;
     Ok(u32::from_be_bytes(id))
 }

@@ -8,20 +8,20 @@ use super::{
 };
 use crate::client::{ClientEvent, Stop};
 use crate::keys::{KeyMethod2, Randoms, Role};
-use crate::p2p::agree::our_peer_info;
-use crate::p2p::lobby::{Room, There};
+use crate::p2p::negotiate::our_peer_info;
 use crate::p2p::occ;
+use crate::p2p::pending_streams::{Occupant, Vacancy};
 use crate::packet::{Opcode, SessionId};
 use crate::server::Refused;
-use crate::session::{Conversation, Fault, Heard, RESEND_WRAPPED_KEY, options_string};
+use crate::session::{ControlChannel, Event, Fault, RESEND_WRAPPED_KEY, options_string};
 use crate::wrap::{WrapConfig, Wrapper};
 
 impl PeerEngine {
     /// Begins a handshake from our side, towards a peer whose address is known.
     pub(super) fn begin(&mut self, now: Instant, link: Link, out: &mut Out) {
         match self.open(now, link) {
-            Ok(Some(conversation)) => {
-                self.attempts.push(Attempt { conversation, own: true, since: now });
+            Ok(Some(control_channel)) => {
+                self.attempts.push(Attempt { control_channel, own: true, since: now });
                 self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
             }
             // Under tls-crypt-v2 a server has to wait for the client's key.
@@ -30,7 +30,11 @@ impl PeerEngine {
         }
     }
 
-    pub(super) fn open(&mut self, now: Instant, link: Link) -> Result<Option<Conversation>, Fault> {
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        link: Link,
+    ) -> Result<Option<ControlChannel>, Fault> {
         let settings = &self.config.settings;
         let (wrapper, reset) = match self.config.tls.role() {
             Role::Client => {
@@ -47,7 +51,7 @@ impl PeerEngine {
         };
         let tls = new_tls(&self.config.tls)?;
         let local = SessionId(self.random.bytes());
-        Ok(Some(Conversation::open(now, link, local, reset, wrapper, tls, settings)))
+        Ok(Some(ControlChannel::open(now, link, local, reset, wrapper, tls, settings)))
     }
 
     /// A server's reset of no known session: the answer to ours; or the server has restarted and says
@@ -68,8 +72,8 @@ impl PeerEngine {
             self.resets.pop_front();
         }
         let waits = |attempt: &Attempt| {
-            attempt.conversation.remote().is_none()
-                && attempt.conversation.link.remote() == link.remote()
+            attempt.control_channel.remote().is_none()
+                && attempt.control_channel.link.remote() == link.remote()
         };
         if let Some(at) = self.attempts.iter().position(waits) {
             return self.attempt_frame(now, at, packet, out);
@@ -83,8 +87,8 @@ impl PeerEngine {
             return;
         }
         self.invited = Some(now);
-        if let Ok(Some(conversation)) = self.open(now, link) {
-            self.attempts.push(Attempt { conversation, own: false, since: now });
+        if let Ok(Some(control_channel)) = self.open(now, link) {
+            self.attempts.push(Attempt { control_channel, own: false, since: now });
             self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
         }
     }
@@ -99,8 +103,8 @@ impl PeerEngine {
         out: &mut Out,
     ) {
         let invited = |attempt: &Attempt| {
-            attempt.conversation.remote().is_none()
-                && attempt.conversation.link.remote() == link.remote()
+            attempt.control_channel.remote().is_none()
+                && attempt.control_channel.link.remote() == link.remote()
         };
         if let Some(at) = self.attempts.iter().position(invited)
             && self.accepts(now, at, packet, out)
@@ -130,11 +134,11 @@ impl PeerEngine {
         let tls = &self.config.tls;
         // The packet is unwrapped in place, and others want to see it as it came.
         let mut copy = packet.to_vec();
-        let heard =
-            attempt.conversation.frame(now, &mut copy, || new_tls(tls), &self.config.settings);
-        match heard {
-            Ok(heard) => {
-                self.attempt_step(now, at, heard, out);
+        let events =
+            attempt.control_channel.frame(now, &mut copy, || new_tls(tls), &self.config.settings);
+        match events {
+            Ok(events) => {
+                self.attempt_step(now, at, events, out);
                 true
             }
             Err(_) => false,
@@ -151,7 +155,7 @@ impl PeerEngine {
         out: &mut Out,
     ) {
         let room = self.room_for(now, link);
-        let has_room = || room != Room::None;
+        let has_room = || room != Vacancy::None;
         let unix = self.clock.at(now);
         let responder = self.responder.as_mut();
         let opened = responder.map(|r| r.third_packet(now, unix, link, session, packet, has_room));
@@ -166,17 +170,17 @@ impl PeerEngine {
         let (Some(local), Ok(tls)) = (control.remote, new_tls(&self.config.tls)) else { return };
         let ids = (local, control.session);
         let settings = &self.config.settings;
-        let mut conversation = Conversation::resume(now, link, ids, wrapper, tls, settings);
+        let mut control_channel = ControlChannel::resume(now, link, ids, wrapper, tls, settings);
         out.event(ClientEvent::ServerAnswered(link, control.session));
         let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
-        let heard = conversation.take(now, &control, refuse, settings);
+        let events = control_channel.take(now, &control, refuse, settings);
         self.make(room, out);
         // An invitation without an answer is of no use next to it.
-        self.attempts.retain(|a| !a.own || a.conversation.remote().is_some());
-        self.attempts.push(Attempt { conversation, own: false, since: now });
+        self.attempts.retain(|a| !a.own || a.control_channel.remote().is_some());
+        self.attempts.push(Attempt { control_channel, own: false, since: now });
         let at = self.attempts.len().saturating_sub(1);
-        match heard {
-            Ok(heard) => self.attempt_step(now, at, heard, out),
+        match events {
+            Ok(events) => self.attempt_step(now, at, events, out),
             Err(fault) if fault.is_harmless_on(link) => self.attempt_step(now, at, Vec::new(), out),
             Err(fault) => self.attempt_failed(now, at, &fault, out),
         }
@@ -184,21 +188,21 @@ impl PeerEngine {
 
     /// Finds a place for another handshake. Strangers who hold handshakes open must not keep the peer out, nor push its
     /// handshake out.
-    pub(super) fn room_for(&self, now: Instant, link: Link) -> Room {
-        let there = self.attempts.iter().map(|attempt| There {
-            link: attempt.conversation.link,
+    pub(super) fn room_for(&self, now: Instant, link: Link) -> Vacancy {
+        let there = self.attempts.iter().map(|attempt| Occupant {
+            link: attempt.control_channel.link,
             since: attempt.since,
             proven: attempt.is_proven(),
         });
-        Room::find(now, link, there, (MAX_ATTEMPTS, MAX_OF_ONE))
+        Vacancy::find(now, link, there, (MAX_ATTEMPTS, MAX_OF_ONE))
     }
 
     /// Gives up the handshake whose place another one takes.
-    pub(super) fn make(&mut self, room: Room, out: &mut Out) {
-        if let Room::InPlaceOf(at) = room
+    pub(super) fn make(&mut self, room: Vacancy, out: &mut Out) {
+        if let Vacancy::InPlaceOf(at) = room
             && at < self.attempts.len()
         {
-            let gone = self.attempts.remove(at).conversation.link;
+            let gone = self.attempts.remove(at).control_channel.link;
             match gone.is_stream() {
                 true => self.turn_away(gone, out),
                 false => self.dropped = self.dropped.saturating_add(1),
@@ -214,11 +218,11 @@ impl PeerEngine {
         out: &mut Out,
     ) {
         let Some(attempt) = self.attempts.get_mut(at) else { return };
-        let link = attempt.conversation.link;
+        let link = attempt.control_channel.link;
         // The first negotiation's keys are what is agreed upon: it must be the only one until then.
         let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
-        match attempt.conversation.frame(now, packet, refuse, &self.config.settings) {
-            Ok(heard) => self.attempt_step(now, at, heard, out),
+        match attempt.control_channel.frame(now, packet, refuse, &self.config.settings) {
+            Ok(events) => self.attempt_step(now, at, events, out),
             Err(fault) if fault.is_harmless_on(link) => {
                 self.dropped = self.dropped.saturating_add(1);
                 self.attempt_step(now, at, Vec::new(), out);
@@ -232,19 +236,19 @@ impl PeerEngine {
         &mut self,
         now: Instant,
         at: usize,
-        heard: Vec<Heard>,
+        events: Vec<Event>,
         out: &mut Out,
     ) {
-        let mut heard = heard.into_iter();
-        while let Some(item) = heard.next() {
-            match self.attempt_hears(at, item, out) {
+        let mut events = events.into_iter();
+        while let Some(item) = events.next() {
+            match self.handle_attempt_event(at, item, out) {
                 Ok(false) => {}
                 Ok(true) => {
                     // From here on it is the session's.
                     let result = self.admit(now, at, out);
                     return match result {
                         Ok(()) => {
-                            let result = self.hear_all(now, heard.collect(), out);
+                            let result = self.handle_events(now, events.collect(), out);
                             self.settle(now, result, out);
                         }
                         Err(fault) => self.attempt_failed(now, at, &fault, out),
@@ -255,42 +259,49 @@ impl PeerEngine {
         }
         let unix = self.clock.at(now);
         let Some(attempt) = self.attempts.get_mut(at) else { return };
-        if let Err(fault) = attempt.conversation.flush(now, unix, out) {
+        if let Err(fault) = attempt.control_channel.flush(now, unix, out) {
             self.attempt_failed(now, at, &fault, out);
         }
     }
 
     /// True when both ends' keys are there.
-    fn attempt_hears(&mut self, at: usize, heard: Heard, out: &mut Out) -> Result<bool, Fault> {
+    fn handle_attempt_event(
+        &mut self,
+        at: usize,
+        event: Event,
+        out: &mut Out,
+    ) -> Result<bool, Fault> {
         let role = self.role();
         let Some(attempt) = self.attempts.get_mut(at) else { return Ok(false) };
-        let conversation = &mut attempt.conversation;
-        match heard {
-            Heard::Reset(payload) => {
+        let control_channel = &mut attempt.control_channel;
+        match event {
+            Event::Reset(payload) => {
                 if role == Role::Client {
                     let resend = payload.starts_with(&RESEND_WRAPPED_KEY);
-                    conversation.newest().resend_wrapped_key = resend;
+                    control_channel.newest().resend_wrapped_key = resend;
                 }
-                let session = conversation.remote().unwrap_or_default();
-                out.event(ClientEvent::ServerAnswered(conversation.link, session));
+                let session = control_channel.remote().unwrap_or_default();
+                out.event(ClientEvent::ServerAnswered(control_channel.link, session));
                 Ok(false)
             }
-            Heard::TlsReady if role == Role::Client => {
-                let link = conversation.link;
+            Event::TlsReady if role == Role::Client => {
+                let link = control_channel.link;
                 let keys = self.our_keys(link, None);
-                self.attempts.get_mut(at).map_or(Ok(()), |a| a.conversation.send_keys(keys))?;
+                self.attempts.get_mut(at).map_or(Ok(()), |a| a.control_channel.send_keys(keys))?;
                 Ok(false)
             }
-            Heard::Keys => {
+            Event::Keys => {
                 if role == Role::Server {
-                    let link = conversation.link;
+                    let link = control_channel.link;
                     let keys = self.our_keys(link, None);
-                    self.attempts.get_mut(at).map_or(Ok(()), |a| a.conversation.send_keys(keys))?;
+                    self.attempts
+                        .get_mut(at)
+                        .map_or(Ok(()), |a| a.control_channel.send_keys(keys))?;
                 }
                 Ok(true)
             }
             // What comes before the keys is not a message.
-            Heard::TlsReady | Heard::Message(_) | Heard::Failed(_) => Ok(false),
+            Event::TlsReady | Event::Message(_) | Event::Failed(_) => Ok(false),
         }
     }
 
@@ -308,7 +319,7 @@ impl PeerEngine {
         KeyMethod2 {
             pre_master,
             randoms: Randoms { random1: self.random.bytes(), random2: self.random.bytes() },
-            options: occ::with_inside(&options, &self.config.ends),
+            options: occ::with_inside(&options, &self.config.tunnel_addrs),
             username: String::new(),
             password: Zeroizing::default(),
             peer_info: our_peer_info(settings),
@@ -322,7 +333,7 @@ impl PeerEngine {
         }
         let mut attempt = self.attempts.remove(at);
         // An alert that says why may still be under way.
-        let _ = attempt.conversation.flush(now, self.clock.at(now), out);
+        let _ = attempt.control_channel.flush(now, self.clock.at(now), out);
         let dialled = matches!(self.state, State::Open(Some(_)));
         if self.session.is_none() && dialled && self.attempts.is_empty() {
             if self.config.settings.limits.exit_on_tls_failure {
@@ -330,8 +341,8 @@ impl PeerEngine {
             }
             return self.lost(now, fault.to_string(), out);
         }
-        let link = attempt.conversation.link;
-        if self.lobby.contains(link) {
+        let link = attempt.control_channel.link;
+        if self.pending.contains(link) {
             self.turn_away(link, out);
         }
         let from = link.remote();
@@ -339,14 +350,14 @@ impl PeerEngine {
     }
 
     pub(super) fn tick_attempts(&mut self, now: Instant, out: &mut Out) {
-        let late = |attempt: &Attempt| attempt.conversation.expired(now);
+        let late = |attempt: &Attempt| attempt.control_channel.expired(now);
         while let Some(at) = self.attempts.iter().position(late) {
             self.attempt_failed(now, at, &Fault::TimedOut, out);
         }
         let unix = self.clock.at(now);
         let mut failed = None;
         for (at, attempt) in self.attempts.iter_mut().enumerate() {
-            if let Err(fault) = attempt.conversation.flush(now, unix, out) {
+            if let Err(fault) = attempt.control_channel.flush(now, unix, out) {
                 failed = Some((at, fault));
             }
         }

@@ -17,14 +17,14 @@ use adit_engine::{
 };
 
 use super::config::{PeerConfig, PeerTls};
-use super::lobby::Lobby;
+use super::pending_streams::PendingStreams;
 use crate::client::{ClientEvent, Remotes, Stop};
 use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
 use crate::server::Responder;
 use crate::session::{
-    Budget, Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice,
+    Budget, ControlChannel, Event, Fault, Idle, PacketSizes, RekeySchedule, WallClock, exit_notice,
     failed_negotiation, is_exit_notice, misframed,
 };
 use crate::tls::{PeerIdentity, TlsSession};
@@ -57,7 +57,7 @@ pub struct PeerEngine {
     state: State,
     attempts: Vec<Attempt>,
     /// Connections without a session, where this end listens for them.
-    lobby: Lobby,
+    pending: PendingStreams,
     session: Option<Session>,
     /// `session-timeout`, counted from the start and from each restart, as in stock.
     ends: Option<Instant>,
@@ -86,7 +86,7 @@ enum State {
     /// Towards a peer whose address is configured; or `None`: anybody may come.
     Open(Option<Link>),
     /// Saying good-bye.
-    Leaving {
+    Exiting {
         notices_left: u8,
         next: Instant,
         why: Stop,
@@ -96,7 +96,7 @@ enum State {
 
 /// A handshake.
 struct Attempt {
-    conversation: Conversation,
+    control_channel: ControlChannel,
     /// Ours to begin: it fails together with the place we dialled, and not alone.
     own: bool,
     since: Instant,
@@ -105,16 +105,16 @@ struct Attempt {
 impl Attempt {
     /// Whether the other end has answered: over datagrams its address is proven by that.
     fn is_proven(&self) -> bool {
-        self.conversation.remote().is_some()
+        self.control_channel.remote().is_some()
     }
 }
 
 /// A session with its data channel.
 struct Session {
-    conversation: Conversation,
+    control_channel: ControlChannel,
     peer: PeerId,
-    schedule: KeySchedule,
-    sizes: Sizes,
+    schedule: RekeySchedule,
+    sizes: PacketSizes,
     exporter: bool,
     exit_by_control: bool,
     identity: PeerIdentity,
@@ -142,13 +142,13 @@ impl PeerEngine {
         };
         Ok(Self {
             remotes: match config.tls.role() {
-                Role::Server => Remotes::new(&config.reach).steady(),
-                Role::Client => Remotes::new(&config.reach),
+                Role::Server => Remotes::new(&config.remote_policy).steady(),
+                Role::Client => Remotes::new(&config.remote_policy),
             },
             responder,
             random,
             clock: WallClock::new(now, unix_time),
-            lobby: Lobby::new(config.settings.hand_window),
+            pending: PendingStreams::new(config.settings.hand_window),
             config,
             state: State::New,
             attempts: Vec::new(),
@@ -197,10 +197,10 @@ impl PeerEngine {
                 self.config.settings.float
                     || (ours.socket(), ours.remote()) == (link.socket(), link.remote())
             }
-            State::Leaving { .. } => self
+            State::Exiting { .. } => self
                 .session
                 .as_ref()
-                .is_some_and(|session| session.conversation.link.remote() == link.remote()),
+                .is_some_and(|session| session.control_channel.link.remote() == link.remote()),
             _ => false,
         }
     }
@@ -212,7 +212,7 @@ impl PeerEngine {
             self.hope(now);
         }
         // A stream neither loses nor alters anything: what does not belong there ends it.
-        if self.dropped != dropped && self.lobby.contains(link) {
+        if self.dropped != dropped && self.pending.contains(link) {
             self.turn_away(link, out);
         }
     }
@@ -223,17 +223,17 @@ impl PeerEngine {
             self.dropped = self.dropped.saturating_add(1);
             return;
         };
-        if self.session.as_ref().is_some_and(|s| s.conversation.remote() == Some(session)) {
+        if self.session.as_ref().is_some_and(|s| s.control_channel.remote() == Some(session)) {
             return self.session_frame(now, packet, out);
         }
         let known = |attempt: &Attempt| {
-            attempt.conversation.remote() == Some(session)
-                && attempt.conversation.link.remote() == link.remote()
+            attempt.control_channel.remote() == Some(session)
+                && attempt.control_channel.link.remote() == link.remote()
         };
         if let Some(at) = self.attempts.iter().position(known) {
             return self.attempt_frame(now, at, packet, out);
         }
-        if matches!(self.state, State::Leaving { .. }) {
+        if matches!(self.state, State::Exiting { .. }) {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }
@@ -254,37 +254,43 @@ impl PeerEngine {
     fn session_frame(&mut self, now: Instant, packet: &mut [u8], out: &mut Out) {
         let Some(session) = &mut self.session else { return };
         let tls = &self.config.tls;
-        let heard = session.conversation.frame(now, packet, || new_tls(tls), &self.config.settings);
-        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
+        let events =
+            session.control_channel.frame(now, packet, || new_tls(tls), &self.config.settings);
+        let result = events.and_then(|events| self.handle_events(now, events, out));
         self.settle(now, result, out);
     }
 
-    fn hear_all(&mut self, now: Instant, heard: Vec<Heard>, out: &mut Out) -> Result<(), Fault> {
-        heard.into_iter().try_for_each(|item| self.hear(now, item, out))
+    fn handle_events(
+        &mut self,
+        now: Instant,
+        events: Vec<Event>,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        events.into_iter().try_for_each(|item| self.handle_event(now, item, out))
     }
 
     /// What the session's peer says.
-    fn hear(&mut self, now: Instant, heard: Heard, out: &mut Out) -> Result<(), Fault> {
+    fn handle_event(&mut self, now: Instant, event: Event, out: &mut Out) -> Result<(), Fault> {
         let role = self.role();
-        match heard {
-            Heard::Reset(_) => Ok(()),
-            Heard::TlsReady if role == Role::Client => self.send_keys_in_session(),
-            Heard::TlsReady => Ok(()),
-            Heard::Failed(fault) => {
+        match event {
+            Event::Reset(_) => Ok(()),
+            Event::TlsReady if role == Role::Client => self.send_keys_in_session(),
+            Event::TlsReady => Ok(()),
+            Event::Failed(fault) => {
                 self.budget
                     .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
                 Ok(())
             }
-            Heard::Keys => {
+            Event::Keys => {
                 if let Some(fault) = self.check_identity(now)? {
-                    return self.hear(now, Heard::Failed(fault), out);
+                    return self.handle_event(now, Event::Failed(fault), out);
                 }
                 if role == Role::Server {
                     self.send_keys_in_session()?;
                 }
                 self.rekeyed(now, out)
             }
-            Heard::Message(record) => {
+            Event::Message(record) => {
                 ControlMessage::parse_record(&record).try_for_each(|message| match message {
                     Ok(ControlMessage::Exit) => Err(Fault::Exit),
                     Ok(other) => {
@@ -306,8 +312,8 @@ impl PeerEngine {
     fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
         let unix = self.clock.at(now);
         let Some(session) = &mut self.session else { return };
-        let link = session.conversation.link;
-        let flushed = session.conversation.flush(now, unix, out);
+        let link = session.control_channel.link;
+        let flushed = session.control_channel.flush(now, unix, out);
         match result.and(flushed) {
             Ok(()) => {}
             Err(fault) if fault.is_harmless_on(link) => {
@@ -352,7 +358,7 @@ impl PeerEngine {
                 self.tick(now, out);
             }
             Notice::Floated(peer, link) if peer == ours => {
-                session.conversation.link = link;
+                session.control_channel.link = link;
                 session.sizes.moved(now, link);
                 let text = || format!("the peer moved to {}", link.remote());
                 self.budget.report_event(now, out, ClientEvent::Note, text);
@@ -374,10 +380,10 @@ impl PeerEngine {
         match &mut self.state {
             State::New => return self.start(now, out),
             State::Waiting { until } if *until <= now => return self.start(now, out),
-            State::Leaving { notices_left, next, .. } => {
+            State::Exiting { notices_left, next, .. } => {
                 let session = self.session.as_ref();
                 let told = session.is_none_or(|session| {
-                    session.exit_by_control && session.conversation.all_acknowledged()
+                    session.exit_by_control && session.control_channel.all_acknowledged()
                 });
                 if told || (*notices_left == 0 && *next <= now) {
                     return self.gone(out);
@@ -412,7 +418,7 @@ impl PeerEngine {
 
     fn tick_session(&mut self, now: Instant, out: &mut Out) {
         let Some(session) = &mut self.session else { return };
-        if session.conversation.expired(now) {
+        if session.control_channel.expired(now) {
             return self.settle(now, Err(Fault::TimedOut), out);
         }
         let report = session.sizes.tick(now, &self.config.settings, out);
@@ -421,13 +427,13 @@ impl PeerEngine {
             idle.tick(now, out);
         }
         let (tls, settings) = (&self.config.tls, &self.config.settings);
-        let heard = match session.schedule.wants_key(now, &session.conversation, out) {
+        let events = match session.schedule.wants_key(now, &session.control_channel, out) {
             true => new_tls(tls)
-                .and_then(|tls| session.conversation.renegotiate(now, tls, settings))
+                .and_then(|tls| session.control_channel.renegotiate(now, tls, settings))
                 .map(|()| Vec::new()),
-            false => session.conversation.resume_postponed(now, || new_tls(tls), settings),
+            false => session.control_channel.resume_postponed(now, || new_tls(tls), settings),
         };
-        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
+        let result = events.and_then(|events| self.handle_events(now, events, out));
         self.settle(now, result, out);
     }
 }
@@ -465,9 +471,9 @@ impl PeerEngine {
             Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
         // The end of the exit notice's wait may be its acknowledgement.
-        if matches!(self.state, State::Leaving { notices_left: 0, .. })
+        if matches!(self.state, State::Exiting { notices_left: 0, .. })
             && self.session.as_ref().is_none_or(|session| {
-                session.exit_by_control && session.conversation.all_acknowledged()
+                session.exit_by_control && session.control_channel.all_acknowledged()
             })
         {
             self.gone(out);
@@ -491,18 +497,19 @@ impl Engine for PeerEngine {
         let state = match &self.state {
             State::New => Some((Instant::default(), "start")),
             State::Waiting { until } => Some((*until, "connect-retry")),
-            State::Leaving { next, .. } => Some((*next, "exit notice")),
+            State::Exiting { next, .. } => Some((*next, "exit notice")),
             State::Dialing | State::Open(_) | State::Stopped => None,
         };
-        let attempts = self.attempts.iter().filter_map(|attempt| attempt.conversation.deadline());
+        let attempts =
+            self.attempts.iter().filter_map(|attempt| attempt.control_channel.deadline());
         let session = self.session.as_ref();
         let schedule = session.and_then(|session| session.schedule.deadline());
         let sizes = session.and_then(|session| session.sizes.deadline());
-        let conversation = session.and_then(|session| session.conversation.deadline());
-        let lobby = self.lobby.deadline().map(|at| (at, "connections that wait"));
+        let control_channel = session.and_then(|session| session.control_channel.deadline());
+        let pending = self.pending.deadline().map(|at| (at, "connections that wait"));
         let idle = session.and_then(|session| session.idle.as_ref()).map(Idle::deadline);
         let limits = self.limits_deadline();
-        let own = [state, schedule, sizes, conversation, lobby, idle, limits];
+        let own = [state, schedule, sizes, control_channel, pending, idle, limits];
         attempts.chain(own.into_iter().flatten()).min()
     }
 }

@@ -20,13 +20,17 @@ impl PeerEngine {
         match (&mut self.state, &mut self.session) {
             (State::Waiting { until }, _) => *until = now,
             (State::Dialing, _) => self.start(now, out),
-            (State::Open(_), Some(session)) if stale && session.conversation.link.is_stream() => {
+            (State::Open(_), Some(session))
+                if stale && session.control_channel.link.is_stream() =>
+            {
                 self.lost(now, PATH_CHANGED.into(), out);
                 if let State::Waiting { until } = &mut self.state {
                     *until = now;
                 }
             }
-            (State::Open(_), Some(session)) => session.sizes.moved(now, session.conversation.link),
+            (State::Open(_), Some(session)) => {
+                session.sizes.moved(now, session.control_channel.link)
+            }
             (State::Open(Some(_)), None) => {
                 self.take_down(out);
                 out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
@@ -34,7 +38,7 @@ impl PeerEngine {
             }
             // Handshakes of others are theirs to begin again.
             (State::Open(None), None) => {}
-            (State::New | State::Leaving { .. } | State::Stopped, _) => {}
+            (State::New | State::Exiting { .. } | State::Stopped, _) => {}
         }
     }
 
@@ -49,18 +53,18 @@ impl PeerEngine {
             (_, State::Stopped, _) => {}
             // The end of a connection is notice enough.
             (Some(session), State::Open(_), Some(times))
-                if !session.conversation.link.is_stream() =>
+                if !session.control_channel.link.is_stream() =>
             {
                 let times = times.max(1);
                 let by_control = session.exit_by_control;
                 if by_control {
                     let message = ControlMessage::Exit.encode();
-                    let _ = session.conversation.send_message(message);
+                    let _ = session.control_channel.send_message(message);
                 }
                 let patience = EXIT_PATIENCE.saturating_mul(times.into());
                 self.state = match by_control {
-                    true => State::Leaving { notices_left: 0, next: now + patience, why },
-                    false => State::Leaving { notices_left: times, next: now, why },
+                    true => State::Exiting { notices_left: 0, next: now + patience, why },
+                    false => State::Exiting { notices_left: times, next: now, why },
                 };
                 self.tick(now, out);
             }
@@ -71,7 +75,7 @@ impl PeerEngine {
     /// The good-bye is said.
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
-            State::Leaving { why, .. } => why.clone(),
+            State::Exiting { why, .. } => why.clone(),
             _ => Stop::Requested,
         };
         self.stop(why, out);
@@ -95,9 +99,9 @@ impl PeerEngine {
         }
         let link = match (&self.state, session) {
             (State::Open(Some(link)), _) => Some(*link),
-            (State::Leaving { .. }, Some(session)) => Some(session.conversation.link),
-            (State::Open(None), Some(session)) if session.conversation.link.is_stream() => {
-                Some(session.conversation.link)
+            (State::Exiting { .. }, Some(session)) => Some(session.control_channel.link),
+            (State::Open(None), Some(session)) if session.control_channel.link.is_stream() => {
+                Some(session.control_channel.link)
             }
             _ => None,
         };
@@ -111,13 +115,13 @@ impl PeerEngine {
         match self.state {
             State::Stopped => return,
             // We were going anyway.
-            State::Leaving { .. } => return self.gone(out),
+            State::Exiting { .. } => return self.gone(out),
             _ => {}
         }
         let had_session = self.session.is_some();
         self.take_down(out);
         out.event(ClientEvent::Restarting(reason));
-        if self.config.reach.remotes.is_empty() {
+        if self.config.remote_policy.remotes.is_empty() {
             self.begin_times(now);
             self.state = State::Open(None);
             return;

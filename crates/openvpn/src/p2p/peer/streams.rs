@@ -9,46 +9,47 @@ use adit_engine::{Instant, Link, Output};
 use super::{Attempt, Out, PeerEngine, State};
 use crate::client::ClientEvent;
 use crate::keys::Role;
-use crate::p2p::lobby::{Full, Room};
+use crate::p2p::pending_streams::{Full, Vacancy};
 
 impl PeerEngine {
     /// Whether connections are waited for.
     pub(super) fn listens(&self) -> bool {
-        self.config.reach.accepts.is_some()
+        self.config.remote_policy.accepts.is_some()
     }
 
     /// A connection came.
     pub(super) fn accepted(&mut self, now: Instant, link: Link, out: &mut Out) {
-        let from = self.config.reach.accepts.as_deref().unwrap_or_default();
+        let from = self.config.remote_policy.accepts.as_deref().unwrap_or_default();
         let welcome = from.is_empty() || from.contains(&link.remote().ip().to_canonical());
         if !welcome || !matches!(self.state, State::Open(_)) {
             self.dropped = self.dropped.saturating_add(1);
             return out.push(Output::Hangup(link));
         }
         let attempts = &self.attempts;
-        let proven = |link| attempts.iter().any(|a| a.conversation.link == link && a.is_proven());
-        match self.lobby.admit(now, link, proven) {
+        let proven =
+            |link| attempts.iter().any(|a| a.control_channel.link == link && a.is_proven());
+        match self.pending.admit(now, link, proven) {
             Ok(None) => {}
             Ok(Some(gone)) => self.turn_away(gone, out),
             Err(Full) => return self.turn_away(link, out),
         }
         if self.role() == Role::Client
-            && let Ok(Some(conversation)) = self.open(now, link)
+            && let Ok(Some(control_channel)) = self.open(now, link)
         {
             let room = self.room_for(now, link);
-            if room == Room::None {
+            if room == Vacancy::None {
                 return self.turn_away(link, out);
             }
             self.make(room, out);
-            self.attempts.push(Attempt { conversation, own: false, since: now });
+            self.attempts.push(Attempt { control_channel, own: false, since: now });
             self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
         }
     }
 
     /// A connection ended.
     pub(super) fn ended(&mut self, now: Instant, link: Link, out: &mut Out) {
-        self.lobby.remove(link);
-        self.attempts.retain(|attempt| attempt.conversation.link != link);
+        self.pending.remove(link);
+        self.attempts.retain(|attempt| attempt.control_channel.link != link);
         if self.session_on(link) {
             self.lost(now, "connection reset".into(), out);
         }
@@ -56,18 +57,18 @@ impl PeerEngine {
 
     /// Whether the session is on this connection.
     pub(super) fn session_on(&self, link: Link) -> bool {
-        self.session.as_ref().is_some_and(|session| session.conversation.link == link)
+        self.session.as_ref().is_some_and(|session| session.control_channel.link == link)
     }
 
     /// Whether this connection is the session's, or one that may become it.
     pub(super) fn knows(&self, link: Link) -> bool {
-        self.session_on(link) || self.lobby.contains(link)
+        self.session_on(link) || self.pending.contains(link)
     }
 
     /// Ends a connection on which there is no session.
     pub(super) fn turn_away(&mut self, link: Link, out: &mut Out) {
-        self.lobby.remove(link);
-        self.attempts.retain(|attempt| attempt.conversation.link != link);
+        self.pending.remove(link);
+        self.attempts.retain(|attempt| attempt.control_channel.link != link);
         self.dropped = self.dropped.saturating_add(1);
         out.push(Output::Hangup(link));
     }
@@ -75,7 +76,7 @@ impl PeerEngine {
     /// A handshake on this connection has become the session.
     pub(super) fn taken(&mut self, link: Link, former: Option<Link>, out: &mut Out) {
         if link.is_stream() {
-            self.lobby.remove(link);
+            self.pending.remove(link);
             // Other handshakes begin again.
             self.hang_up_all(out);
         }
@@ -88,14 +89,14 @@ impl PeerEngine {
 
     /// Ends what has waited too long.
     pub(super) fn tick_streams(&mut self, now: Instant, out: &mut Out) {
-        while let Some(link) = self.lobby.expired(now) {
+        while let Some(link) = self.pending.expired(now) {
             self.turn_away(link, out);
         }
     }
 
     /// Ends all connections that have no session.
     pub(super) fn hang_up_all(&mut self, out: &mut Out) {
-        while let Some(link) = self.lobby.pop() {
+        while let Some(link) = self.pending.pop() {
             out.push(Output::Hangup(link));
         }
     }

@@ -7,21 +7,21 @@ use adit_engine::{Command, Identity, Instant, Link, Output, PeerId, Random, auth
 use zeroize::Zeroizing;
 
 use super::control::{send_push, told};
-use super::replaced::CHECK_LASTS;
-use super::{Farewell, Out, REFUSAL_PATIENCE, ServerEngine};
+use super::session_replacement::CHECK_LASTS;
+use super::{Disconnect, Out, REFUSAL_PATIENCE, ServerEngine};
 use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
     AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply,
     choose_cipher,
 };
-use crate::server::client::{Connected, Hello, Stage};
+use crate::server::client::{Connected, Negotiated, Stage};
 use crate::server::config::ServerConfig;
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
 use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
 use crate::session::{
-    Fault, Heard, Idle, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, options_string,
-    session_end,
+    Event, Fault, Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu,
+    options_string, session_end,
 };
 
 impl ServerEngine {
@@ -35,11 +35,11 @@ impl ServerEngine {
     ) -> Result<(), Fault> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
-        let password = client.conversation.newest().take_password();
-        let exchange = client.conversation.exchange();
-        let Some(remote) = exchange.remote_keys() else { return Ok(()) };
-        let identity = exchange.tls().peer().cloned().unwrap_or_default();
-        let tls = exchange.tls().description();
+        let password = client.control_channel.newest().take_password();
+        let negotiation = client.control_channel.negotiation();
+        let Some(remote) = negotiation.remote_keys() else { return Ok(()) };
+        let identity = negotiation.tls().peer().cloned().unwrap_or_default();
+        let tls = negotiation.tls().description();
         let username = (!remote.username.is_empty()).then(|| remote.username.clone());
         if matches!(client.stage, Stage::Replaced(_)) {
             return Err(Fault::Ignored("a key exchange in a session that was replaced"));
@@ -50,11 +50,12 @@ impl ServerEngine {
             // The certificate itself, and not its name alone: the registry was asked about this one.
             if former.identity.fingerprint != identity.fingerprint || former.username != username {
                 let fault = Fault::Protocol("another identity in a renegotiation");
-                let fault = client.conversation.reject(now, fault)?;
-                return self.hear(now, peer, Heard::Failed(fault), out);
+                let fault = client.control_channel.reject(now, fault)?;
+                return self.handle_event(now, peer, Event::Failed(fault), out);
             }
-            let ours = our_keys(&mut self.random, settings, client.conversation.link, Some(cipher));
-            client.conversation.send_keys(ours)?;
+            let ours =
+                our_keys(&mut self.random, settings, client.control_channel.link, Some(cipher));
+            client.control_channel.send_keys(ours)?;
             out.event(ServerEvent::Reverified(peer, Box::new(identity), tls));
             return self.rekeyed(now, peer, out);
         }
@@ -66,9 +67,9 @@ impl ServerEngine {
         }
         let fallback = settings.cipher_fallback;
         let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
-        let link = client.conversation.link;
+        let link = client.control_channel.link;
         let ours = our_keys(&mut self.random, settings, link, chosen.as_ref().ok().copied());
-        client.conversation.send_keys(ours)?;
+        client.control_channel.send_keys(ours)?;
         let cipher = match chosen {
             Ok(cipher) => cipher,
             Err(refused) => {
@@ -77,22 +78,23 @@ impl ServerEngine {
             }
         };
         let compressed = occ.get("comp-lzo").is_some();
-        let hello = Box::new(Hello { identity, username, peer_info, cipher, tls, compressed });
+        let negotiated =
+            Box::new(Negotiated { identity, username, peer_info, cipher, tls, compressed });
         if !self.config.authorize {
-            return self.accept(now, peer, *hello, auth::ClientParams::default(), out);
+            return self.accept(now, peer, *negotiated, auth::ClientParams::default(), out);
         }
         let ticket = auth::RequestId(self.next_ticket);
         self.next_ticket += 1;
         let question = auth::Request::Authorize(Identity {
-            common_name: hello.identity.common_name.clone(),
-            serial: hello.identity.serial.clone(),
-            fingerprint: hello.identity.fingerprint.clone(),
-            username: hello.username.clone(),
+            common_name: negotiated.identity.common_name.clone(),
+            serial: negotiated.identity.serial.clone(),
+            fingerprint: negotiated.identity.fingerprint.clone(),
+            username: negotiated.username.clone(),
             password,
             address: Some(link.remote().ip()),
         });
         let until = now + settings.hand_window;
-        client.stage = Stage::Authorizing { ticket, until, hello };
+        client.stage = Stage::Authorizing { ticket, until, negotiated };
         self.by_ticket.insert(ticket, peer);
         out.push(Output::AuthRequest(ticket, question));
         Ok(())
@@ -106,8 +108,8 @@ impl ServerEngine {
     ) -> Result<(), Fault> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         if let Stage::Connected(connected) = &mut client.stage {
-            let keys = client.conversation.data_keys(connected.exporter)?;
-            let key_id = client.conversation.exchange().key_id;
+            let keys = client.control_channel.data_keys(connected.exporter)?;
+            let key_id = client.control_channel.negotiation().key_id;
             connected.schedule.negotiating();
             connected.schedule.install_next(now, key_id, &mut self.random, keys, out);
             out.event(ServerEvent::Rekeyed(peer, key_id));
@@ -128,18 +130,18 @@ impl ServerEngine {
         {
             return;
         }
-        let Stage::Authorizing { hello, .. } =
+        let Stage::Authorizing { negotiated, .. } =
             std::mem::replace(&mut client.stage, Stage::Negotiating)
         else {
             return;
         };
         let result = match reply {
-            auth::Response::Accept(grant) => self.accept(now, peer, *hello, grant, out),
+            auth::Response::Accept(grant) => self.accept(now, peer, *negotiated, grant, out),
             auth::Response::Reject(reason) => self.refuse(now, peer, "", reason, out),
             auth::Response::Later(reason) => {
                 let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
                 // An older client knows only a refusal for good.
-                failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
+                failed.temporary = negotiated.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
                 failed.backoff = failed.temporary.then_some(LATER);
                 failed.advance = AdvanceTo::Stay;
                 self.refuse_with(now, peer, failed, reason, out)
@@ -171,12 +173,12 @@ impl ServerEngine {
     ) -> Result<(), Fault> {
         if let Some(client) = self.clients.get_mut(&peer) {
             // Told now and not when the client has gone: logs are read in this order.
-            if let Some(identity) = client.conversation.exchange().tls().peer() {
-                let (link, identity) = (client.conversation.link, Box::new(identity.clone()));
+            if let Some(identity) = client.control_channel.negotiation().tls().peer() {
+                let (link, identity) = (client.control_channel.link, Box::new(identity.clone()));
                 out.event(ServerEvent::Refused(link, identity, reason.clone()));
             }
             let message = ControlMessage::AuthFailed(failed);
-            client.conversation.send_message(message.encode())?;
+            client.control_channel.send_message(message.encode())?;
             told(peer, client, message.to_string(), out);
             client.stage = Stage::Refused { until: now + REFUSAL_PATIENCE, reason };
         }
@@ -189,20 +191,20 @@ impl ServerEngine {
         &mut self,
         now: Instant,
         peer: PeerId,
-        hello: Hello,
+        negotiated: Negotiated,
         mut grant: auth::ClientParams,
         out: &mut Out,
     ) -> Result<(), Fault> {
-        let name = hello.identity.common_name.clone();
+        let name = negotiated.identity.common_name.clone();
         // What can fail comes before there is anything to take back.
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        let proto = hello.peer_info.proto();
+        let proto = negotiated.peer_info.proto();
         let exporter = proto.has(IvProto::TLS_EKM);
-        let keys = client.conversation.data_keys(exporter)?;
+        let keys = client.control_channel.data_keys(exporter)?;
         if exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT) {
-            client.conversation.wrap_renegotiations();
+            client.control_channel.wrap_renegotiations();
         }
-        let check = client.conversation.exchange().tls().is_check();
+        let check = client.control_channel.negotiation().tls().is_check();
         if check {
             // What is the client's own stays with its session.
             grant = without_own(grant);
@@ -212,21 +214,21 @@ impl ServerEngine {
         }
         let lease = match self.lease(now, peer, (&name, check), &grant, out) {
             Ok(lease) => lease,
-            Err(NoPlace { reason, temporary }) => {
+            Err(AdmissionError { reason, temporary }) => {
                 let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
                 failed.temporary = temporary && proto.has(IvProto::AUTH_FAIL_TEMP);
                 failed.backoff = failed.temporary.then_some(BACKOFF);
                 return self.refuse_with(now, peer, failed, reason, out);
             }
         };
-        let framing = framing(&self.config, hello.compressed, &hello.peer_info);
+        let framing = framing(&self.config, negotiated.compressed, &negotiated.peer_info);
         let to = Recipient {
             peer,
             grant: &grant,
             lease,
-            cipher: hello.cipher,
+            cipher: negotiated.cipher,
             framing,
-            info: &hello.peer_info,
+            info: &negotiated.peer_info,
         };
         let options = pushed_options(&self.config, &to);
         let push = match build_push_reply(&options) {
@@ -236,8 +238,8 @@ impl ServerEngine {
                 return self.refuse(now, peer, "", error.to_string(), out);
             }
         };
-        let place = Place { check, grant, lease, framing, options, push, keys, exporter };
-        self.establish(now, peer, hello, place, out)
+        let assignment = Assignment { check, grant, lease, framing, options, push, keys, exporter };
+        self.establish(now, peer, negotiated, assignment, out)
     }
 
     /// The session itself: nothing can fail any more but the connection.
@@ -245,17 +247,18 @@ impl ServerEngine {
         &mut self,
         now: Instant,
         peer: PeerId,
-        hello: Hello,
-        place: Place,
+        negotiated: Negotiated,
+        assignment: Assignment,
         out: &mut Out,
     ) -> Result<(), Fault> {
-        let Place { check, mut grant, lease, framing, options, push, keys, exporter } = place;
-        let proto = hello.peer_info.proto();
+        let Assignment { check, mut grant, lease, framing, options, push, keys, exporter } =
+            assignment;
+        let proto = negotiated.peer_info.proto();
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
-        let link = client.conversation.link;
-        let epoch = uses_epochs(proto, hello.cipher);
-        let protection = hello.cipher.protection(&settings.auth, epoch);
+        let link = client.control_channel.link;
+        let epoch = uses_epochs(proto, negotiated.cipher);
+        let protection = negotiated.cipher.protection(&settings.auth, epoch);
         let spec = PeerSpec {
             link,
             wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
@@ -270,22 +273,22 @@ impl ServerEngine {
         };
         out.plane(Command::AddPeer(peer, spec));
         let own = lease.prefixes();
-        let prefixes = self.own((peer, &hello.identity), own.clone(), &grant, out);
+        let prefixes = self.own((peer, &negotiated.identity), own.clone(), &grant, out);
         let settings = &self.config.settings;
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let schedule =
-            KeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
+            RekeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
         let info = ClientInfo {
             peer,
-            identity: hello.identity,
-            username: hello.username,
+            identity: negotiated.identity,
+            username: negotiated.username,
             link,
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,
             networks: prefixes.iter().filter(|p| !own.contains(p)).copied().collect(),
-            cipher: hello.cipher,
-            peer_info: hello.peer_info.entries().to_vec(),
-            tls: hello.tls,
+            cipher: negotiated.cipher,
+            peer_info: negotiated.peer_info.entries().to_vec(),
+            tls: negotiated.tls,
             since: self.clock.at(now),
             check,
         };
@@ -300,11 +303,11 @@ impl ServerEngine {
         let inactive = grant.inactive.or(settings.limits.inactive);
         let limit = check.then_some(CHECK_LASTS);
         let timeout = limit.or(grant.session_timeout).or(settings.limits.session);
-        client.conversation.establish(settings.tran_window);
+        client.control_channel.establish(settings.tran_window);
         client.stage = Stage::Connected(Box::new(Connected {
             info,
             schedule,
-            sizes: Sizes::new(now, peer, link, protection, settings),
+            sizes: PacketSizes::new(now, peer, link, protection, settings),
             idle: Idle::watch(now, inactive, peer, (link, protection, settings)),
             ends: session_end(now, timeout),
             exporter,
@@ -329,11 +332,11 @@ impl ServerEngine {
         (name, check): (&str, bool),
         grant: &auth::ClientParams,
         out: &mut Out,
-    ) -> Result<Lease, NoPlace> {
+    ) -> Result<Lease, AdmissionError> {
         let without = self.handshakes.total().saturating_add(self.disputes.notifying());
         let connected = self.clients.len().saturating_sub(without);
         if connected >= self.config.max_clients as usize {
-            return Err(NoPlace::for_now("the server is full (max-clients)"));
+            return Err(AdmissionError::for_now("the server is full (max-clients)"));
         }
         let fixed = Fixed {
             ipv4: grant.ifconfig4.map(|(address, _)| address).or(grant.ipv4),
@@ -349,17 +352,17 @@ impl ServerEngine {
             match lease {
                 Ok(lease) => return Ok(lease),
                 Err(NoLease::Exhausted) => {
-                    return Err(NoPlace::for_now("the server has no free address"));
+                    return Err(AdmissionError::for_now("the server has no free address"));
                 }
                 Err(NoLease::Unsuitable) => {
                     let reason = "the fixed address of this client is not in the network, or the \
                                   server's own";
-                    return Err(NoPlace { reason: reason.into(), temporary: false });
+                    return Err(AdmissionError { reason: reason.into(), temporary: false });
                 }
                 Err(NoLease::Held(holder)) => self.take_back(now, holder, name, fixed, out)?,
             }
         }
-        Err(NoPlace::for_now("the fixed address of this client is in use"))
+        Err(AdmissionError::for_now("the fixed address of this client is in use"))
     }
 
     /// Ends the session that was lent an address which is another client's own: it comes back and gets
@@ -371,7 +374,7 @@ impl ServerEngine {
         name: &str,
         fixed: Fixed,
         out: &mut Out,
-    ) -> Result<(), NoPlace> {
+    ) -> Result<(), AdmissionError> {
         let connected = self.clients.get(&holder).and_then(|client| client.connected());
         let theirs = connected.is_some_and(|connected| {
             let (grant, lease) = (&connected.grant, connected.lease);
@@ -382,18 +385,18 @@ impl ServerEngine {
         });
         if theirs {
             let holder = self.name_of(holder);
-            return Err(NoPlace::for_now(&format!(
+            return Err(AdmissionError::for_now(&format!(
                 "the fixed address of this client is in use by {holder}"
             )));
         }
         let reason = format!("its address is the fixed one of {name}");
-        self.kick(now, holder, Farewell::ComeBack, &reason, out);
+        self.kick(now, holder, Disconnect::Restart, &reason, out);
         Ok(())
     }
 }
 
 /// What was found for a client before it has a session.
-struct Place {
+struct Assignment {
     check: bool,
     grant: auth::ClientParams,
     lease: Lease,
@@ -423,13 +426,13 @@ const LATER: Duration = Duration::from_secs(20);
 const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Why a client has no place here.
-pub(super) struct NoPlace {
+pub(super) struct AdmissionError {
     reason: String,
     /// It may be otherwise later.
     temporary: bool,
 }
 
-impl NoPlace {
+impl AdmissionError {
     fn for_now(reason: &str) -> Self {
         Self { reason: reason.to_owned(), temporary: true }
     }

@@ -8,7 +8,7 @@ use crate::packet::{Header, Opcode, split_front};
 use crate::server::client::{Client, Stage};
 use crate::server::event::ServerEvent;
 use crate::session::budget::MESSAGES_PER_RECORD;
-use crate::session::{Fault, Heard, Settings, failed_negotiation};
+use crate::session::{Event, Fault, Settings, failed_negotiation};
 use crate::tls::{ServerTls, TlsSession};
 
 impl ServerEngine {
@@ -23,8 +23,8 @@ impl ServerEngine {
         if let Some(client) = self.clients.get_mut(&peer)
             && client.connected().is_some()
         {
-            let _ = client.conversation.send_message(message.encode());
-            let _ = client.conversation.flush(now, unix, out);
+            let _ = client.control_channel.send_message(message.encode());
+            let _ = client.control_channel.flush(now, unix, out);
             told(peer, client, message.to_string(), out);
         }
     }
@@ -62,7 +62,7 @@ impl ServerEngine {
             // What was asked about a client must be what it is let in with: no other certificate, and
             // no further attempts, until it has a session.
             let connected = client.connected().is_some();
-            client.conversation.frame(now, packet, || next_tls(connected, tls), settings)
+            client.control_channel.frame(now, packet, || next_tls(connected, tls), settings)
         });
     }
 
@@ -73,21 +73,21 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         out: &mut Out,
-        take: impl FnOnce(&mut Client, &ServerTls, &Settings) -> Result<Vec<Heard>, Fault>,
+        take: impl FnOnce(&mut Client, &ServerTls, &Settings) -> Result<Vec<Event>, Fault>,
     ) {
         let unix = self.clock.at(now);
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        let heard = take(client, &self.config.tls, &self.config.settings);
-        self.counters.delayed += std::mem::take(&mut client.conversation.put_off);
-        let result = heard.and_then(|heard| {
-            heard.into_iter().try_for_each(|item| self.hear(now, peer, item, out))
+        let events = take(client, &self.config.tls, &self.config.settings);
+        self.counters.delayed += std::mem::take(&mut client.control_channel.put_off);
+        let result = events.and_then(|events| {
+            events.into_iter().try_for_each(|item| self.handle_event(now, peer, item, out))
         });
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        let flushed = client.conversation.flush(now, unix, out);
-        self.soiled |= client.conversation.take_soiled();
+        let flushed = client.control_channel.flush(now, unix, out);
+        self.soiled |= client.control_channel.take_soiled();
         match result.and(flushed) {
             Ok(()) => {}
-            Err(fault) if fault.is_harmless_on(client.conversation.link) => {
+            Err(fault) if fault.is_harmless_on(client.control_channel.link) => {
                 self.counters.session_bad += 1;
             }
             Err(fault) if fault.is_harmless() => {
@@ -100,21 +100,21 @@ impl ServerEngine {
         self.schedule(peer);
     }
 
-    pub(super) fn hear(
+    pub(super) fn handle_event(
         &mut self,
         now: Instant,
         peer: PeerId,
-        heard: Heard,
+        event: Event,
         out: &mut Out,
     ) -> Result<(), Fault> {
-        match heard {
-            Heard::Reset(_) | Heard::TlsReady => Ok(()),
-            Heard::Keys => self.keys_arrived(now, peer, out),
-            Heard::Failed(fault) => {
+        match event {
+            Event::Reset(_) | Event::TlsReady => Ok(()),
+            Event::Keys => self.keys_arrived(now, peer, out),
+            Event::Failed(fault) => {
                 self.report(now, peer, out, ServerEvent::Warning, || failed_negotiation(&fault));
                 Ok(())
             }
-            Heard::Message(record) => self.record(now, peer, &record, out),
+            Event::Message(record) => self.record(now, peer, &record, out),
         }
     }
 
@@ -219,7 +219,7 @@ pub(super) fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, F
 pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Result<(), Fault> {
     let Stage::Connected(connected) = &client.stage else { return Ok(()) };
     for bundle in &connected.push {
-        client.conversation.send_message(terminated(bundle))?;
+        client.control_channel.send_message(terminated(bundle))?;
     }
     connected.push.iter().for_each(|bundle| told(peer, client, bundle.clone(), out));
     Ok(())
@@ -227,9 +227,9 @@ pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Res
 
 /// Tells the driver of a control message to a client.
 pub(super) fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
-    let identity = client.conversation.exchange().tls().peer();
+    let identity = client.control_channel.negotiation().tls().peer();
     let name = identity.map(|identity| identity.common_name.clone()).unwrap_or_default();
-    out.event(ServerEvent::Told { peer, link: client.conversation.link, name, message });
+    out.event(ServerEvent::Told { peer, link: client.control_channel.link, name, message });
 }
 
 /// Control messages end in NUL.

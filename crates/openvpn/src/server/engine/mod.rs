@@ -1,10 +1,10 @@
 mod admission;
 mod control;
 mod counters;
-mod ownership;
+mod handshake_listener;
 mod release_memory;
-mod replaced;
-mod strangers;
+mod route_ownership;
+mod session_replacement;
 mod streams;
 mod timers;
 mod update;
@@ -22,12 +22,12 @@ use adit_engine::{
 use super::client::{Client, Stage};
 use super::config::ServerConfig;
 use super::event::{ClientInfo, ServerEvent};
-use super::naming::Naming;
+use super::log_limiter::LogLimiter;
 use super::pool::Pool;
 use super::responder::Responder;
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::SessionId;
-use crate::session::{KeySchedule, PathReport, WallClock, is_exit_notice, misframed};
+use crate::session::{PathReport, RekeySchedule, WallClock, is_exit_notice, misframed};
 use crate::tls::ServerTls;
 use crate::wrap::WrapError;
 pub use counters::ServerCounters;
@@ -59,11 +59,11 @@ struct Departing {
 
 /// What a client is told when its session is ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Farewell {
+pub enum Disconnect {
     /// RESTART: it may connect again.
-    ComeBack,
+    Restart,
     /// HALT: it ends.
-    StayAway,
+    Halt,
 }
 
 /// An OpenVPN server.
@@ -72,12 +72,12 @@ pub struct ServerEngine {
     pub(super) random: Random,
     pub(super) clock: WallClock,
     responder: Responder,
-    naming: Naming,
+    log_limiter: LogLimiter,
     /// Handshakes under way.
     handshakes: AddressQuota,
     streams: Streams,
     pool: Pool,
-    ownership: ownership::Ownership,
+    ownership: route_ownership::RouteOwnership,
     /// Boxed: each is kilobytes, and a table has room for twice as many as it holds, and keeps it.
     clients: HashMap<PeerId, Box<Client>>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
@@ -86,7 +86,7 @@ pub struct ServerEngine {
     by_name: HashMap<String, PeerId>,
     /// The check of each name that has one under way (`adit connect --check`).
     checks: HashMap<String, PeerId>,
-    disputes: replaced::Disputes,
+    disputes: session_replacement::Disputes,
     /// Removed from the data plane, which has not told their final counters yet.
     departing: HashMap<PeerId, Departing>,
     timers: BTreeSet<(Instant, PeerId)>,
@@ -113,7 +113,7 @@ impl ServerEngine {
         let pool = Pool::new(config.network4.clone(), config.network6.clone(), &config.leases);
         Ok(Self {
             responder,
-            naming: Naming::default(),
+            log_limiter: LogLimiter::default(),
             handshakes: AddressQuota::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
             streams: Streams::new(),
             pool,
@@ -154,7 +154,7 @@ impl ServerEngine {
     /// The control channel's traffic of a connected client, from the packet on that began its handshake.
     pub fn control_traffic(&self, peer: PeerId) -> Option<Counters> {
         let client = self.clients.get(&peer)?;
-        client.connected().map(|_| client.conversation.traffic)
+        client.connected().map(|_| client.control_channel.traffic)
     }
 
     /// Handshakes under way.
@@ -163,8 +163,8 @@ impl ServerEngine {
     }
 
     /// Streams without a session.
-    pub fn strange_streams(&self) -> usize {
-        self.streams.strangers()
+    pub fn pending_streams(&self) -> usize {
+        self.streams.pending()
     }
 
     /// Common names and the address each had last.
@@ -183,16 +183,16 @@ impl ServerEngine {
         &mut self,
         now: Instant,
         peer: PeerId,
-        farewell: Farewell,
+        disconnect: Disconnect,
         reason: &str,
         out: &mut Out,
     ) -> bool {
         if !self.clients.contains_key(&peer) {
             return false;
         }
-        let message = match farewell {
-            Farewell::ComeBack => ControlMessage::Restart(Restart::default()),
-            Farewell::StayAway => ControlMessage::Halt(reason.to_owned()),
+        let message = match disconnect {
+            Disconnect::Restart => ControlMessage::Restart(Restart::default()),
+            Disconnect::Halt => ControlMessage::Halt(reason.to_owned()),
         };
         self.say(now, peer, &message, out);
         self.remove(peer, reason.to_owned(), out);
@@ -216,7 +216,7 @@ impl ServerEngine {
     /// Ends a handshake or a session.
     fn remove(&mut self, peer: PeerId, reason: String, out: &mut Out) {
         let Some(client) = self.clients.remove(&peer) else { return };
-        let link = client.conversation.link;
+        let link = client.control_channel.link;
         self.unfile(link, client.session, peer);
         if let Some(at) = client.scheduled {
             self.timers.remove(&(at, peer));
@@ -224,7 +224,7 @@ impl ServerEngine {
         out.plane(Command::DismissLink(link));
         match client.stage {
             Stage::Connected(connected) => {
-                let departing = Departing { reason, control: client.conversation.traffic };
+                let departing = Departing { reason, control: client.control_channel.traffic };
                 self.end_session(peer, *connected, departing, out);
             }
             Stage::Replaced(_) => self.disputes.notified(),
@@ -233,7 +233,7 @@ impl ServerEngine {
                     self.by_ticket.remove(ticket);
                 }
                 self.handshakes.release(link.remote().ip());
-                let identity = client.conversation.exchange().tls().peer();
+                let identity = client.control_channel.negotiation().tls().peer();
                 match (stage, identity) {
                     // Told when it was refused.
                     (Stage::Refused { .. }, Some(_)) => {}
@@ -299,7 +299,7 @@ impl ServerEngine {
         }
     }
 
-    fn key_schedule(&mut self, peer: PeerId) -> Option<&mut KeySchedule> {
+    fn key_schedule(&mut self, peer: PeerId) -> Option<&mut RekeySchedule> {
         match &mut self.clients.get_mut(&peer)?.stage {
             Stage::Connected(connected) => Some(&mut connected.schedule),
             _ => None,
@@ -309,14 +309,14 @@ impl ServerEngine {
     fn floated(&mut self, now: Instant, peer: PeerId, link: Link, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         // Only datagrams move.
-        if link.is_stream() || client.conversation.link.is_stream() {
+        if link.is_stream() || client.control_channel.link.is_stream() {
             return;
         }
         if !client.budget.may_move(now, link) {
             self.counters.delayed += 1;
             return self.schedule(peer);
         }
-        let former = std::mem::replace(&mut client.conversation.link, link);
+        let former = std::mem::replace(&mut client.control_channel.link, link);
         if let Stage::Connected(connected) = &mut client.stage {
             connected.info.link = link;
             connected.sizes.moved(now, link);
@@ -368,7 +368,7 @@ impl ServerEngine {
                 let lost: Vec<_> = self
                     .clients
                     .iter()
-                    .filter(|(_, client)| client.conversation.link == link)
+                    .filter(|(_, client)| client.control_channel.link == link)
                     .map(|(&peer, _)| peer)
                     .collect();
                 for peer in lost {

@@ -1,6 +1,6 @@
 //! Clients that come by streams.
 //!
-//! TCP's own handshake has proved the address, so there is no cookie, and the conversation begins at
+//! TCP's own handshake has proved the address, so there is no cookie, and the control channel begins at
 //! the reset. What a stream costs before it is authenticated is a descriptor, so that is what is
 //! bounded: how many there are, in all and from one network, and for how long.
 
@@ -12,7 +12,7 @@ use adit_engine::{AddressQuota, Instant, Link, Output, PeerId};
 use super::{FREE_PER_HANDSHAKE, MAX_HANDSHAKES, Out, ServerEngine};
 use crate::packet::{Opcode, split_front};
 use crate::server::event::ServerEvent;
-use crate::server::naming::Naming;
+use crate::server::log_limiter::LogLimiter;
 use crate::server::responder::Refused;
 
 /// How long a stream may be silent before its first packet: stock clients send it at once.
@@ -24,9 +24,9 @@ pub(super) struct Streams {
     /// Those without a packet yet, by the time when they are given up.
     silent: BTreeSet<(Instant, Link)>,
     /// Those without a session, in all and by network; bounded as handshakes are.
-    strangers: AddressQuota,
+    pending: AddressQuota,
     /// Of accepted ones.
-    naming: Naming,
+    log_limiter: LogLimiter,
 }
 
 #[derive(Copy, Clone)]
@@ -44,14 +44,14 @@ impl Streams {
         Self {
             by_link: HashMap::new(),
             silent: BTreeSet::new(),
-            strangers: AddressQuota::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
-            naming: Naming::default(),
+            pending: AddressQuota::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
+            log_limiter: LogLimiter::default(),
         }
     }
 
     /// Streams without a session.
-    pub(super) fn strangers(&self) -> usize {
-        self.strangers.total()
+    pub(super) fn pending(&self) -> usize {
+        self.pending.total()
     }
 
     /// When the next silent stream is given up.
@@ -67,7 +67,7 @@ impl Streams {
         }
     }
 
-    /// A conversation has begun.
+    /// A control channel has begun.
     pub(super) fn begun(&mut self, link: Link, peer: PeerId) {
         if let Some(State::Silent { until, .. }) = self.by_link.insert(link, State::Handshake(peer))
         {
@@ -81,7 +81,7 @@ impl Streams {
             && let State::Handshake(peer) = *state
         {
             *state = State::Session(peer);
-            self.strangers.release(link.remote().ip());
+            self.pending.release(link.remote().ip());
         }
     }
 
@@ -91,7 +91,7 @@ impl Streams {
         if self.silent.is_empty() {
             self.silent = BTreeSet::new();
         }
-        self.strangers.shrink_to_fit();
+        self.pending.shrink_to_fit();
     }
 
     /// Forgets a stream. False if there is none.
@@ -101,7 +101,7 @@ impl Streams {
             self.silent.remove(&(until, link));
         }
         if !matches!(state, State::Session(_)) {
-            self.strangers.release(link.remote().ip());
+            self.pending.release(link.remote().ip());
         }
         true
     }
@@ -113,7 +113,7 @@ impl ServerEngine {
         if !link.is_stream() || self.streams.by_link.contains_key(&link) {
             return;
         }
-        if !self.streams.strangers.take(link.remote().ip()) {
+        if !self.streams.pending.take(link.remote().ip()) {
             self.counters.streams_refused += 1;
             let why = "too many TCP connections without a session, in all or from this network";
             out.event(ServerEvent::HandshakeFailed(link, why.into()));
@@ -122,7 +122,7 @@ impl ServerEngine {
         let until = now + FIRST_PACKET.min(self.config.settings.hand_window);
         self.streams.by_link.insert(link, State::Silent { accepted: now, until });
         self.streams.silent.insert((until, link));
-        if self.streams.naming.allow(now) {
+        if self.streams.log_limiter.allow(now) {
             out.event(ServerEvent::Accepted(link));
         }
     }

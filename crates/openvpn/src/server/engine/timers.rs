@@ -3,7 +3,7 @@
 use adit_engine::{Instant, PeerId};
 
 use super::control::next_tls;
-use super::{Farewell, Out, SESSION_OVER, ServerEngine};
+use super::{Disconnect, Out, SESSION_OVER, ServerEngine};
 use crate::server::client::Stage;
 use crate::session::Fault;
 use crate::tls::TlsSession;
@@ -41,17 +41,17 @@ impl ServerEngine {
 
     pub(super) fn tick_client(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        if client.conversation.expired(now) {
+        if client.control_channel.expired(now) {
             return self.remove(peer, Fault::TimedOut.to_string(), out);
         }
         match &mut client.stage {
             Stage::Replaced(notified)
-                if notified.until <= now || client.conversation.all_acknowledged() =>
+                if notified.until <= now || client.control_channel.all_acknowledged() =>
             {
                 return self.tick_replaced(now, peer, out);
             }
             Stage::Refused { until, reason }
-                if *until <= now || client.conversation.all_acknowledged() =>
+                if *until <= now || client.control_channel.all_acknowledged() =>
             {
                 let reason = reason.clone();
                 return self.remove(peer, reason, out);
@@ -62,7 +62,7 @@ impl ServerEngine {
             }
             Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
                 // It may reconnect at once: only this session has ended.
-                self.kick(now, peer, Farewell::ComeBack, SESSION_OVER, out);
+                self.kick(now, peer, Disconnect::Restart, SESSION_OVER, out);
                 return;
             }
             Stage::Connected(connected) => {
@@ -70,12 +70,12 @@ impl ServerEngine {
                     idle.tick(now, out);
                 }
                 let report = connected.sizes.tick(now, &self.config.settings, out);
-                let wanted = connected.schedule.wants_key(now, &client.conversation, out);
+                let wanted = connected.schedule.wants_key(now, &client.control_channel, out);
                 self.found_path(now, peer, report, out);
                 if wanted {
                     return self.step(now, peer, out, |client, tls, settings| {
                         let tls = TlsSession::server(tls)?;
-                        client.conversation.renegotiate(now, tls, settings)?;
+                        client.control_channel.renegotiate(now, tls, settings)?;
                         Ok(Vec::new())
                     });
                 }
@@ -85,7 +85,7 @@ impl ServerEngine {
         }
         self.step(now, peer, out, |client, tls, settings| {
             let connected = client.connected().is_some();
-            client.conversation.resume_postponed(now, || next_tls(connected, tls), settings)
+            client.control_channel.resume_postponed(now, || next_tls(connected, tls), settings)
         });
     }
 

@@ -59,7 +59,7 @@ impl ServerEngine {
                 (connected.options, connected.push) = (options, push);
             }
             for message in &messages {
-                client.conversation.send_message(terminated(message))?;
+                client.control_channel.send_message(terminated(message))?;
             }
             Ok(Vec::new())
         });

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use super::identity::PeerIdentity;
 use super::options::{CertProfile, NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::trust::{Trust, parse};
-use super::{key, pem, weak};
+use super::{key, pem, weak_rsa};
 
 /// The authority. It has signed certificates of [`NAMES`] and of "revoked", and its key is gone.
 const CA: &[u8] = include_bytes!("ca.der");
@@ -47,7 +47,7 @@ fn trust(flags: u8, crl: Option<&Pem>) -> Option<Trust> {
     };
     let profile = if flags & 2 == 0 { CertProfile::Preferred } else { CertProfile::Insecure };
     let provider = default_provider();
-    let algorithms = weak::algorithms(profile, provider.signature_verification_algorithms);
+    let algorithms = weak_rsa::algorithms(profile, provider.signature_verification_algorithms);
     let now = i64::try_from(NOW).unwrap_or_default();
     let ca = armoured("CERTIFICATE", CA);
     Trust::new(&ca, (crl, None), (verify, profile), algorithms, now, &mut Vec::new()).ok()

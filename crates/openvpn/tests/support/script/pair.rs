@@ -6,7 +6,7 @@ use adit_crypto::{BlockCipher, Digest};
 use adit_engine::command::{BlockSuite, FramingError, Keepalive, ProbeResult};
 use adit_engine::{Input, Instant, Link, Notice, PeerId, SocketId, Transport};
 use adit_openvpn::keys::{Direction, StaticKey};
-use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
+use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
 use adit_sim::Impairment;
@@ -47,7 +47,7 @@ pub fn run(bytes: &[u8]) {
         }
         play.check();
     }
-    play.ends();
+    play.tunnel_addrs();
 }
 
 impl Play {
@@ -68,20 +68,26 @@ impl Play {
         };
         // Only one end may wait for the other.
         let waits = scene & 16 != 0;
-        let dialling = || Reach::new(vec![remote(Transport::Udp)]);
-        let reaches = [if waits { Reach::new(Vec::new()) } else { dialling() }, dialling()];
+        let dialling = || RemotePolicy::new(vec![remote(Transport::Udp)]);
+        let reaches = [if waits { RemotePolicy::new(Vec::new()) } else { dialling() }, dialling()];
         let directions = [Direction::Normal, Direction::Inverse];
         let tls = [PeerTls::Server(server_tls()), PeerTls::Client(client_tls(0))];
         let mut ends =
             reaches.into_iter().zip(directions).zip(tls).zip([server_wrap, client_wrap.clone()]);
         let configs = [A, B].map(|_| {
-            let (((reach, direction), tls), wrap) = ends.next().expect("two of each");
+            let (((remote_policy, direction), tls), wrap) = ends.next().expect("two of each");
             let settings = Settings { wrap, ..settings.clone() };
             match with_static_keys {
-                true => fixed(settings, reach, direction),
+                true => fixed(settings, remote_policy, direction),
                 false => {
                     let force_cookie = times & 16 != 0;
-                    let config = PeerConfig { settings, tls, force_cookie, reach, ends: inside() };
+                    let config = PeerConfig {
+                        settings,
+                        tls,
+                        force_cookie,
+                        remote_policy,
+                        tunnel_addrs: inside(),
+                    };
                     Config::Peer(Box::new(config))
                 }
             }
@@ -275,7 +281,7 @@ impl Play {
         assert!(most <= MAX_OUTPUTS, "{most} outputs of one input");
     }
 
-    fn ends(&mut self) {
+    fn tunnel_addrs(&mut self) {
         for node in &mut self.world.nodes {
             node.out.set_impairment(Impairment::default());
         }
@@ -306,20 +312,20 @@ impl Play {
     }
 }
 
-fn inside() -> Ends {
+fn inside() -> TunnelAddrs {
     let pair = |a: &str, b: &str| {
-        Inside4::Pair(a.parse().expect("an address"), b.parse().expect("an address"))
+        Ifconfig4::Pair(a.parse().expect("an address"), b.parse().expect("an address"))
     };
-    Ends { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None }
+    TunnelAddrs { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None }
 }
 
-fn fixed(settings: Settings, reach: Reach, direction: Direction) -> Config {
+fn fixed(settings: Settings, remote_policy: RemotePolicy, direction: Direction) -> Config {
     Config::Static(Box::new(StaticConfig {
         settings,
         key: StaticKey::new(std::array::from_fn(|n| n as u8)),
         direction: Some(direction),
         suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) },
-        reach,
-        ends: inside(),
+        remote_policy,
+        tunnel_addrs: inside(),
     }))
 }

@@ -11,7 +11,7 @@ use adit_engine::{
 use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
 use adit_openvpn::negotiate::ControlMessage;
-use adit_openvpn::server::{Farewell, Offer, ServerConfig};
+use adit_openvpn::server::{Disconnect, Offer, ServerConfig};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
@@ -363,10 +363,10 @@ impl Play {
         let peer = PeerId(script.u8().into());
         match script.u8() % 4 {
             0 => self.act_as_server(|server, now, out| {
-                server.kick(now, peer, Farewell::ComeBack, "told to", out);
+                server.kick(now, peer, Disconnect::Restart, "told to", out);
             }),
             1 => self.act_as_server(|server, now, out| {
-                server.kick(now, peer, Farewell::StayAway, "told to", out);
+                server.kick(now, peer, Disconnect::Halt, "told to", out);
             }),
             2 => self.act_as_server(|server, now, out| server.shutdown(now, out)),
             _ => {
@@ -472,7 +472,7 @@ impl Play {
             "sessions without peers"
         );
         assert!(world.server.handshakes() <= 2 * MAX_EVENTS, "{}", world.server.handshakes());
-        assert!(world.server.strange_streams() <= 2 * MAX_EVENTS);
+        assert!(world.server.pending_streams() <= 2 * MAX_EVENTS);
         for client in &world.clients {
             assert!(client.plane.peers.len() <= 1, "a client with two sessions");
             assert!(client.up.under_way() <= MAX_UNDER_WAY, "{}", client.up.under_way());

@@ -22,59 +22,60 @@ use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerifica
 const PLACES: usize = 1024;
 
 /// SHA-256 of a right signature with all that it depends on. All zeros: an empty place.
-type Print = [u8; 32];
+type Sha256 = [u8; 32];
 
-const EMPTY: Print = [0; 32];
+const EMPTY: Sha256 = [0; 32];
 
 /// Right signatures, as many as fit.
 #[derive(Debug, Default)]
-struct Memory(Mutex<Vec<Print>>);
+struct SignatureCache(Mutex<Vec<Sha256>>);
 
-impl Memory {
-    fn place(print: &Print) -> usize {
-        let [a, b, ..] = *print;
+impl SignatureCache {
+    fn place(digest: &Sha256) -> usize {
+        let [a, b, ..] = *digest;
         usize::from(u16::from_be_bytes([a, b])) % PLACES
     }
 
-    fn has(&self, print: &Print) -> bool {
-        let prints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        prints.get(Self::place(print)) == Some(print) && *print != EMPTY
+    fn has(&self, digest: &Sha256) -> bool {
+        let digests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        digests.get(Self::place(digest)) == Some(digest) && *digest != EMPTY
     }
 
-    fn keep(&self, print: Print) {
-        let mut prints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if prints.is_empty() {
-            prints.resize(PLACES, EMPTY);
+    fn keep(&self, digest: Sha256) {
+        let mut digests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if digests.is_empty() {
+            digests.resize(PLACES, EMPTY);
         }
-        if let Some(place) = prints.get_mut(Self::place(&print)) {
-            *place = print;
+        if let Some(place) = digests.get_mut(Self::place(&digest)) {
+            *place = digest;
         }
     }
 }
 
 /// An algorithm that does not compute a second time what was right the first time.
 #[derive(Debug)]
-pub(super) struct Remembering {
+pub(super) struct CachingVerifier {
     algorithm: &'static dyn SignatureVerificationAlgorithm,
-    memory: Arc<Memory>,
+    cache: Arc<SignatureCache>,
     /// Texts in whose stead another was signed.
     restored: Arc<[Restored]>,
 }
 
-impl Remembering {
+impl CachingVerifier {
     /// These algorithms, with one memory for all.
     pub(super) fn all(
         algorithms: &[&'static dyn SignatureVerificationAlgorithm],
         restored: Vec<Restored>,
     ) -> Vec<Self> {
-        let (memory, restored) = (Arc::<Memory>::default(), Arc::<[Restored]>::from(restored));
+        let (cache, restored) =
+            (Arc::<SignatureCache>::default(), Arc::<[Restored]>::from(restored));
         let with =
-            |&algorithm: &_| Self { algorithm, memory: memory.clone(), restored: restored.clone() };
+            |&algorithm: &_| Self { algorithm, cache: cache.clone(), restored: restored.clone() };
         algorithms.iter().map(with).collect()
     }
 }
 
-impl SignatureVerificationAlgorithm for Remembering {
+impl SignatureVerificationAlgorithm for CachingVerifier {
     fn verify_signature(
         &self,
         public_key: &[u8],
@@ -88,12 +89,12 @@ impl SignatureVerificationAlgorithm for Remembering {
         // The lengths say where one ends and the next begins.
         let lengths = parts.map(|part| u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
         let [key_id, id, public_key, message, signature] = parts;
-        let print = sha256(&[lengths.as_flattened(), key_id, id, public_key, message, signature]);
-        if self.memory.has(&print) {
+        let digest = sha256(&[lengths.as_flattened(), key_id, id, public_key, message, signature]);
+        if self.cache.has(&digest) {
             return Ok(());
         }
         self.algorithm.verify_signature(public_key, message, signature)?;
-        self.memory.keep(print);
+        self.cache.keep(digest);
         Ok(())
     }
 
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn what_was_right_is_not_computed_again_and_what_differs_in_anything_is() {
         let [first, second] = [alg_id::ECDSA_SHA256, alg_id::ECDSA_SHA384].map(backwards);
-        let both = Remembering::all(&[first, second], Vec::new());
+        let both = CachingVerifier::all(&[first, second], Vec::new());
         let asked = || (first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed));
         let [one, other] = both.as_slice() else { panic!("two") };
         for _ in 0..3 {
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn what_was_wrong_is_asked_again() {
         let algorithm = backwards(alg_id::ECDSA_SHA256);
-        let all = Remembering::all(&[algorithm], Vec::new());
+        let all = CachingVerifier::all(&[algorithm], Vec::new());
         let one = all.first().unwrap();
         for _ in 0..3 {
             one.verify_signature(b"key", b"text", b"text").unwrap_err();
@@ -182,13 +183,13 @@ mod tests {
 
     #[test]
     fn the_memory_is_bounded_and_an_empty_place_is_no_signature() {
-        let memory = Memory::default();
-        assert!(!memory.has(&EMPTY) && !memory.has(&[7; 32]));
+        let cache = SignatureCache::default();
+        assert!(!cache.has(&EMPTY) && !cache.has(&[7; 32]));
         for n in 0..u32::from(u16::MAX) {
-            memory.keep(sha256(&[&n.to_be_bytes()]));
+            cache.keep(sha256(&[&n.to_be_bytes()]));
         }
-        memory.keep([7; 32]);
-        assert!(memory.has(&[7; 32]) && !memory.has(&[8; 32]) && !memory.has(&EMPTY));
-        assert_eq!(memory.0.lock().unwrap().len(), PLACES);
+        cache.keep([7; 32]);
+        assert!(cache.has(&[7; 32]) && !cache.has(&[8; 32]) && !cache.has(&EMPTY));
+        assert_eq!(cache.0.lock().unwrap().len(), PLACES);
     }
 }

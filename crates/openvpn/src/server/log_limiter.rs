@@ -11,12 +11,12 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// Anybody can send such packets from any address, at any rate: a log that names each would be a way to
 /// fill a disk. The counters have all of them.
 #[derive(Debug, Default)]
-pub(super) struct Naming {
+pub(super) struct LogLimiter {
     window: Option<Instant>,
     named: u32,
 }
 
-impl Naming {
+impl LogLimiter {
     pub(super) fn allow(&mut self, now: Instant) -> bool {
         if self.window.is_none_or(|since| now.since(since) >= WINDOW) {
             (self.window, self.named) = (Some(now), 0);
@@ -32,11 +32,12 @@ mod tests {
 
     #[test]
     fn a_flood_is_named_a_few_times_a_second() {
-        let mut naming = Naming::default();
+        let mut log_limiter = LogLimiter::default();
         let start = Instant::from_nanos(7);
-        let allowed = |naming: &mut Naming, at| (0..1000).filter(|_| naming.allow(at)).count();
-        assert_eq!(allowed(&mut naming, start), 5);
-        assert_eq!(allowed(&mut naming, start + WINDOW / 2), 0);
-        assert_eq!(allowed(&mut naming, start + WINDOW), 5);
+        let allowed =
+            |log_limiter: &mut LogLimiter, at| (0..1000).filter(|_| log_limiter.allow(at)).count();
+        assert_eq!(allowed(&mut log_limiter, start), 5);
+        assert_eq!(allowed(&mut log_limiter, start + WINDOW / 2), 0);
+        assert_eq!(allowed(&mut log_limiter, start + WINDOW), 5);
     }
 }

@@ -13,9 +13,9 @@ use crate::tls::PeerIdentity;
 /// Who has which prefix. A prefix has one owner, so that the data plane never has to choose: the longest
 /// that fits decides there, and equal ones do not come.
 #[derive(Debug, Default)]
-pub(super) struct Ownership(HashMap<IpNet, PeerId>);
+pub(super) struct RouteOwnership(HashMap<IpNet, PeerId>);
 
-impl Ownership {
+impl RouteOwnership {
     /// Makes the table as small as what is in it.
     pub(super) fn release_memory(&mut self) {
         self.0.shrink_to_fit();

@@ -14,8 +14,8 @@ use adit_engine::{
 use ipnet::IpNet;
 
 use super::config::StaticConfig;
-use super::lobby::Lobby;
 use super::occ;
+use super::pending_streams::PendingStreams;
 use crate::client::{ClientEvent, Next, PATH_CHANGED, Remotes, Stop};
 use crate::session::{
     Budget, Idle, exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed, session_end,
@@ -44,7 +44,7 @@ pub struct StaticEngine {
     /// Something authentic came since the last restart.
     heard: bool,
     /// Connections beside the one in use, where this end listens for them.
-    lobby: Lobby,
+    pending: PendingStreams,
     /// When the connection in use came.
     since: Instant,
     /// `session-timeout`.
@@ -67,7 +67,7 @@ enum State {
     Dialing,
     /// Packets flow, or would.
     Open,
-    Leaving {
+    Exiting {
         notices_left: u8,
         next: Instant,
         why: Stop,
@@ -88,8 +88,8 @@ fn nowhere(stream: bool) -> Link {
 impl StaticEngine {
     /// An engine that begins at its first input.
     pub fn new(config: StaticConfig) -> Self {
-        let remotes = Remotes::new(&config.reach).steady();
-        let lobby = Lobby::new(config.settings.hand_window);
+        let remotes = Remotes::new(&config.remote_policy).steady();
+        let pending = PendingStreams::new(config.settings.hand_window);
         Self {
             config,
             remotes,
@@ -97,7 +97,7 @@ impl StaticEngine {
             link: None,
             added: false,
             heard: false,
-            lobby,
+            pending,
             since: Instant::default(),
             ends: None,
             idle: None,
@@ -132,7 +132,7 @@ impl StaticEngine {
                     *until = now;
                 }
             }
-            State::New | State::Open | State::Leaving { .. } | State::Stopped => {}
+            State::New | State::Open | State::Exiting { .. } | State::Stopped => {}
         }
     }
 
@@ -146,7 +146,7 @@ impl StaticEngine {
             (State::Stopped, _) => {}
             // The end of a connection is notice enough.
             (State::Open, Some(times)) if self.link.is_some_and(|link| !link.is_stream()) => {
-                self.state = State::Leaving { notices_left: times.max(1), next: now, why };
+                self.state = State::Exiting { notices_left: times.max(1), next: now, why };
                 self.tick(now, out);
             }
             _ => self.stop(why, out),
@@ -185,7 +185,7 @@ impl StaticEngine {
 
     /// Whether the sender of any authentic packet is the peer.
     fn floats(&self) -> bool {
-        self.config.settings.float || self.config.reach.remotes.is_empty()
+        self.config.settings.float || self.config.remote_policy.remotes.is_empty()
     }
 
     fn open(&mut self, now: Instant, link: Option<Link>, out: &mut Out) {
@@ -255,7 +255,7 @@ impl StaticEngine {
             // The other end is to hear of this one as early.
             out.plane(Command::SendData(PEER, PING.to_vec()));
         }
-        let mut tunnel = self.config.ends.tunnel();
+        let mut tunnel = self.config.tunnel_addrs.tunnel();
         tunnel.peer = Some(PEER);
         tunnel.mtu = Some(self.config.settings.tun_mtu);
         tunnel.remote = self.link.map(|link| link.remote());
@@ -265,7 +265,7 @@ impl StaticEngine {
     fn begin_again(&mut self, now: Instant, reason: String, out: &mut Out) {
         match self.state {
             State::Stopped => return,
-            State::Leaving { .. } => return self.gone(out),
+            State::Exiting { .. } => return self.gone(out),
             _ => {}
         }
         if self.listens() {
@@ -274,7 +274,7 @@ impl StaticEngine {
         }
         let succeeded = std::mem::take(&mut self.heard);
         out.event(ClientEvent::Restarting(reason));
-        if self.config.reach.remotes.is_empty() {
+        if self.config.remote_policy.remotes.is_empty() {
             // The peer may come back from anywhere, and is answered there.
             self.begin_times(now);
             return self.open(now, self.link, out);
@@ -345,7 +345,7 @@ impl StaticEngine {
         match &mut self.state {
             State::New => self.start(now, out),
             State::Waiting { until } if *until <= now => self.start(now, out),
-            State::Leaving { notices_left, next, .. } if *next <= now => {
+            State::Exiting { notices_left, next, .. } if *next <= now => {
                 if *notices_left == 0 {
                     return self.gone(out);
                 }
@@ -381,7 +381,7 @@ impl StaticEngine {
     /// The good-bye is said.
     fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
-            State::Leaving { why, .. } => why.clone(),
+            State::Exiting { why, .. } => why.clone(),
             _ => Stop::Requested,
         };
         self.stop(why, out);
@@ -416,7 +416,7 @@ impl Engine for StaticEngine {
         let of_state = match &self.state {
             State::New => Some((Instant::default(), "start")),
             State::Waiting { until } => Some((*until, "connect-retry")),
-            State::Leaving { next, .. } => Some((*next, "exit notice")),
+            State::Exiting { next, .. } => Some((*next, "exit notice")),
             State::Dialing | State::Open | State::Stopped => None,
         };
         let streams = self.streams_deadline().map(|at| (at, "connections that wait"));

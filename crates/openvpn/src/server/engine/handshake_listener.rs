@@ -7,7 +7,7 @@ use crate::packet::{Control, Opcode, SessionId};
 use crate::server::client::{Client, Stage};
 use crate::server::event::ServerEvent;
 use crate::server::responder::Refused;
-use crate::session::{Budget, Conversation};
+use crate::session::{Budget, ControlChannel};
 use crate::tls::TlsSession;
 use crate::wrap::{WrapConfig, WrapError, Wrapper};
 
@@ -72,7 +72,7 @@ impl ServerEngine {
     fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
         self.counters.strangers_bad += 1;
         // Without a wrapping nothing could have been authentic.
-        if !matches!(self.config.settings.wrap, WrapConfig::None) && self.naming.allow(now) {
+        if !matches!(self.config.settings.wrap, WrapConfig::None) && self.log_limiter.allow(now) {
             out.event(ServerEvent::Unauthentic(link));
         }
     }
@@ -80,7 +80,7 @@ impl ServerEngine {
     /// Of many, a few in a second are named. The end of a stream is an event of its own.
     fn key_age(&mut self, now: Instant, link: Link, error: WrapError, out: &mut Out) {
         self.counters.keys_expired += 1;
-        if !link.is_stream() && self.naming.allow(now) {
+        if !link.is_stream() && self.log_limiter.allow(now) {
             out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
         }
     }
@@ -113,17 +113,17 @@ impl ServerEngine {
         };
         let ids = (local, first.session);
         let settings = &self.config.settings;
-        let mut conversation = match accepted {
+        let mut control_channel = match accepted {
             Some(accepted) => {
                 let give_up = accepted + settings.hand_window;
-                Conversation::accept(now, link, ids, wrapper, tls, give_up)
+                ControlChannel::accept(now, link, ids, wrapper, tls, give_up)
             }
-            None => Conversation::resume(now, link, ids, wrapper, tls, settings),
+            None => ControlChannel::resume(now, link, ids, wrapper, tls, settings),
         };
-        conversation.traffic.received(len);
+        control_channel.traffic.received(len);
         let (session, stage) = (first.session, Stage::Negotiating);
         let client =
-            Client { conversation, session, stage, scheduled: None, budget: Budget::default() };
+            Client { control_channel, session, stage, scheduled: None, budget: Budget::default() };
         self.clients.insert(peer, Box::new(client));
         match accepted {
             Some(_) => self.streams.begun(link, peer),
@@ -132,7 +132,7 @@ impl ServerEngine {
         out.plane(Command::AdmitLink(link));
         out.event(ServerEvent::HandshakeStarted(link, first.session));
         self.step(now, peer, out, |client, tls, settings| {
-            client.conversation.take(now, first, || Ok(TlsSession::server(tls)?), settings)
+            client.control_channel.take(now, first, || Ok(TlsSession::server(tls)?), settings)
         });
     }
 

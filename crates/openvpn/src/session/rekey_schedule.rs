@@ -10,13 +10,13 @@ use std::time::Duration;
 use adit_engine::command::{DataKey, KeyLimits, KeySlot, Protection};
 use adit_engine::{Command, Instant, Outbox, PeerId, Random};
 
-use super::Conversation;
+use super::ControlChannel;
 use super::settings::{Renegotiation, Settings};
 use crate::keys::DataKeys;
 use crate::negotiate::DataCipher;
 
 #[derive(Debug)]
-pub(crate) struct KeySchedule {
+pub(crate) struct RekeySchedule {
     peer: PeerId,
     protection: Protection,
     renegotiation: Renegotiation,
@@ -31,7 +31,7 @@ pub(crate) struct KeySchedule {
     rekey: Option<Instant>,
 }
 
-impl KeySchedule {
+impl RekeySchedule {
     /// Installs a session's first key.
     pub(crate) fn start<E>(
         now: Instant,
@@ -118,27 +118,27 @@ impl KeySchedule {
         }
     }
 
-    /// As [`KeySchedule::tick`], but true only when this end is to begin a negotiation on `conversation` now: the peer has
+    /// As [`RekeySchedule::tick`], but true only when this end is to begin a negotiation on `control_channel` now: the peer has
     /// not begun one already, and the budget of renegotiations allows another one.
     pub(crate) fn wants_key<E>(
         &mut self,
         now: Instant,
-        conversation: &Conversation,
+        control_channel: &ControlChannel,
         out: &mut Outbox<E>,
     ) -> bool {
         let wanted = self.tick(now, out);
-        if let Some(at) = conversation.recovers_at() {
+        if let Some(at) = control_channel.recovers_at() {
             return at <= now;
         }
         if !wanted {
             return false;
         }
-        if let (true, Err(at)) = (conversation.is_idle(), conversation.may_renegotiate(now)) {
+        if let (true, Err(at)) = (control_channel.is_idle(), control_channel.may_renegotiate(now)) {
             self.rekey = Some(at);
             return false;
         }
         self.negotiating();
-        conversation.is_idle()
+        control_channel.is_idle()
     }
 
     /// A negotiation has begun, by either side.
@@ -216,10 +216,10 @@ mod tests {
             .collect()
     }
 
-    fn schedule(out: &mut Outbox<()>) -> (KeySchedule, Random) {
+    fn schedule(out: &mut Outbox<()>) -> (RekeySchedule, Random) {
         let mut random = Random::new([7; 32]);
         let protection = Protection::Aead(adit_crypto::Cipher::Aes256Gcm);
-        let s = KeySchedule::start(
+        let s = RekeySchedule::start(
             NOW,
             PeerId(3),
             protection,

@@ -9,17 +9,17 @@ use adit_engine::{Command, Instant, Link, Output};
 
 use super::{Out, PEER, State, StaticEngine, nowhere};
 use crate::client::ClientEvent;
-use crate::p2p::lobby::Full;
+use crate::p2p::pending_streams::Full;
 
 impl StaticEngine {
     /// Whether connections are waited for.
     pub(super) fn listens(&self) -> bool {
-        self.config.reach.accepts.is_some()
+        self.config.remote_policy.accepts.is_some()
     }
 
     /// A connection came.
     pub(super) fn accepted(&mut self, now: Instant, link: Link, out: &mut Out) {
-        let from = self.config.reach.accepts.as_deref().unwrap_or_default();
+        let from = self.config.remote_policy.accepts.as_deref().unwrap_or_default();
         let welcome = from.is_empty() || from.contains(&link.remote().ip().to_canonical());
         if !welcome || !matches!(self.state, State::Open) {
             self.dropped = self.dropped.saturating_add(1);
@@ -28,7 +28,7 @@ impl StaticEngine {
         if self.link.is_none() {
             return self.take(now, link, out);
         }
-        let gone = match self.lobby.admit(now, link, |_| false) {
+        let gone = match self.pending.admit(now, link, |_| false) {
             Ok(gone) => gone,
             Err(Full) => Some(link),
         };
@@ -47,7 +47,7 @@ impl StaticEngine {
 
     /// The plane had an authentic, new packet on another connection, and uses that now.
     pub(super) fn moved(&mut self, now: Instant, link: Link, out: &mut Out) {
-        if self.lobby.remove(link) {
+        if self.pending.remove(link) {
             if let Some(former) = self.link.replace(link).filter(|former| *former != link) {
                 out.push(Output::Hangup(former));
             }
@@ -63,7 +63,7 @@ impl StaticEngine {
 
     /// A connection ended.
     pub(super) fn ended(&mut self, now: Instant, link: Link, out: &mut Out) {
-        if self.lobby.remove(link) {
+        if self.pending.remove(link) {
             self.dropped = self.dropped.saturating_add(1);
         } else if self.link == Some(link) {
             self.begin_again(now, "connection reset".into(), out);
@@ -84,14 +84,14 @@ impl StaticEngine {
                 )),
             });
         }
-        if let Some(next) = self.lobby.pop() {
+        if let Some(next) = self.pending.pop() {
             self.take(now, next, out);
         }
     }
 
     /// Ends what has waited too long, or kept others waiting.
     pub(super) fn tick_streams(&mut self, now: Instant, out: &mut Out) {
-        while let Some(link) = self.lobby.expired(now) {
+        while let Some(link) = self.pending.expired(now) {
             self.dropped = self.dropped.saturating_add(1);
             out.push(Output::Hangup(link));
         }
@@ -102,18 +102,18 @@ impl StaticEngine {
 
     /// Until when the connection in use may say nothing: for ever, where no other waits.
     fn unproved_until(&self) -> Option<Instant> {
-        let crowded = self.link.is_some() && !self.heard && !self.lobby.is_empty();
+        let crowded = self.link.is_some() && !self.heard && !self.pending.is_empty();
         crowded.then(|| self.since + self.config.settings.hand_window)
     }
 
     pub(super) fn streams_deadline(&self) -> Option<Instant> {
-        [self.unproved_until(), self.lobby.deadline()].into_iter().flatten().min()
+        [self.unproved_until(), self.pending.deadline()].into_iter().flatten().min()
     }
 
     /// Ends all connections.
     pub(super) fn hang_up_all(&mut self, out: &mut Out) {
         self.link.take().into_iter().for_each(|link| out.push(Output::Hangup(link)));
-        while let Some(link) = self.lobby.pop() {
+        while let Some(link) = self.pending.pop() {
             out.push(Output::Hangup(link));
         }
     }

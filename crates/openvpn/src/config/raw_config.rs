@@ -8,15 +8,15 @@ use adit_engine::command::Framing;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::bridge::Bridge;
+use super::directive_support::{self, Support};
 use super::options::{
     AskPass, AuthRetry, Device, DeviceKind, Log, PoolPersist, Process, Routes, Source, TlsVersion,
     Usage, UserPass, VerifyName, Wrap,
 };
-use super::reader::{Directive, Place};
-use super::table::{self, Fate};
+use super::reader::{Directive, Location};
 use super::transport::{Proto, Sockets};
 use super::{
-    ConfigError, apply_admin, apply_old, apply_peer, apply_process, apply_tls, apply_tunnel,
+    ConfigError, apply_admin, apply_deprecated, apply_peer, apply_process, apply_tls, apply_tunnel,
     bridge, finish_peer, proxies,
 };
 use crate::negotiate::PullFilter;
@@ -25,14 +25,14 @@ use crate::session::{Fragment, Limits, Mssfix};
 use crate::tls::{CertProfile, IssuerHash};
 
 /// Why a directive was not taken.
-pub(super) enum Fault {
+pub(super) enum Rejection {
     /// Unknown or unsupported: may be skipped where the configuration says so.
     Skippable(ConfigError),
     /// Wrong.
     Wrong(ConfigError),
 }
 
-impl From<ConfigError> for Fault {
+impl From<ConfigError> for Rejection {
     fn from(error: ConfigError) -> Self {
         Self::Wrong(error)
     }
@@ -44,7 +44,7 @@ pub(super) struct Remote {
     pub(super) host: Option<String>,
     pub(super) port: Option<u16>,
     pub(super) proto: Option<Proto>,
-    pub(super) place: Option<Place>,
+    pub(super) location: Option<Location>,
     /// Of a `<connection>` block.
     pub(super) proxies: proxies::Proxies,
     /// `connect-timeout` of a `<connection>` block.
@@ -60,11 +60,11 @@ pub(super) struct Pool {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct RawConfig {
     /// The directory of `cd`.
     pub(super) base: Option<PathBuf>,
     /// Where each directive stood last.
-    pub(super) seen: HashMap<String, Place>,
+    pub(super) seen: HashMap<String, Location>,
     /// Arguments of directives in `<connection>` blocks that concern the whole tunnel.
     shared: HashMap<String, (usize, Directive)>,
     /// `ignore-unknown-option`.
@@ -123,14 +123,14 @@ pub(super) struct Draft {
     /// As written; where options are pulled the server's word counts.
     pub(super) topology: Option<Topology>,
     /// Both words as addresses: the second is a netmask or the far end.
-    pub(super) ifconfig_pair: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, Place)>,
-    pub(super) ifconfig6: Option<(Ipv6Net, Place)>,
+    pub(super) ifconfig_pair: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, Location)>,
+    pub(super) ifconfig6: Option<(Ipv6Net, Location)>,
     pub(super) routes: Routes,
 
-    pub(super) server4: Option<(Ipv4Net, Place)>,
-    pub(super) server6: Option<(Ipv6Net, Place)>,
+    pub(super) server4: Option<(Ipv4Net, Location)>,
+    pub(super) server6: Option<(Ipv6Net, Location)>,
     pub(super) pool4: Option<Pool>,
-    pub(super) pool6: Option<(Ipv6Net, Place)>,
+    pub(super) pool6: Option<(Ipv6Net, Location)>,
     pub(super) push: Vec<String>,
     pub(super) max_clients: u32,
     pub(super) duplicate_cn: bool,
@@ -142,9 +142,9 @@ pub(super) struct Draft {
     pub(super) filter: Option<PathBuf>,
     pub(super) push_constraint: Option<Ipv4Net>,
     pub(super) max_routes_per_client: u32,
-    pub(super) bridge: Option<(Bridge, Place)>,
+    pub(super) bridge: Option<(Bridge, Location)>,
     /// `route-gateway dhcp`.
-    pub(super) gateway_dhcp: Option<Place>,
+    pub(super) gateway_dhcp: Option<Location>,
     /// `stale-routes-check`.
     pub(super) station_age: Option<Duration>,
     pub(super) compress_migrate: bool,
@@ -180,13 +180,13 @@ pub(super) struct Draft {
     pub(super) groups: Option<Vec<String>>,
     /// `tls-auth` or `tls-crypt`.
     pub(super) wrap: Wrap,
-    pub(super) crypt_v2: Option<(Source, Place)>,
+    pub(super) crypt_v2: Option<(Source, Location)>,
     pub(super) max_key_age: Option<Duration>,
     pub(super) key_direction: Option<u8>,
     pub(super) force_cookie: bool,
-    pub(super) data_ciphers: Option<(String, Place)>,
-    pub(super) fallback: Option<(String, Place)>,
-    pub(super) cipher: Option<(String, Place)>,
+    pub(super) data_ciphers: Option<(String, Location)>,
+    pub(super) fallback: Option<(String, Location)>,
+    pub(super) cipher: Option<(String, Location)>,
     pub(super) auth: Option<String>,
     pub(super) framing: Framing,
 
@@ -217,7 +217,7 @@ pub(super) struct Draft {
     pub(super) status_version: u8,
 }
 
-impl Draft {
+impl RawConfig {
     /// With stock's defaults where these are not zero or nothing.
     pub(super) fn new(base: Option<PathBuf>) -> Self {
         Self {
@@ -244,30 +244,32 @@ impl Draft {
         let name = directive.name.as_str();
         let fault = match self.dispatch(directive) {
             Ok(()) => {
-                self.seen.insert(name.to_owned(), directive.place.clone());
+                self.seen.insert(name.to_owned(), directive.location.clone());
                 return Ok(());
             }
             Err(fault) => fault,
         };
         let may_skip = directive.optional || self.ignored.iter().any(|ignored| ignored == name);
         match fault {
-            Fault::Skippable(error) if may_skip => {
+            Rejection::Skippable(error) if may_skip => {
                 self.warnings.push(format!("{}; skipped", one_line(&error)));
                 Ok(())
             }
-            Fault::Skippable(error) if self.forward_compatible && table::fate(name).is_none() => {
+            Rejection::Skippable(error)
+                if self.forward_compatible && directive_support::support(name).is_none() =>
+            {
                 self.warnings.push(format!("{}; skipped", one_line(&error)));
                 Ok(())
             }
-            Fault::Wrong(error) if directive.optional => {
+            Rejection::Wrong(error) if directive.optional => {
                 self.warnings.push(format!("{}; skipped", one_line(&error)));
                 Ok(())
             }
-            Fault::Skippable(error) | Fault::Wrong(error) => Err(error),
+            Rejection::Skippable(error) | Rejection::Wrong(error) => Err(error),
         }
     }
 
-    fn dispatch(&mut self, d: &Directive) -> Result<(), Fault> {
+    fn dispatch(&mut self, d: &Directive) -> Result<(), Rejection> {
         if d.name == "ignore-unknown-option" {
             d.shape("ignore-unknown-option NAME [NAME ...]", 1..=usize::MAX)?;
             self.ignored.extend(d.args.iter().cloned());
@@ -286,18 +288,18 @@ impl Draft {
             || bridge::apply(self, d)?
             || apply_tls::apply(self, d)?
             || apply_process::apply(self, d)?
-            || apply_old::apply(self, d)?
+            || apply_deprecated::apply(self, d)?
             || finish_peer::apply(self, d)?;
         if taken {
             return Ok(());
         }
-        match table::fate(&d.name) {
-            Some(Fate::Harmless(why)) => {
+        match directive_support::support(&d.name) {
+            Some(Support::Harmless(why)) => {
                 self.warn(d, &format!("has no effect: {why}"));
                 Ok(())
             }
-            Some(Fate::Refused(why, remedy)) => Err(Fault::Skippable(d.error(why, remedy))),
-            None => Err(Fault::Skippable(match table::nearest(&d.name) {
+            Some(Support::Refused(why, remedy)) => Err(Rejection::Skippable(d.error(why, remedy))),
+            None => Err(Rejection::Skippable(match directive_support::nearest(&d.name) {
                 Some(near) => d.error("unknown directive", format!("did you mean {near}?")),
                 None => d.error(
                     "unknown directive",
@@ -337,7 +339,7 @@ impl Draft {
     pub(super) fn warn(&mut self, d: &Directive, text: &str) {
         // Once, however often the directive is repeated.
         if self.warned.insert(format!("{} {text}", d.name)) {
-            let warning = format!("{}:{}: {} {text}", d.place.file, d.place.line, d.name);
+            let warning = format!("{}:{}: {} {text}", d.location.file, d.location.line, d.name);
             self.warnings.push(warning);
         }
     }
@@ -350,7 +352,7 @@ impl Draft {
         remedy: impl Into<String>,
     ) -> ConfigError {
         match self.seen.get(directive) {
-            Some(place) => place.error(directive, problem, remedy),
+            Some(location) => location.error(directive, problem, remedy),
             None => ConfigError {
                 file: "configuration".into(),
                 line: 0,

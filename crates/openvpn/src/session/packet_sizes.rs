@@ -24,7 +24,7 @@ pub struct PathReport {
 
 /// The sizes of a session with one peer.
 #[derive(Clone, Debug)]
-pub(crate) struct Sizes {
+pub(crate) struct PacketSizes {
     peer: PeerId,
     link: Link,
     protection: Protection,
@@ -33,7 +33,7 @@ pub(crate) struct Sizes {
     told: Option<PathReport>,
 }
 
-impl Sizes {
+impl PacketSizes {
     pub(crate) fn new(
         now: Instant,
         peer: PeerId,

@@ -21,40 +21,40 @@ use super::identity::PeerIdentity;
 const PLACES: usize = 256;
 
 /// SHA-256 of a certificate and of what it was presented as.
-type Print = [u8; 32];
+type Sha256 = [u8; 32];
 
-type Kept = Box<(Print, PeerIdentity)>;
+type Entry = Box<(Sha256, PeerIdentity)>;
 
 /// What certificates say that passed all checks, as many as fit.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Vec<Option<Kept>>>);
+pub(super) struct CertCache(Mutex<Vec<Option<Entry>>>);
 
-impl Known {
+impl CertCache {
     /// Under what a certificate is kept.
-    pub(super) fn print(der: &[u8], peer_is_server: bool) -> Print {
+    pub(super) fn digest(der: &[u8], peer_is_server: bool) -> Sha256 {
         sha256(&[&[u8::from(peer_is_server)], der])
     }
 
-    fn place(print: &Print) -> usize {
-        let [a, b, ..] = *print;
+    fn place(digest: &Sha256) -> usize {
+        let [a, b, ..] = *digest;
         usize::from(u16::from_be_bytes([a, b])) % PLACES
     }
 
     /// What is written in it, if it was let in before.
-    pub(super) fn get(&self, print: &Print) -> Option<PeerIdentity> {
+    pub(super) fn get(&self, digest: &Sha256) -> Option<PeerIdentity> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (of, identity) = &**kept.get(Self::place(print))?.as_ref()?;
-        (of == print).then(|| identity.clone())
+        let (of, identity) = &**kept.get(Self::place(digest))?.as_ref()?;
+        (of == digest).then(|| identity.clone())
     }
 
     /// It was let in.
-    pub(super) fn keep(&self, print: Print, identity: &PeerIdentity) {
+    pub(super) fn keep(&self, digest: Sha256, identity: &PeerIdentity) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.is_empty() {
             kept.resize_with(PLACES, || None);
         }
-        if let Some(place) = kept.get_mut(Self::place(&print)) {
-            *place = Some(Box::new((print, identity.clone())));
+        if let Some(place) = kept.get_mut(Self::place(&digest)) {
+            *place = Some(Box::new((digest, identity.clone())));
         }
     }
 
@@ -75,36 +75,36 @@ mod tests {
 
     #[test]
     fn one_is_known_as_what_it_came_as_and_by_every_byte() {
-        let known = Known::default();
-        let print = Known::print(b"der", false);
-        assert_eq!(known.get(&print), None);
-        known.keep(print, &named("a"));
-        assert_eq!(known.get(&print), Some(named("a")));
+        let cache = CertCache::default();
+        let digest = CertCache::digest(b"der", false);
+        assert_eq!(cache.get(&digest), None);
+        cache.keep(digest, &named("a"));
+        assert_eq!(cache.get(&digest), Some(named("a")));
         for (der, server) in [(&b"der"[..], true), (b"deR", false), (b"der\0", false), (b"", false)]
         {
-            assert_eq!(known.get(&Known::print(der, server)), None);
+            assert_eq!(cache.get(&CertCache::digest(der, server)), None);
         }
     }
 
     #[test]
     fn one_that_takes_the_place_of_another_is_not_taken_for_it() {
-        let known = Known::default();
+        let cache = CertCache::default();
         let (mut first, mut second) = ([7; 32], [7; 32]);
         (first[31], second[31]) = (1, 2);
-        known.keep(first, &named("first"));
-        assert_eq!(known.get(&second), None);
-        known.keep(second, &named("second"));
-        assert_eq!((known.get(&first), known.get(&second)), (None, Some(named("second"))));
+        cache.keep(first, &named("first"));
+        assert_eq!(cache.get(&second), None);
+        cache.keep(second, &named("second"));
+        assert_eq!((cache.get(&first), cache.get(&second)), (None, Some(named("second"))));
     }
 
     #[test]
     fn no_more_are_kept_than_there_are_places() {
-        let known = Known::default();
+        let cache = CertCache::default();
         for n in 0..4 * PLACES as u64 {
-            known.keep(Known::print(&n.to_be_bytes(), false), &named("a"));
+            cache.keep(CertCache::digest(&n.to_be_bytes(), false), &named("a"));
         }
-        assert_eq!(known.0.lock().unwrap().len(), PLACES);
-        known.release_memory();
-        assert_eq!(known.0.lock().unwrap().capacity(), 0);
+        assert_eq!(cache.0.lock().unwrap().len(), PLACES);
+        cache.release_memory();
+        assert_eq!(cache.0.lock().unwrap().capacity(), 0);
     }
 }

@@ -3,18 +3,18 @@
 use adit_engine::Transport;
 
 use super::ConfigError;
-use super::draft::Draft;
+use super::raw_config::RawConfig;
 use crate::negotiate::link_overhead;
 
 /// `fragment` belongs to datagrams: TCP cuts and joins what it carries by itself.
-pub(super) fn check(draft: &Draft) -> Result<(), ConfigError> {
-    if draft.fragment.is_none() {
+pub(super) fn check(raw: &RawConfig) -> Result<(), ConfigError> {
+    if raw.fragment.is_none() {
         return Ok(());
     }
-    let remotes = draft.remotes.iter().chain(&draft.connections);
-    let mut protos = remotes.map(|remote| remote.proto).chain([draft.proto]).flatten();
+    let remotes = raw.remotes.iter().chain(&raw.connections);
+    let mut protos = remotes.map(|remote| remote.proto).chain([raw.proto]).flatten();
     if protos.any(|proto| proto.transport != Transport::Udp) {
-        return Err(draft.error(
+        return Err(raw.error(
             "fragment",
             "it is for UDP, and TCP is asked for here",
             "remove it at both ends: over TCP no packet is too large",
@@ -25,34 +25,34 @@ pub(super) fn check(draft: &Draft) -> Result<(), ConfigError> {
 
 /// Works out `tun-mtu` from `link-mtu` as openvpn does: by the cipher that is configured, which need not be
 /// the one that is negotiated.
-pub(super) fn from_link_mtu(draft: &mut Draft) -> Result<(), ConfigError> {
-    let Some(link_mtu) = draft.link_mtu else { return Ok(()) };
-    if draft.seen.contains_key("tun-mtu") {
-        return Err(draft.error(
+pub(super) fn from_link_mtu(raw: &mut RawConfig) -> Result<(), ConfigError> {
+    let Some(link_mtu) = raw.link_mtu else { return Ok(()) };
+    if raw.seen.contains_key("tun-mtu") {
+        return Err(raw.error(
             "link-mtu",
             "tun-mtu is set too, and one follows from the other",
             "keep tun-mtu",
         ));
     }
-    let cipher = draft.fallback.as_ref().or(draft.cipher.as_ref());
+    let cipher = raw.fallback.as_ref().or(raw.cipher.as_ref());
     let cipher = cipher.map_or("none", |(name, _)| name.as_str());
-    let mut protos = draft.remotes.iter().chain(&draft.connections).map(|remote| remote.proto);
-    let proto = protos.find_map(|proto| proto).or(draft.proto);
+    let mut protos = raw.remotes.iter().chain(&raw.connections).map(|remote| remote.proto);
+    let proto = protos.find_map(|proto| proto).or(raw.proto);
     let stream = proto.is_some_and(|proto| proto.transport == Transport::Tcp);
-    let auth = draft.auth.as_deref().unwrap_or("SHA1");
+    let auth = raw.auth.as_deref().unwrap_or("SHA1");
     let tun_mtu = u32::from(link_mtu).saturating_sub(link_overhead(cipher, auth, stream));
     match u16::try_from(tun_mtu) {
         Ok(tun_mtu @ 100..) => {
-            draft.tun_mtu = tun_mtu;
-            let place = draft.seen.get("link-mtu").or(draft.seen.get("udp-mtu"));
-            let place = place.map(|p| format!("{}:{}: ", p.file, p.line)).unwrap_or_default();
-            draft.warnings.push(format!(
-                "{place}link-mtu is deprecated: tun-mtu {tun_mtu} follows from it, by the cipher that is \
+            raw.tun_mtu = tun_mtu;
+            let location = raw.seen.get("link-mtu").or(raw.seen.get("udp-mtu"));
+            let location = location.map(|p| format!("{}:{}: ", p.file, p.line)).unwrap_or_default();
+            raw.warnings.push(format!(
+                "{location}link-mtu is deprecated: tun-mtu {tun_mtu} follows from it, by the cipher that is \
                  configured and not the one that is negotiated; write tun-mtu, the same at both ends"
             ));
             Ok(())
         }
-        _ => Err(draft.error(
+        _ => Err(raw.error(
             "link-mtu",
             format!("{link_mtu} leaves too little for packets"),
             "write tun-mtu 1500 in its place",

@@ -94,7 +94,7 @@ impl ServerEngine {
         let Some(&former) = self.by_name.get(name).filter(|former| **former != newcomer) else {
             return;
         };
-        let address = |peer: &PeerId| Some(self.clients.get(peer)?.conversation.link.remote());
+        let address = |peer: &PeerId| Some(self.clients.get(peer)?.control_channel.link.remote());
         let (Some(from), Some(to)) = (address(&former), address(&newcomer)) else { return };
         let full = self.disputes.notifying >= MAX_REPLACED;
         self.counters.replaced_unnotified += u64::from(full && from != to);
@@ -120,7 +120,8 @@ impl ServerEngine {
         let name = connected.info.identity.common_name.clone();
         client.stage =
             Stage::Replaced(Box::new(Notified { until, name, by, knows_backoff, asked: true }));
-        let departing = Departing { reason: REPLACED.into(), control: client.conversation.traffic };
+        let departing =
+            Departing { reason: REPLACED.into(), control: client.control_channel.traffic };
         self.disputes.notifying += 1;
         self.end_session(former, *connected, departing, out);
         let text = format!("this profile is in use at {} now", by.ip().to_canonical());
@@ -130,12 +131,13 @@ impl ServerEngine {
     /// A replaced client has acknowledged what it was sent, or its time is up.
     pub(super) fn tick_replaced(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        let (link, heard) = (client.conversation.link, client.conversation.all_acknowledged());
+        let (link, acknowledged) =
+            (client.control_channel.link, client.control_channel.all_acknowledged());
         let Stage::Replaced(notified) = &mut client.stage else { return };
-        if !heard && notified.until > now {
+        if !acknowledged && notified.until > now {
             return;
         }
-        if !(heard && std::mem::take(&mut notified.asked)) {
+        if !(acknowledged && std::mem::take(&mut notified.asked)) {
             return self.remove(peer, String::new(), out);
         }
         notified.until = now + NOTICE_PATIENCE;
@@ -166,8 +168,8 @@ impl ServerEngine {
     fn notify(&mut self, now: Instant, peer: PeerId, message: &ControlMessage, out: &mut Out) {
         let unix = self.clock.at(now);
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        let sent = client.conversation.send_message(message.encode()).is_ok()
-            && client.conversation.flush(now, unix, out).is_ok();
+        let sent = client.control_channel.send_message(message.encode()).is_ok()
+            && client.control_channel.flush(now, unix, out).is_ok();
         if !sent {
             return self.remove(peer, String::new(), out);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_engine::{Command, Instant};
 
-use super::{ClientEngine, Leaving, Out, State};
+use super::{ClientEngine, Exiting, Out, State};
 use crate::client::event::Stop;
 use crate::negotiate::ControlMessage;
 use crate::session::exit_notice;
@@ -27,14 +27,14 @@ impl ClientEngine {
                 let mut notices_left = attempts;
                 if tunnel.exit_by_control {
                     let message = ControlMessage::Exit.encode();
-                    let _ = tunnel.conversation.send_message(message);
-                    let _ = tunnel.conversation.flush(now, self.clock.at(now), out);
+                    let _ = tunnel.control_channel.send_message(message);
+                    let _ = tunnel.control_channel.flush(now, self.clock.at(now), out);
                     notices_left = 0;
                 }
                 let next =
                     if notices_left > 0 { now } else { now + EXIT_PATIENCE * attempts.into() };
-                let leaving = Leaving { tunnel: *tunnel, notices_left, next, why };
-                self.state = State::Leaving(Box::new(leaving));
+                let leaving = Exiting { tunnel: *tunnel, notices_left, next, why };
+                self.state = State::Exiting(Box::new(leaving));
                 self.tick(now, out);
             }
             State::Stopped => {}
@@ -48,21 +48,22 @@ impl ClientEngine {
     /// The good-bye is said.
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
-            State::Leaving(leaving) => leaving.why.clone(),
+            State::Exiting(leaving) => leaving.why.clone(),
             _ => Stop::Requested,
         };
         self.stop(why, out);
     }
 
-    pub(super) fn tick_leaving(&mut self, now: Instant, out: &mut Out) {
-        let State::Leaving(leaving) = &mut self.state else { return };
+    pub(super) fn tick_exit(&mut self, now: Instant, out: &mut Out) {
+        let State::Exiting(leaving) = &mut self.state else { return };
         let acknowledged =
-            leaving.tunnel.exit_by_control && leaving.tunnel.conversation.all_acknowledged();
+            leaving.tunnel.exit_by_control && leaving.tunnel.control_channel.all_acknowledged();
         if leaving.notices_left > 0 && leaving.next <= now {
             leaving.notices_left -= 1;
             leaving.next = now + EXIT_NOTICE_EVERY;
             out.plane(Command::SendData(leaving.tunnel.peer, exit_notice()));
-        } else if acknowledged || leaving.next <= now || leaving.tunnel.conversation.expired(now) {
+        } else if acknowledged || leaving.next <= now || leaving.tunnel.control_channel.expired(now)
+        {
             return self.gone(out);
         }
         self.settle(now, Ok(()), out);

@@ -1,8 +1,8 @@
 //! Directives of older versions that newer ones replace, and what they mean today.
 
 use super::ConfigError;
-use super::draft::Draft;
 use super::options::Usage;
+use super::raw_config::RawConfig;
 use super::reader::Directive;
 use crate::server::Topology;
 use crate::session::Mssfix;
@@ -10,7 +10,7 @@ use crate::session::Mssfix;
 /// Longest control packet that is sent, as openvpn has it by default.
 const CONTROL_PACKET: u16 = 1250;
 
-pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigError> {
+pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
     match d.name.as_str() {
         "ns-cert-type" => {
             d.shape("ns-cert-type server|client", 1..=1)?;
@@ -23,8 +23,8 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigErro
                     );
                 }
             };
-            draft.netscape_usage = Some(usage);
-            draft.warn(
+            raw.netscape_usage = Some(usage);
+            raw.warn(
                 d,
                 "is deprecated: the extended key usage is checked, or the old Netscape type where there \
                  is none; write remote-cert-tls",
@@ -32,20 +32,20 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigErro
         }
         "link-mtu" | "udp-mtu" => {
             d.shape("link-mtu BYTES", 1..=1)?;
-            draft.link_mtu = Some(d.number(0, 100..=65_535)?);
+            raw.link_mtu = Some(d.number(0, 100..=65_535)?);
         }
         "max-packet-size" => {
             d.shape("max-packet-size BYTES", 1..=1)?;
             let size = d.number(0, 100..=65_535)?;
-            draft.mssfix = Some(Mssfix { size, outer: true, fixed: false });
+            raw.mssfix = Some(Mssfix { size, outer: true, fixed: false });
             if size != CONTROL_PACKET {
                 let text = format!(
                     "sets mssfix {size} mtu; control packets have at most {CONTROL_PACKET} bytes whatever it says"
                 );
-                draft.warn(d, &text);
+                raw.warn(d, &text);
             }
         }
-        "compat-mode" => compat_mode(draft, d)?,
+        "compat-mode" => compat_mode(raw, d)?,
         "providers" => {
             d.shape("providers NAME [NAME ...]", 1..=usize::MAX)?;
             let known = |name: &String| matches!(name.as_str(), "default" | "legacy" | "base");
@@ -57,22 +57,22 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigErro
                     "use cert and key with files",
                 ));
             }
-            draft.warn(d, "has no effect: it chooses parts of OpenSSL, which is not used");
+            raw.warn(d, "has no effect: it chooses parts of OpenSSL, which is not used");
         }
         "key-method" => {
             d.shape("key-method 2", 1..=1)?;
             if d.arg(0) != "2" {
                 return Err(d.error("only the second method exists", "remove it, at both ends"));
             }
-            draft.warn(d, "has no effect: there is no other method");
+            raw.warn(d, "has no effect: there is no other method");
         }
         "ifconfig-pool-linear" => {
             d.shape("ifconfig-pool-linear", 0..=0)?;
-            draft.topology.get_or_insert(Topology::P2p);
-            draft.warn(d, "is deprecated: it means topology p2p");
+            raw.topology.get_or_insert(Topology::P2p);
+            raw.warn(d, "is deprecated: it means topology p2p");
         }
         "echo" => {
-            draft.echo.push(d.args.join(" "));
+            raw.echo.push(d.args.join(" "));
         }
         _ => return Ok(false),
     }
@@ -80,7 +80,7 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigErro
 }
 
 /// `compat-mode VERSION`: what an end of that version needs to be allowed.
-fn compat_mode(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
+fn compat_mode(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     d.shape("compat-mode VERSION", 1..=2)?;
     let mut parts = d.arg(0).split('.').map(str::parse::<u32>);
     let mut part = || match parts.next() {
@@ -94,7 +94,7 @@ fn compat_mode(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
         .saturating_mul(10_000)
         .saturating_add(minor.saturating_mul(100))
         .saturating_add(patch);
-    draft.compatible_with = Some(version);
+    raw.compatible_with = Some(version);
     let text = match version {
         20_600.. => "has no effect: nothing that later versions changed depends on it",
         20_500.. => "allows the other end to use compression framing, which is always allowed",
@@ -107,6 +107,6 @@ fn compat_mode(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
               unsupported"
         }
     };
-    draft.warn(d, text);
+    raw.warn(d, text);
     Ok(())
 }

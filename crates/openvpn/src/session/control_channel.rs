@@ -9,7 +9,7 @@ use adit_engine::command::Counters;
 use adit_engine::{Instant, Link, Outbox, UnixTime};
 
 use super::budget::{Bucket, RENEGOTIATIONS};
-use super::exchange::{Exchange, Heard};
+use super::key_negotiation::{Event, KeyNegotiation};
 use super::{Fault, Settings};
 use crate::keys::{DYNAMIC_TLS_CRYPT_LABEL, DataKeys, KeyMethod2, Role};
 use crate::packet::{Acks, Control, KEY_ID_MASK, Opcode, SessionId};
@@ -26,16 +26,16 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Acknowledgements that ride on a message at most.
 const ACKS: usize = 4;
 
-pub(crate) struct Conversation {
+pub(crate) struct ControlChannel {
     pub(crate) link: Link,
     role: Role,
     local: SessionId,
     remote: Option<SessionId>,
     wrapper: Wrapper,
     rewrapping: Rewrapping,
-    newest: Exchange,
+    newest: KeyNegotiation,
     /// The one before: answers retransmissions, and carries messages until the newest is complete.
-    former: Option<Exchange>,
+    former: Option<KeyNegotiation>,
     /// How often both ends together may renegotiate.
     pace: Bucket,
     postponed: Option<Postponed>,
@@ -58,7 +58,7 @@ struct Failing {
     again: Instant,
 }
 
-/// The peer's request to renegotiate, which waits for [`Conversation::pace`]. It is kept, because on a stream nothing comes
+/// The peer's request to renegotiate, which waits for [`ControlChannel::pace`]. It is kept, because on a stream nothing comes
 /// twice.
 struct Postponed {
     until: Instant,
@@ -78,7 +78,7 @@ enum Rewrapping {
     Made(Wrapper),
 }
 
-impl Conversation {
+impl ControlChannel {
     /// Begins with a reset, towards a peer that has not answered yet. A client's; or, with the reset of
     /// a server, the invitation of one end of two: a client with an older session learns by it that
     /// this end has forgotten that session.
@@ -97,7 +97,7 @@ impl Conversation {
             Opcode::HardResetServerV2 => Role::Server,
             _ => Role::Client,
         };
-        let newest = Exchange::open(now, (role, 0), reset, tls, reliable, give_up);
+        let newest = KeyNegotiation::open(now, (role, 0), reset, tls, reliable, give_up);
         Self::begin(link, role, (local, None), wrapper, newest)
     }
 
@@ -111,7 +111,7 @@ impl Conversation {
         settings: &Settings,
     ) -> Self {
         let reliable = Reliable::resume(settings.first_timeout(), 1);
-        let newest = Exchange::resume(tls, reliable, now + settings.hand_window);
+        let newest = KeyNegotiation::resume(tls, reliable, now + settings.hand_window);
         Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
     }
 
@@ -127,7 +127,7 @@ impl Conversation {
     ) -> Self {
         let reset = Opcode::HardResetServerV2;
         let reliable = Reliable::over_stream();
-        let newest = Exchange::open(now, (Role::Server, 0), reset, tls, reliable, give_up);
+        let newest = KeyNegotiation::open(now, (Role::Server, 0), reset, tls, reliable, give_up);
         Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
     }
 
@@ -137,7 +137,7 @@ impl Conversation {
         role: Role,
         (local, remote): (SessionId, Option<SessionId>),
         wrapper: Wrapper,
-        newest: Exchange,
+        newest: KeyNegotiation,
     ) -> Self {
         Self {
             link,
@@ -164,12 +164,12 @@ impl Conversation {
     }
 
     /// The negotiation that is under way or was last completed.
-    pub(crate) fn newest(&mut self) -> &mut Exchange {
+    pub(crate) fn newest(&mut self) -> &mut KeyNegotiation {
         &mut self.newest
     }
 
     /// The newest negotiation, to look at.
-    pub(crate) fn exchange(&self) -> &Exchange {
+    pub(crate) fn negotiation(&self) -> &KeyNegotiation {
         &self.newest
     }
 
@@ -181,7 +181,7 @@ impl Conversation {
         packet: &mut [u8],
         next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
         settings: &Settings,
-    ) -> Result<Vec<Heard>, Fault> {
+    ) -> Result<Vec<Event>, Fault> {
         let renegotiation = packet.first().is_some_and(|byte| byte & KEY_ID_MASK != 0);
         if renegotiation {
             self.make_rewrapper()?;
@@ -203,7 +203,7 @@ impl Conversation {
         control: &Control<'_>,
         next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
         settings: &Settings,
-    ) -> Result<Vec<Heard>, Fault> {
+    ) -> Result<Vec<Event>, Fault> {
         self.belongs_here(control)?;
         if control.opcode == Opcode::SoftResetV1 && self.may_begin(control.key_id) {
             if self.postponed.is_some() {
@@ -219,30 +219,30 @@ impl Conversation {
             self.renegotiate_as(now, control.key_id, tls, settings)?;
         }
         let tolerates = self.tolerates(control.key_id);
-        let exchange = match &mut self.former {
+        let negotiation = match &mut self.former {
             _ if self.newest.key_id == control.key_id => &mut self.newest,
             Some(former) if former.key_id == control.key_id => former,
             _ => return Err(Fault::Ignored("a key id that is not in use")),
         };
-        if exchange.failed {
+        if negotiation.failed {
             return Err(Fault::Ignored("a packet of a negotiation that has failed"));
         }
-        exchange.reliable.acknowledged(now, &control.acks);
-        let mut heard = Vec::new();
+        negotiation.reliable.acknowledged(now, &control.acks);
+        let mut events = Vec::new();
         if let Some(id) = control.message
-            && exchange.reliable.received(id, control.opcode, control.payload) == Received::New
+            && negotiation.reliable.received(id, control.opcode, control.payload) == Received::New
         {
             // The peer's keys may be in it.
-            self.soiled |= !exchange.is_complete();
-            match exchange.advance(&mut heard) {
+            self.soiled |= !negotiation.is_complete();
+            match negotiation.advance(&mut events) {
                 Err(fault) if tolerates && !fault.is_harmless() => {
                     self.fail(now, control.key_id);
-                    heard.push(Heard::Failed(fault));
+                    events.push(Event::Failed(fault));
                 }
                 result => result?,
             }
         }
-        Ok(heard)
+        Ok(events)
     }
 
     /// Says that there is a session, whose keys may live for so long without a new negotiation. From now on a packet that
@@ -312,7 +312,7 @@ impl Conversation {
         now: Instant,
         next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
         settings: &Settings,
-    ) -> Result<Vec<Heard>, Fault> {
+    ) -> Result<Vec<Event>, Fault> {
         let due = self.postponed.take_if(|postponed| postponed.until <= now);
         let Some(Postponed { session, remote, key_id, message, .. }) = due else {
             return Ok(Vec::new());
@@ -392,8 +392,14 @@ impl Conversation {
         }
         let reliable = reliable(self.link, settings);
         let give_up = now + settings.hand_window;
-        let next =
-            Exchange::open(now, (self.role, key_id), Opcode::SoftResetV1, tls, reliable, give_up);
+        let next = KeyNegotiation::open(
+            now,
+            (self.role, key_id),
+            Opcode::SoftResetV1,
+            tls,
+            reliable,
+            give_up,
+        );
         let mut former = std::mem::replace(&mut self.newest, next);
         match former.failed {
             true => self.newest.inherit(&mut former),
@@ -469,15 +475,15 @@ impl Conversation {
         let room = packet.saturating_sub(self.wrapper.overhead(Opcode::ControlV1, ACKS));
         let room_with_key =
             packet.saturating_sub(self.wrapper.overhead(Opcode::ControlWkcV1, ACKS));
-        let exchanges = self.former.iter_mut().chain([&mut self.newest]);
-        for exchange in exchanges.filter(|exchange| !exchange.failed) {
-            exchange.fill(now, room, room_with_key)?;
-            let (local, remote, key_id) = (self.local, self.remote, exchange.key_id);
+        let negotiations = self.former.iter_mut().chain([&mut self.newest]);
+        for negotiation in negotiations.filter(|negotiation| !negotiation.failed) {
+            negotiation.fill(now, room, room_with_key)?;
+            let (local, remote, key_id) = (self.local, self.remote, negotiation.key_id);
             // What answers a flight takes its acknowledgements along. On a stream the first part of a flight waits for
             // none: a peer without TCP_NODELAY sends the rest when TCP, too, has an answer.
             let patient = match self.link.is_stream() {
-                true => !exchange.is_complete() && exchange.remote_keys().is_some(),
-                false => !exchange.is_complete(),
+                true => !negotiation.is_complete() && negotiation.remote_keys().is_some(),
+                false => !negotiation.is_complete(),
             };
             let wrapper = match &mut self.rewrapping {
                 Rewrapping::Made(rewrapper) if key_id != 0 => rewrapper,
@@ -495,15 +501,17 @@ impl Conversation {
             };
             loop {
                 let acks = match remote {
-                    Some(_) if exchange.reliable.has_due(now) => exchange.reliable.take_acks(true),
+                    Some(_) if negotiation.reliable.has_due(now) => {
+                        negotiation.reliable.take_acks(true)
+                    }
                     _ => Acks::default(),
                 };
-                let Some(due) = exchange.reliable.transmit(now) else { break };
+                let Some(due) = negotiation.reliable.transmit(now) else { break };
                 send(due.opcode, Some(due.id), due.payload, acks);
             }
-            let alone = exchange.reliable.acks_are_due(now, patient);
-            while alone && remote.is_some() && exchange.reliable.owes_acks() {
-                let acks = exchange.reliable.take_acks(false);
+            let alone = negotiation.reliable.acks_are_due(now, patient);
+            while alone && remote.is_some() && negotiation.reliable.owes_acks() {
+                let acks = negotiation.reliable.take_acks(false);
                 send(Opcode::AckV1, None, &[], acks);
             }
         }
@@ -536,8 +544,8 @@ impl Conversation {
             .former
             .iter()
             .chain([&self.newest])
-            .filter(|exchange| !exchange.failed)
-            .filter_map(|exchange| exchange.reliable.deadline())
+            .filter(|negotiation| !negotiation.failed)
+            .filter_map(|negotiation| negotiation.reliable.deadline())
             .map(|at| (at, "retransmit"));
         let postponed = self.postponed.as_ref().map(|postponed| postponed.until);
         let postponed = postponed.map(|at| (at, "a delayed renegotiation"));

@@ -20,7 +20,7 @@ const PROTECTED: Duration = Duration::from_secs(5);
 
 /// Where a newcomer finds a place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Vacancy {
     /// One is free.
     Free,
     /// That of the one with this number.
@@ -31,14 +31,14 @@ pub(super) enum Room {
 
 /// One of those among which a newcomer wants a place.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct There {
+pub(super) struct Occupant {
     pub(super) link: Link,
     pub(super) since: Instant,
     /// Its address is proven, and a handshake has begun.
     pub(super) proven: bool,
 }
 
-impl Room {
+impl Vacancy {
     /// Finds a place among what is there, the oldest first, of which there are at most so many in all and of one address. A
     /// network that has its share replaces its own oldest. In a full table a newcomer replaces the oldest that has proven
     /// nothing, or else the oldest of all unless that is still young: strangers push no handshake out before there was
@@ -46,7 +46,7 @@ impl Room {
     pub(super) fn find(
         now: Instant,
         link: Link,
-        there: impl Iterator<Item = There> + Clone,
+        there: impl Iterator<Item = Occupant> + Clone,
         (most, of_one): (usize, usize),
     ) -> Self {
         let ip = link.remote().ip();
@@ -65,7 +65,7 @@ impl Room {
         if there.clone().count() < most {
             return Self::Free;
         }
-        let may_go = |other: There| !other.proven || other.since + PROTECTED <= now;
+        let may_go = |other: Occupant| !other.proven || other.since + PROTECTED <= now;
         let unproven = there.clone().position(|other| !other.proven);
         match unproven.or_else(|| there.clone().position(may_go)) {
             Some(at) => Self::InPlaceOf(at),
@@ -87,13 +87,13 @@ fn is_near(a: IpAddr, b: IpAddr, length: u32) -> bool {
 pub(super) struct Full;
 
 #[derive(Debug)]
-pub(super) struct Lobby {
+pub(super) struct PendingStreams {
     /// The oldest first, with when it came.
     waiting: VecDeque<(Link, Instant)>,
     patience: Duration,
 }
 
-impl Lobby {
+impl PendingStreams {
     /// One in which a connection may wait for so long.
     pub(super) fn new(patience: Duration) -> Self {
         Self { waiting: VecDeque::new(), patience }
@@ -106,16 +106,16 @@ impl Lobby {
         link: Link,
         proven: impl Fn(Link) -> bool,
     ) -> Result<Option<Link>, Full> {
-        let there: Vec<There> = self
+        let there: Vec<Occupant> = self
             .waiting
             .iter()
-            .map(|&(link, since)| There { link, since, proven: proven(link) })
+            .map(|&(link, since)| Occupant { link, since, proven: proven(link) })
             .collect();
         let there = there.iter().copied();
-        let gone = match Room::find(now, link, there, (MAX_WAITING, MAX_OF_ONE)) {
-            Room::Free => None,
-            Room::InPlaceOf(at) => self.waiting.remove(at),
-            Room::None => return Err(Full),
+        let gone = match Vacancy::find(now, link, there, (MAX_WAITING, MAX_OF_ONE)) {
+            Vacancy::Free => None,
+            Vacancy::InPlaceOf(at) => self.waiting.remove(at),
+            Vacancy::None => return Err(Full),
         };
         self.waiting.push_back((link, now));
         Ok(gone.map(|(link, _)| link))
@@ -168,67 +168,67 @@ mod tests {
         Link::stream(id, ([192, 0, 2, host], 4000).into())
     }
 
-    fn admit(lobby: &mut Lobby, seconds: u64, link: Link) -> Result<Option<Link>, Full> {
-        lobby.admit(at(seconds), link, |_| false)
+    fn admit(pending: &mut PendingStreams, seconds: u64, link: Link) -> Result<Option<Link>, Full> {
+        pending.admit(at(seconds), link, |_| false)
     }
 
     #[test]
     fn one_address_crowds_out_itself_and_many_the_oldest() {
-        let mut lobby = Lobby::new(PATIENCE);
-        assert_eq!(admit(&mut lobby, 0, link(0, 200)), Ok(None));
+        let mut pending = PendingStreams::new(PATIENCE);
+        assert_eq!(admit(&mut pending, 0, link(0, 200)), Ok(None));
         for id in 1..=4 {
-            assert_eq!(admit(&mut lobby, id, link(id, 1)), Ok(None));
+            assert_eq!(admit(&mut pending, id, link(id, 1)), Ok(None));
         }
-        assert_eq!(admit(&mut lobby, 5, link(5, 1)), Ok(Some(link(1, 1))));
+        assert_eq!(admit(&mut pending, 5, link(5, 1)), Ok(Some(link(1, 1))));
         for id in 6..=16 {
-            assert_eq!(admit(&mut lobby, id, link(id, id as u8)), Ok(None));
+            assert_eq!(admit(&mut pending, id, link(id, id as u8)), Ok(None));
         }
-        assert_eq!(admit(&mut lobby, 17, link(17, 17)), Ok(Some(link(0, 200))));
-        assert_eq!(lobby.waiting.len(), MAX_WAITING);
+        assert_eq!(admit(&mut pending, 17, link(17, 17)), Ok(Some(link(0, 200))));
+        assert_eq!(pending.waiting.len(), MAX_WAITING);
     }
 
     #[test]
     fn a_young_handshake_is_not_pushed_out() {
-        let mut lobby = Lobby::new(PATIENCE);
+        let mut pending = PendingStreams::new(PATIENCE);
         for id in 0..16 {
-            assert_eq!(admit(&mut lobby, 10, link(id, id as u8)), Ok(None));
+            assert_eq!(admit(&mut pending, 10, link(id, id as u8)), Ok(None));
         }
         // The first three have begun one.
         let begun = |link: Link| link.remote().ip() < IpAddr::from([192, 0, 2, 3]);
-        assert_eq!(lobby.admit(at(11), link(20, 20), begun), Ok(Some(link(3, 3))));
+        assert_eq!(pending.admit(at(11), link(20, 20), begun), Ok(Some(link(3, 3))));
         // All have.
-        assert_eq!(lobby.admit(at(14), link(21, 21), |_| true), Err(Full));
-        assert_eq!(lobby.admit(at(15), link(21, 21), |_| true), Ok(Some(link(0, 0))));
-        assert_eq!(lobby.waiting.len(), MAX_WAITING);
+        assert_eq!(pending.admit(at(14), link(21, 21), |_| true), Err(Full));
+        assert_eq!(pending.admit(at(15), link(21, 21), |_| true), Ok(Some(link(0, 0))));
+        assert_eq!(pending.waiting.len(), MAX_WAITING);
     }
 
     #[test]
     fn one_site_of_ipv6_crowds_out_itself_alone() {
-        let mut lobby = Lobby::new(PATIENCE);
+        let mut pending = PendingStreams::new(PATIENCE);
         let site = |id: u64| {
             let ip = IpAddr::from([0x2001, 0xdb8, 0, id as u16, 0, 0, 0, 1]);
             Link::stream(id, (ip, 4000).into())
         };
-        assert_eq!(admit(&mut lobby, 0, link(999, 1)), Ok(None));
+        assert_eq!(admit(&mut pending, 0, link(999, 1)), Ok(None));
         for id in 0..8 {
-            assert_eq!(admit(&mut lobby, 1, site(id)), Ok(None));
+            assert_eq!(admit(&mut pending, 1, site(id)), Ok(None));
         }
         for id in 8..200 {
-            assert_eq!(admit(&mut lobby, 2, site(id)), Ok(Some(site(id - 8))));
+            assert_eq!(admit(&mut pending, 2, site(id)), Ok(Some(site(id - 8))));
         }
-        assert_eq!(lobby.waiting.len(), 9);
+        assert_eq!(pending.waiting.len(), 9);
     }
 
     #[test]
     fn no_stranger_waits_for_ever() {
-        let mut lobby = Lobby::new(PATIENCE);
-        admit(&mut lobby, 1, link(1, 1)).expect("room");
-        admit(&mut lobby, 2, link(2, 2)).expect("room");
-        assert_eq!(lobby.deadline(), Some(at(61)));
-        assert_eq!(lobby.expired(at(60)), None);
-        assert_eq!(lobby.expired(at(61)), Some(link(1, 1)));
-        assert_eq!(lobby.expired(at(61)), None);
-        assert!(lobby.remove(link(2, 2)) && !lobby.remove(link(2, 2)));
-        assert!(lobby.is_empty() && lobby.deadline().is_none() && lobby.pop().is_none());
+        let mut pending = PendingStreams::new(PATIENCE);
+        admit(&mut pending, 1, link(1, 1)).expect("room");
+        admit(&mut pending, 2, link(2, 2)).expect("room");
+        assert_eq!(pending.deadline(), Some(at(61)));
+        assert_eq!(pending.expired(at(60)), None);
+        assert_eq!(pending.expired(at(61)), Some(link(1, 1)));
+        assert_eq!(pending.expired(at(61)), None);
+        assert!(pending.remove(link(2, 2)) && !pending.remove(link(2, 2)));
+        assert!(pending.is_empty() && pending.deadline().is_none() && pending.pop().is_none());
     }
 }

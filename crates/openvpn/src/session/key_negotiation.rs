@@ -22,7 +22,7 @@ const MAX_WAITING: usize = 16;
 
 /// What a negotiation tells its session.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Event {
     /// The peer's reset arrived, with the payload it carried.
     Reset(Vec<u8>),
     /// The TLS handshake is complete.
@@ -36,7 +36,7 @@ pub(crate) enum Heard {
     Failed(Fault),
 }
 
-pub(crate) struct Exchange {
+pub(crate) struct KeyNegotiation {
     pub(crate) key_id: u8,
     role: Role,
     pub(crate) reliable: Reliable,
@@ -63,7 +63,7 @@ struct Secrets {
     randoms: Randoms,
 }
 
-impl Exchange {
+impl KeyNegotiation {
     /// Begins with a reset of ours as message 0.
     pub(crate) fn open(
         now: Instant,
@@ -136,27 +136,27 @@ impl Exchange {
     }
 
     /// Works through the messages that are in order.
-    pub(crate) fn advance(&mut self, heard: &mut Vec<Heard>) -> Result<(), Fault> {
+    pub(crate) fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
         while let Some((opcode, payload)) = self.reliable.pop() {
             match opcode {
                 Opcode::ControlV1 | Opcode::ControlWkcV1 => {
                     self.tls.feed(&payload)?;
-                    self.read(heard)?;
+                    self.read(events)?;
                 }
                 _ if self.peer_was_reset => return Err(Fault::Protocol("a second reset")),
                 _ => {
                     self.peer_was_reset = true;
-                    heard.push(Heard::Reset(payload));
+                    events.push(Event::Reset(payload));
                 }
             }
         }
         Ok(())
     }
 
-    fn read(&mut self, heard: &mut Vec<Heard>) -> Result<(), Fault> {
+    fn read(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
         if !self.announced_tls && !self.tls.is_handshaking() {
             self.announced_tls = true;
-            heard.push(Heard::TlsReady);
+            events.push(Event::TlsReady);
         }
         while let Some(message) = self.tls.read()? {
             if self.remote.is_none() {
@@ -165,9 +165,9 @@ impl Exchange {
                     Role::Server => Role::Client,
                 };
                 self.remote = Some(KeyMethod2::parse(&message, sender)?);
-                heard.push(Heard::Keys);
+                events.push(Event::Keys);
             } else {
-                heard.push(Heard::Message(message));
+                events.push(Event::Message(message));
             }
         }
         Ok(())

@@ -41,13 +41,13 @@ impl Bucket {
 
 /// A fixed table of leaky buckets.
 #[derive(Debug)]
-pub(crate) struct Limiter<H = RandomState> {
+pub(crate) struct AddressLimiter<H = RandomState> {
     shelves: [Option<Box<[Bucket; SHELF]>>; BUCKETS / SHELF],
     hasher: H,
     burst: u32,
 }
 
-impl Limiter<RandomState> {
+impl AddressLimiter<RandomState> {
     // The hash key comes from the system and not from the engine's seed: it decides only which
     // networks share a bucket, and an attacker must not be able to compute that.
     /// Creates buckets that hold so many each.
@@ -58,7 +58,7 @@ impl Limiter<RandomState> {
 
 const NONE: [Option<Box<[Bucket; SHELF]>>; BUCKETS / SHELF] = [const { None }; BUCKETS / SHELF];
 
-impl<H: BuildHasher> Limiter<H> {
+impl<H: BuildHasher> AddressLimiter<H> {
     fn place(&self, address: IpAddr) -> (usize, usize) {
         let at = self.hasher.hash_one(Network::of(address)) as usize % BUCKETS;
         (at / SHELF, at % SHELF)
@@ -119,8 +119,8 @@ mod tests {
     use super::*;
     use std::hash::{BuildHasherDefault, DefaultHasher};
 
-    fn limiter() -> Limiter<BuildHasherDefault<DefaultHasher>> {
-        Limiter { shelves: NONE, hasher: Default::default(), burst: 10 }
+    fn limiter() -> AddressLimiter<BuildHasherDefault<DefaultHasher>> {
+        AddressLimiter { shelves: NONE, hasher: Default::default(), burst: 10 }
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -154,7 +154,7 @@ mod tests {
     fn memory_is_given_back_once_all_is_paid_back_without_more_answers_for_anyone() {
         let mut l = limiter();
         let now = Instant::from_nanos(0) + Duration::from_secs(1000);
-        let taken = |l: &Limiter<_>| l.shelves.iter().flatten().count();
+        let taken = |l: &AddressLimiter<_>| l.shelves.iter().flatten().count();
         assert_eq!(taken(&l), 0);
         while l.allow(now, ip("192.0.2.1")) {}
         l.release_memory(now);
