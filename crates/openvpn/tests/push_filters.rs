@@ -68,3 +68,17 @@ fn quoted_options_do_not_pass_a_pull_filter() {
     assert_eq!(routes, ["10.7.0.0/16"]);
     assert_eq!(up.redirect_gateway, None);
 }
+
+#[test]
+fn a_fragment_that_is_pushed_is_ignored_with_a_warning() {
+    let (w, _) = tunnel(&["fragment 1300"], PullFilters::default());
+    let warnings: Vec<_> = w.clients[0]
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            ClientEvent::Warning(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert!(warnings.iter().any(|text| text.contains("\"fragment 1300\"")), "{warnings:?}");
+}

@@ -162,6 +162,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("framing-compress-lz4", ALL, sizes::compress_lz4),
     ("framing-compress-lz4-v2", ALL, sizes::compress_lz4_v2),
     ("framing-pushed", ALL, sizes::pushed_stub),
+    ("push-of-what-cannot-be-pushed", ADIT_CLIENT, sizes::not_pushable),
     ("tun-mtu-9000", ALL, sizes::jumbo),
     ("path-narrow", ALL, sizes::narrow_path),
     ("path-narrow-without-icmp", ALL, sizes::narrow_path_without_icmp),

@@ -103,6 +103,23 @@ pub(super) fn pushed_stub(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "comp-lzo no\npush \"comp-lzo no\"", "")
 }
 
+/// Options that openvpn's client refuses from a server, with a warning for each, and goes on.
+pub(super) fn not_pushable(scenario: &Scenario<'_>) -> Result<String> {
+    let mut configs = scenario.configs();
+    configs.client("verb 4");
+    for option in ["fragment 1300", "reneg-sec x", "keepalive 10", "mssfix 1000", "auth SHA512"] {
+        configs.server(&format!("push \"{option}\""));
+    }
+    let mut tunnel = scenario.tunnel(&configs)?;
+    let warning = match scenario.client {
+        Program::Adit(_) => "\"fragment 1300\", which cannot be pushed",
+        _ => "option 'fragment' cannot be used in this context ([PUSH-OPTIONS])",
+    };
+    tunnel.client.wait_for(warning, SOON)?;
+    everything_passes(&tunnel)?;
+    Ok(String::new())
+}
+
 /// openvpn compresses what it sends, and adit decompresses it; adit itself never compresses.
 fn compressing(scenario: &Scenario<'_>, lines: &str) -> Result<String> {
     let mut configs = scenario.configs();

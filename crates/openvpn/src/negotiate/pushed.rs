@@ -92,7 +92,7 @@ pub struct PushedOptions {
     pub receive_buffer: Option<u32>,
     /// `comp-lzo no`, `compress stub|stub-v2`: replaces the configured framing.
     pub framing: Option<Framing>,
-    /// `fragment`, whole: the session can only go on if it is configured here too.
+    /// `fragment` with its arguments. It cannot be pushed, and is only reported.
     pub fragment: Option<String>,
     /// `session-timeout`: end after this long.
     pub session_timeout: Option<Duration>,
@@ -413,16 +413,25 @@ impl Reader {
         match name {
             "ping" => self.out.ping = Some(w.seconds()?),
             // Servers push both halves; only an update may bring it whole.
+            // openvpn ignores it in a reply, so a malformed one must not end the session.
             "keepalive" => {
-                self.out.ping = Some(w.seconds()?);
-                let timeout = w.parse::<u32>(1, "two numbers of seconds")?;
-                self.out.ping_timeout = Some(Duration::from_secs(timeout.into()));
+                let timeout = w.parse::<u32>(1, "two numbers of seconds");
+                if let (Ok(ping), Ok(timeout)) = (w.seconds(), timeout) {
+                    self.out.ping = Some(ping);
+                    self.out.ping_timeout = Some(Duration::from_secs(timeout.into()));
+                } else {
+                    self.note(w, "it needs two numbers of seconds");
+                }
             }
             "ping-restart" | "ping-exit" => {
                 self.out.ping_timeout = Some(w.seconds()?);
                 self.out.exit_on_timeout = name == "ping-exit";
             }
-            "reneg-sec" => self.out.reneg_sec = Some(w.seconds()?),
+            // The same.
+            "reneg-sec" => match w.seconds() {
+                Ok(after) => self.out.reneg_sec = Some(after),
+                Err(_) => self.note(w, "it needs a number of seconds"),
+            },
             "session-timeout" => self.out.session_timeout = Some(w.seconds()?),
             "inactive" => {
                 let bytes = match w.arg(1) {

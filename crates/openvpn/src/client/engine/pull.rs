@@ -124,14 +124,6 @@ impl ClientEngine {
         pushed: PushedOptions,
         out: &mut Out,
     ) -> Result<(), Fault> {
-        if let (Some(option), None) = (&pushed.fragment, self.config.settings.fragment) {
-            let reason = format!(
-                "the server pushes \"{option}\": its packets have a header that this side must be told \
-                 of; write {option} here, or let the server's operator remove it"
-            );
-            self.stop(Stop::Incompatible(reason), out);
-            return Ok(());
-        }
         let Some(cipher) = self.cipher(&pushed) else {
             let reason = match pushed.cipher {
                 Some(cipher) => format!("the server chose {cipher}, which is not in data-ciphers"),
@@ -160,6 +152,13 @@ impl ClientEngine {
         }
         for note in &pushed.notes {
             out.event(ClientEvent::Note(note.clone()));
+        }
+        // Ignored as openvpn does: a server may push it without having it itself, and then everything passes.
+        if let (Some(option), None) = (&pushed.fragment, self.config.settings.fragment) {
+            out.event(ClientEvent::Warning(format!(
+                "the server pushes \"{option}\", which cannot be pushed: ignored; if packets do not pass, \
+                 write {option} into this configuration, or have it removed from the server's"
+            )));
         }
         if pushed.redirect_private.is_some() {
             let note = "redirect-private was pushed and is left out: the host route it would set is \

@@ -147,6 +147,16 @@ fn malformed_essentials_are_refused() {
 }
 
 #[test]
+fn what_openvpn_refuses_from_a_server_ends_no_session() {
+    for option in ["fragment x", "keepalive 10", "keepalive x y", "reneg-sec x", "mssfix x"] {
+        let pushed = parse(option).unwrap_or_else(|refused| panic!("{option}: {refused}"));
+        let reported = pushed.notes.len() + usize::from(pushed.fragment.is_some());
+        assert_eq!(reported, 1, "{option}");
+        assert_eq!((pushed.ping, pushed.ping_timeout, pushed.reneg_sec), (None, None, None));
+    }
+}
+
+#[test]
 fn a_server_says_when_clients_end() {
     let seconds = Duration::from_secs;
     let pushed = parse("inactive 60 1000,session-timeout 3600,ping-exit 90").unwrap();
