@@ -78,8 +78,7 @@ impl Stream {
     /// A socket failed on the way.
     pub fn finish(self) -> Result<Delivery> {
         self.stop.store(true, Ordering::Relaxed);
-        let sent = join(self.sender)?;
-        let delivery = join(self.receiver)?;
+        let (sent, delivery) = join_both(self.sender, self.receiver)?;
         Ok(Delivery { sent, ..delivery })
     }
 }
@@ -95,6 +94,20 @@ pub fn roomy(socket: &UdpSocket) -> Result<()> {
 
 fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|_| Err("a traffic thread panicked".into()))
+}
+
+/// Joins both ends. When both fail, the cause may be at either, so the failure names both.
+fn join_both<S, R>(
+    sender: JoinHandle<Result<S>>,
+    receiver: JoinHandle<Result<R>>,
+) -> Result<(S, R)> {
+    match (join(sender), join(receiver)) {
+        (Ok(sent), Ok(received)) => Ok((sent, received)),
+        (Err(failure), Ok(_)) | (Ok(_), Err(failure)) => Err(failure),
+        (Err(sender), Err(receiver)) => {
+            Err(format!("sender: {sender}; receiver: {receiver}").into())
+        }
+    }
 }
 
 /// The content of datagram `number`: its number, then a pattern that depends on it.
@@ -217,8 +230,7 @@ pub fn tcp_to_port(
         let content: Vec<u8> = (0..bytes).map(at).collect();
         stream.write_all(&content).context("writing to the tunnel")
     })?;
-    join(sender)?;
-    let received = join(receiver)?;
+    let ((), received) = join_both(sender, receiver)?;
     ensure(received == bytes, || format!("TCP to {target}: {received} of {bytes} bytes"))?;
     Ok(started.elapsed())
 }
