@@ -27,7 +27,7 @@ use super::link::{Bell, Link, within};
 use super::outward::sleep_until;
 use super::positions::Way;
 use super::reader::{Reader, dated};
-use super::shared::{Shared, add};
+use super::shared::{Forgeries, Shared, add};
 use crate::clock::{now, unix_time};
 use crate::helper::files;
 use crate::postgres::keys::{self, Follower};
@@ -82,8 +82,6 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
         pages: 0,
         last_asked: StreamId(0),
         delivery: Delivery::default(),
-        forged: 0,
-        warned: None,
     };
     let mut looked = now();
     let mut look_again = looked + NODES_AGAIN;
@@ -152,9 +150,6 @@ struct Round<'a> {
     /// The turn of the streams behind it is next.
     last_asked: StreamId,
     delivery: Delivery,
-    /// Forged rows that nothing was said of, and when something was said last.
-    forged: u64,
-    warned: Option<Instant>,
 }
 
 impl<'a> Round<'a> {
@@ -228,8 +223,8 @@ impl<'a> Round<'a> {
             Answer::Count(count) => self.look(count),
             Answer::Epochs(streams, rows) => epochs(shared, &streams, &rows),
             Answer::Page(stream, rows) => {
-                self.forged += deliver(shared, stream, &rows, &mut self.delivery);
-                self.warn(stream);
+                let forged = deliver(shared, stream, &rows, &mut self.delivery);
+                warn_of_forgeries(shared, stream, forged);
             }
             Answer::Skip(stream, newest) => {
                 if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
@@ -243,22 +238,6 @@ impl<'a> Round<'a> {
                 }
             }
         }
-    }
-
-    /// Says that rows were forged, once in a while: they mean that someone writes to the database who should not.
-    fn warn(&mut self, stream: StreamId) {
-        let at = now();
-        if self.forged == 0 || self.warned.is_some_and(|last| at.since(last) < WARN_AGAIN) {
-            return;
-        }
-        let directory = self.shared.directory.borrow().clone();
-        let sender = directory.as_ref().and_then(|directory| directory.sender(stream));
-        let name = sender.map_or("a former node", |sender| sender.record.name.as_str());
-        tracing::warn!(
-            "node {name}: {} forged rows dropped, of this stream or others: a role with rights in the database adds or alters rows",
-            self.forged
-        );
-        (self.forged, self.warned) = (0, Some(at));
     }
 
     /// Looks at streams whose wake-ups may have been lost.
@@ -352,6 +331,25 @@ fn take_over(shared: &Shared, tables: &Tables) -> Result<(), Cause> {
     }
     shared.adopt(directory);
     Ok(())
+}
+
+/// Warns of forged rows, once in a while: a role writes to the database that should not. The limit outlives the connection, so
+/// that ending connections brings no more warnings.
+fn warn_of_forgeries(shared: &Shared, stream: StreamId, forged: u64) {
+    let at = now();
+    let Forgeries { unreported, warned } = shared.forgeries.get();
+    let unreported = unreported.saturating_add(forged);
+    shared.forgeries.set(Forgeries { unreported, warned });
+    if unreported == 0 || warned.is_some_and(|last| at.since(last) < WARN_AGAIN) {
+        return;
+    }
+    let directory = shared.directory.borrow().clone();
+    let sender = directory.as_ref().and_then(|directory| directory.sender(stream));
+    let name = sender.map_or("a former node", |sender| sender.record.name.as_str());
+    tracing::warn!(
+        "node {name}: {unreported} forged rows dropped, of this stream or others: a role with rights in the database adds or alters rows"
+    );
+    shared.forgeries.set(Forgeries { unreported: 0, warned: Some(at) });
 }
 
 /// Opens a page and hands it to the device. The position goes first: after `kill -9` in between packets are lost, which

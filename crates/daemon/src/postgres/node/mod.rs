@@ -212,6 +212,7 @@ async fn serve(
         unwell: Notify::new(),
         health: RefCell::new(Health::default()),
         counters: Counters::default(),
+        forgeries: Cell::default(),
         own_sessions: tokio::sync::OnceCell::new(),
         settings,
     });

@@ -65,6 +65,7 @@ pub(super) struct Shared {
     pub(super) unwell: Notify,
     pub(super) health: RefCell<Health>,
     pub(super) counters: Counters,
+    pub(super) forgeries: Cell<Forgeries>,
     /// Whether sessions are known to be this node's own.
     pub(super) own_sessions: tokio::sync::OnceCell<()>,
 }
@@ -81,6 +82,13 @@ pub(super) struct Counters {
     pub(super) notifications: Cell<u64>,
     /// Packets that were not delivered because the file of positions could not be written.
     pub(super) unwritten: Cell<u64>,
+}
+
+/// Forged rows that no warning has named yet, and when the last warning was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Forgeries {
+    pub(super) unreported: u64,
+    pub(super) warned: Option<Instant>,
 }
 
 pub(super) fn add(counter: &Cell<u64>, more: u64) {
