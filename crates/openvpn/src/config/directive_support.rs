@@ -370,39 +370,23 @@ pub(super) const HANDLED: &[&str] = &[
     "x509-username-field",
 ];
 
-/// What becomes of a directive that no handler took; `None` for an unknown name.
+/// Returns the support level of a directive without a handler; `None` for an unknown name.
 pub(super) fn support(name: &str) -> Option<Support> {
     TABLE.iter().find(|(known, _)| *known == name).map(|(_, support)| *support)
 }
 
-/// The known name that is most like an unknown one, if any is like it at all.
+/// Returns the known directive with the smallest edit distance to `name`, if one is close enough to suggest.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let most = name.len().div_ceil(4).min(3);
     HANDLED
         .iter()
         .chain(TABLE.iter().map(|(known, _)| known))
-        .map(|known| (distance(name, known), *known))
+        // A difference in length is a lower bound, which also bounds the work for an absurdly long name.
+        .filter(|known| known.len().abs_diff(name.chars().count()) <= most)
+        .map(|known| (strsim::levenshtein(name, known), *known))
         .filter(|(distance, _)| *distance <= most)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, known)| known)
-}
-
-/// Levenshtein's.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, from) in a.chars().take(64).enumerate() {
-        let mut left = i.saturating_add(1);
-        let mut diagonal = i;
-        let mut next = vec![left];
-        for (to, &above) in b.chars().zip(row.iter().skip(1)) {
-            let replaced = diagonal.saturating_add(usize::from(from != to));
-            left = replaced.min(above.saturating_add(1)).min(left.saturating_add(1));
-            next.push(left);
-            diagonal = above;
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

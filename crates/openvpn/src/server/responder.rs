@@ -287,8 +287,9 @@ mod tests {
         Responder::new(&settings, false, &mut Random::new([1; 32])).expect("a responder")
     }
 
-    fn reset(wrap: &WrapConfig, session: u64) -> Vec<u8> {
-        let control = Control {
+    /// A well-formed reset.
+    fn control(session: u64) -> Control<'static> {
+        Control {
             opcode: Opcode::HardResetClientV2,
             key_id: 0,
             session: SessionId(session.to_be_bytes()),
@@ -296,11 +297,18 @@ mod tests {
             remote: None,
             message: Some(0),
             payload: &[],
-        };
+        }
+    }
+
+    fn seal(wrap: &WrapConfig, control: &Control<'_>) -> Vec<u8> {
         let mut packet = Vec::new();
         let mut wrapper = Wrapper::client(wrap).expect("a wrapper");
-        wrapper.seal(&control, UnixTime(1), &mut packet).expect("a packet");
+        wrapper.seal(control, UnixTime(1), &mut packet).expect("a packet");
         packet
+    }
+
+    fn reset(wrap: &WrapConfig, session: u64) -> Vec<u8> {
+        seal(wrap, &control(session))
     }
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -327,6 +335,29 @@ mod tests {
         let unchecked = |o: &&Result<_, _>| **o == Err(Refused::Unchecked);
         assert_eq!(outcomes.iter().filter(unchecked).count(), 300);
         assert!((0..100).all(|_| answer(&mut r, 2, &good).is_ok()), "another network");
+    }
+
+    /// Each field that makes a packet no reset, alone, over datagrams and over streams.
+    #[test]
+    fn a_reset_with_another_message_key_or_acknowledgement_is_refused() {
+        let acks = Acks::from_slice(&[0]).expect("one fits");
+        let remote = Some(SessionId([9; 8]));
+        let wrong = [
+            ("another message", Control { message: Some(1), ..control(7) }),
+            ("another key", Control { key_id: 1, ..control(7) }),
+            ("an acknowledgement", Control { acks, remote, ..control(7) }),
+        ];
+        for wrap in [WrapConfig::None, crypt()] {
+            let mut r = responder(wrap.clone());
+            for (name, control) in &wrong {
+                let packet = seal(&wrap, control);
+                assert_eq!(answer(&mut r, 1, &packet), Err(Refused::NoReset), "{name}");
+                let stream =
+                    r.stream_reset(NOW, UnixTime(1), link(1), &mut packet.clone(), || true).err();
+                assert_eq!(stream, Some(Refused::NoReset), "{name}");
+            }
+            assert!(answer(&mut r, 1, &reset(&wrap, 7)).is_ok());
+        }
     }
 
     #[test]
