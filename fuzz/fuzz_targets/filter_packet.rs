@@ -2,7 +2,7 @@
 //! the device's header; the rest is the frame.
 #![cfg_attr(fuzzing, no_main)]
 
-use adit_filter::answer::{MAX_ANSWER, reject};
+use adit_filter::rejection::{MAX_REJECTION, reject};
 use adit_filter::packet::{Layer, Packet, Transport};
 use adit_filter::ruleset::{Icmpx, Reject};
 use adit_wire::VnetHeader;
@@ -23,12 +23,12 @@ pub fn run(bytes: &[u8]) {
         Reject::Icmpv6(1),
         Reject::Icmpx(Icmpx::PortUnreachable),
     ] {
-        let mut out = [0; MAX_ANSWER];
+        let mut out = [0; MAX_REJECTION];
         let Some(len) = reject(&packet, how, &mut out) else { continue };
         let told = Packet::parse(&out[..len], layer, beside, &VnetHeader::default())
             .expect("an answer is a packet");
         assert!(told.checksum_ok() && told.bytes.len() == len);
-        assert!(reject(&told, how, &mut [0; MAX_ANSWER]).is_none(), "an answer to an answer");
+        assert!(reject(&told, how, &mut [0; MAX_REJECTION]).is_none(), "an answer to an answer");
     }
 }
 

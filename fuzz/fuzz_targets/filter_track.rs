@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_filter::Nanos;
 use adit_filter::packet::{Layer, Packet};
 use adit_filter::ruleset::CtState;
-use adit_filter::track::{Crossing, Limits, Tracker};
+use adit_filter::conntrack::{Crossing, Limits, Tracker};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
 
@@ -89,7 +89,7 @@ fn judge(tracker: &Tracker, bytes: &[u8], now: Nanos, accept: bool) {
     let entered = accept && !without && burst.confirm(&tracked, &packet);
     if entered && tracked.state == CtState::NEW {
         let again = burst.look(&packet, crossing.into());
-        assert!(again.state != CtState::NEW || burst.memo(&again).is_some(), "{again:?}");
+        assert!(again.state != CtState::NEW || burst.verdict_cache(&again).is_some(), "{again:?}");
     }
     drop(burst);
     // Each shard rounds its part up.

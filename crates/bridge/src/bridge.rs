@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use crate::counters::{Counters, Drop, Totals};
 use crate::hook::{Hook, Policy};
 use crate::port::{Port, Queue, Side};
-use crate::worker::{Letter, Losses, Mailbox, Worker};
+use crate::worker::{Command, CommandQueue, LinkState, Worker};
 
 /// Most threads that move frames.
 pub const MAX_WORKERS: usize = 64;
@@ -48,7 +48,7 @@ impl std::error::Error for StartError {}
 #[derive(Debug)]
 struct Handle {
     thread: JoinHandle<()>,
-    mailbox: Arc<Mailbox>,
+    commands: Arc<CommandQueue>,
     counters: Arc<Counters>,
     /// The thread has ended, or is about to.
     ended: Arc<AtomicBool>,
@@ -57,13 +57,13 @@ struct Handle {
 /// Lives as long as a worker: tells the control thread when it ends, also by a panic.
 struct Alive {
     ended: Arc<AtomicBool>,
-    losses: Arc<Losses>,
+    link_state: Arc<LinkState>,
 }
 
 impl std::ops::Drop for Alive {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        self.losses.bell().signal();
+        self.link_state.wakeup().signal();
     }
 }
 
@@ -71,7 +71,7 @@ impl std::ops::Drop for Alive {
 #[derive(Debug)]
 pub struct Bridge {
     handles: Vec<Handle>,
-    losses: Arc<Losses>,
+    link_state: Arc<LinkState>,
     /// The ports as they are now.
     ports: [Port; 2],
     /// What packet sockets dropped, by side: the kernel forgets it when asked.
@@ -91,8 +91,8 @@ impl Bridge {
         prepare: fn() -> io::Result<()>,
     ) -> Result<Self, StartError> {
         let workers = workers.clamp(1, MAX_WORKERS);
-        let losses = Arc::new(Losses::new().map_err(StartError::Os)?);
-        let mut this = Self { handles: Vec::new(), losses, ports, overruns: [0; 2] };
+        let link_state = Arc::new(LinkState::new().map_err(StartError::Os)?);
+        let mut this = Self { handles: Vec::new(), link_state, ports, overruns: [0; 2] };
         for at in 0..workers {
             let [a, b] = this.ports.each_ref().map(|port| {
                 let lacking =
@@ -101,7 +101,7 @@ impl Bridge {
             });
             let [name_a, name_b] = this.ports.each_ref().map(|port| port.name.as_str());
             let hook = policy.hook([name_a, name_b]);
-            let handle = start_worker(at, [a?, b?], hook, &this.losses, prepare);
+            let handle = start_worker(at, [a?, b?], hook, &this.link_state, prepare);
             let handle = handle.map_err(StartError::Os)?;
             this.handles.push(handle);
         }
@@ -134,14 +134,14 @@ impl Bridge {
     }
 
     /// Readable when a port was lost or a worker has ended: see [`Self::lost`] and [`Self::failed`].
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.losses.bell().as_fd()
+    pub fn wakeup(&self) -> BorrowedFd<'_> {
+        self.link_state.wakeup().as_fd()
     }
 
     /// Which ports were lost since the last call. Frames for them are dropped until they are given
     /// again by [`Self::attach`].
     pub fn lost(&self) -> [bool; 2] {
-        self.losses.take()
+        self.link_state.take()
     }
 
     /// A port that was lost is there again.
@@ -153,7 +153,7 @@ impl Bridge {
             return Err(StartError::Queues { has: port.queues.len(), port: port.name });
         }
         for (handle, queue) in self.handles.iter().zip(&port.queues) {
-            handle.mailbox.post(Letter::Attach(side, Arc::clone(queue)));
+            handle.commands.push(Command::Attach(side, Arc::clone(queue)));
         }
         if let Some(place) = self.ports.get_mut(side.index()) {
             *place = port;
@@ -170,7 +170,7 @@ impl Bridge {
 impl std::ops::Drop for Bridge {
     fn drop(&mut self) {
         for handle in &self.handles {
-            handle.mailbox.post(Letter::Stop);
+            handle.commands.push(Command::Stop);
         }
         for handle in self.handles.drain(..) {
             // One that panicked has said so.
@@ -183,15 +183,16 @@ fn start_worker(
     at: usize,
     queues: [Arc<Queue>; 2],
     hook: Hook,
-    losses: &Arc<Losses>,
+    link_state: &Arc<LinkState>,
     prepare: fn() -> io::Result<()>,
 ) -> io::Result<Handle> {
-    let mailbox = Arc::new(Mailbox::new()?);
+    let commands = Arc::new(CommandQueue::new()?);
     let counters = Arc::new(Counters::default());
     let ended = Arc::new(AtomicBool::new(false));
-    let alive = Alive { ended: Arc::clone(&ended), losses: Arc::clone(losses) };
-    let losses = Arc::clone(losses);
-    let worker = Worker::new(queues, hook, Arc::clone(&mailbox), losses, Arc::clone(&counters))?;
+    let alive = Alive { ended: Arc::clone(&ended), link_state: Arc::clone(link_state) };
+    let link_state = Arc::clone(link_state);
+    let worker =
+        Worker::new(queues, hook, Arc::clone(&commands), link_state, Arc::clone(&counters))?;
     let (say, hear) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(format!("bridge-{at}")).spawn(move || {
         let _alive = alive;
@@ -204,5 +205,5 @@ fn start_worker(
         }
     })?;
     hear.recv().unwrap_or_else(|_| Err(io::Error::other("a worker ended at its start")))?;
-    Ok(Handle { thread, mailbox, counters, ended })
+    Ok(Handle { thread, commands, counters, ended })
 }

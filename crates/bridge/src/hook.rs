@@ -1,17 +1,17 @@
-//! Where a frame's fate is decided.
+//! Decides what happens to each frame.
 
 use std::sync::{Arc, Mutex};
 
 use adit_filter::firewall::Peers;
 use adit_filter::packet::Layer;
-use adit_filter::{Burst, Firewall, IfName, Nanos, Place, Ruling, Worker};
+use adit_filter::{Burst, Firewall, FrameContext, FrameVerdict, IfName, Nanos, Worker};
 use adit_linux::packet::Frame;
 use adit_wire::VnetHeader;
 
 use crate::port::Side;
-use crate::routed::{Outgoing, RoutedCourt, RoutedHook, Router};
+use crate::routed::{Outgoing, RoutedBurst, RoutedHook, Router};
 
-/// How frames are judged.
+/// How frames are evaluated.
 #[derive(Clone, Debug)]
 pub enum Policy {
     /// Everything passes.
@@ -23,10 +23,10 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// What one worker judges with, between ports of these names.
+    /// What one worker evaluates with, between ports of these names.
     pub(crate) fn hook(&self, [a, b]: [&str; 2]) -> Hook {
         let (a, b) = (IfName::new(a), IfName::new(b));
-        let place = |zone, iif, oif| Place {
+        let frame_context = |zone, iif, oif| FrameContext {
             layer: Layer::Ethernet,
             // Tags are in the frames: see `FrameBatch`.
             vlan: None,
@@ -36,42 +36,42 @@ impl Policy {
             peers: Peers::default(),
             zone,
         };
-        let places = [place(0, a, b), place(1, b, a)];
+        let frame_contexts = [frame_context(0, a, b), frame_context(1, b, a)];
         match self {
             Self::Relay => Hook::Relay,
-            Self::Filter(firewall) => Hook::Filter(firewall.worker(), places),
+            Self::Filter(firewall) => Hook::Filter(firewall.worker(), frame_contexts),
             Self::Routed(firewall, router) => {
-                Hook::Routed(RoutedHook::new(firewall.as_ref(), router, places))
+                Hook::Routed(RoutedHook::new(firewall.as_ref(), router, frame_contexts))
             }
         }
     }
 }
 
-/// One worker's judge.
+/// One worker's hook.
 #[derive(Debug)]
 pub(crate) enum Hook {
     /// Everything passes.
     Relay,
     /// The rules, and what they are told of a frame from either side.
-    Filter(Worker, [Place; 2]),
+    Filter(Worker, [FrameContext; 2]),
     /// The router, and the rules.
     Routed(RoutedHook),
 }
 
 /// A run of frames from one side, taken to be of one moment. It holds locks of the filter: nothing is
 /// waited for while there is one.
-pub(crate) enum Court<'a> {
+pub(crate) enum HookBurst<'a> {
     Relay,
-    Filter(Burst<'a>, &'a mut Place),
-    Routed(RoutedCourt<'a>),
+    Filter(Burst<'a>, &'a mut FrameContext),
+    Routed(RoutedBurst<'a>),
 }
 
-/// What becomes of a frame.
-pub(crate) enum Fate<'a> {
-    /// What the rules say.
-    Ruled(Ruling<'a>),
-    /// The router has taken it.
-    Taken,
+/// The verdict on a frame.
+pub(crate) enum HookVerdict<'a> {
+    /// The verdict of the rules.
+    Filtered(FrameVerdict<'a>),
+    /// The router consumed it.
+    Consumed,
     /// The router does not forward it.
     Unrouted,
 }
@@ -79,17 +79,17 @@ pub(crate) enum Fate<'a> {
 impl Hook {
     /// Begins a run of frames.
     #[inline]
-    pub fn court(&mut self, from: Side, now: u64) -> Court<'_> {
+    pub fn burst(&mut self, from: Side, now: u64) -> HookBurst<'_> {
         match self {
-            Self::Relay => Court::Relay,
+            Self::Relay => HookBurst::Relay,
             Self::Filter(worker, [a, b]) => {
-                let place = match from {
+                let frame_context = match from {
                     Side::A => a,
                     Side::B => b,
                 };
-                Court::Filter(worker.burst(Nanos(now)), place)
+                HookBurst::Filter(worker.burst(Nanos(now)), frame_context)
             }
-            Self::Routed(hook) => Court::Routed(hook.court(from, now)),
+            Self::Routed(hook) => HookBurst::Routed(hook.burst(from, now)),
         }
     }
 }
@@ -112,17 +112,17 @@ impl Hook {
     }
 }
 
-impl Court<'_> {
-    /// Judges one frame.
+impl HookBurst<'_> {
+    /// Evaluates one frame.
     #[inline]
-    pub fn judge(&mut self, frame: &mut Frame<'_>) -> Fate<'_> {
+    pub fn evaluate(&mut self, frame: &mut Frame<'_>) -> HookVerdict<'_> {
         match self {
-            Self::Relay => Fate::Ruled(Ruling::Pass),
-            Self::Filter(burst, place) => {
-                place.vnet = VnetHeader::decode(frame.vnet);
-                Fate::Ruled(burst.judge(frame.bytes, place))
+            Self::Relay => HookVerdict::Filtered(FrameVerdict::Pass),
+            Self::Filter(burst, frame_context) => {
+                frame_context.vnet = VnetHeader::decode(frame.vnet);
+                HookVerdict::Filtered(burst.evaluate(frame.bytes, frame_context))
             }
-            Self::Routed(court) => court.judge(frame),
+            Self::Routed(burst) => burst.evaluate(frame),
         }
     }
 
@@ -130,7 +130,7 @@ impl Court<'_> {
     pub fn finish(self) -> Vec<Outgoing> {
         match self {
             Self::Relay | Self::Filter(..) => Vec::new(),
-            Self::Routed(court) => court.finish(),
+            Self::Routed(burst) => burst.finish(),
         }
     }
 }

@@ -189,11 +189,11 @@ pub enum Queue {
 
 /// What an error says of a queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum QueueError {
     /// Nothing there, or no room.
-    Later,
+    WouldBlock,
     /// One frame could not be taken or given; the next may be.
-    Frame(FrameTrouble),
+    Frame(FrameError),
     /// The interface is switched off.
     Down,
     /// The queue is of no use any more.
@@ -202,7 +202,7 @@ pub(crate) enum Trouble {
 
 /// Why one frame was not taken by the kernel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FrameTrouble {
+pub(crate) enum FrameError {
     /// The kernel cannot describe it, or refuses its header.
     Refused,
     /// Longer than the interface's MTU.
@@ -219,7 +219,7 @@ impl Queue {
         batch: &mut FrameBatch,
         most: usize,
         bytes: usize,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, QueueError> {
         let received = match self {
             Self::Tap(queue) => batch.receive_from_tap(queue, most, bytes),
             Self::Packet(socket) => socket.receive(batch),
@@ -234,7 +234,7 @@ impl Queue {
         batch: &mut FrameBatch,
         from: usize,
         to: usize,
-    ) -> (usize, Option<Trouble>) {
+    ) -> (usize, Option<QueueError>) {
         let (done, stopped) = match self {
             Self::Tap(queue) => batch.send_to_tap(queue, from, to),
             Self::Packet(socket) => batch.send_to_socket(socket, from, to),
@@ -243,7 +243,7 @@ impl Queue {
     }
 
     /// Sends one frame that is not of a burst.
-    pub(crate) fn send_one(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> Result<(), Trouble> {
+    pub(crate) fn send_one(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> Result<(), QueueError> {
         let sent = match self {
             Self::Tap(queue) => {
                 queue.write(&[io::IoSlice::new(vnet), io::IoSlice::new(frame)]).map(drop)
@@ -264,19 +264,19 @@ impl Queue {
         }
     }
 
-    fn trouble(&self, error: &io::Error) -> Trouble {
+    fn trouble(&self, error: &io::Error) -> QueueError {
         match error.raw_os_error() {
-            Some(errno::EAGAIN) => Trouble::Later,
-            Some(errno::EINVAL) => Trouble::Frame(FrameTrouble::Refused),
-            Some(errno::EMSGSIZE) => Trouble::Frame(FrameTrouble::TooLong),
-            Some(errno::ENOBUFS | errno::ENOMEM) => Trouble::Frame(FrameTrouble::Full),
+            Some(errno::EAGAIN) => QueueError::WouldBlock,
+            Some(errno::EINVAL) => QueueError::Frame(FrameError::Refused),
+            Some(errno::EMSGSIZE) => QueueError::Frame(FrameError::TooLong),
+            Some(errno::ENOBUFS | errno::ENOMEM) => QueueError::Frame(FrameError::Full),
             // A TAP that is down takes nothing.
-            Some(errno::EIO) => Trouble::Down,
+            Some(errno::EIO) => QueueError::Down,
             Some(errno::ENETDOWN | errno::ENXIO) => match self {
-                Self::Packet(socket) if !socket.is_lost() => Trouble::Down,
-                _ => Trouble::Lost,
+                Self::Packet(socket) if !socket.is_lost() => QueueError::Down,
+                _ => QueueError::Lost,
             },
-            _ => Trouble::Lost,
+            _ => QueueError::Lost,
         }
     }
 }

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use adit_filter::Ruling;
+use adit_filter::FrameVerdict;
 use adit_linux::clock;
 use adit_linux::packet::FrameBatch;
 use adit_linux::poll::{EventFd, Events, Interest, Poller};
 use adit_linux::tun::VNET_LEN;
 
 use crate::counters::{Counters, Drop, SideTotals};
-use crate::hook::{Fate, Hook};
-use crate::port::{FrameTrouble, Queue, Side, Trouble};
+use crate::hook::{Hook, HookVerdict};
+use crate::port::{FrameError, Queue, QueueError, Side};
 use crate::routed::Outgoing;
 
 /// Frames of a burst at most. Of 64 KiB each, they would be more than a core's cache holds: the batch
@@ -42,70 +42,70 @@ const ROUNDS: usize = 256;
 /// congestion. A port that stands still for longer is broken.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The mailbox's token; those of the ports are their sides' indices.
-const MAIL: u64 = 2;
+/// The command queue's token; those of the ports are their sides' indices.
+const COMMANDS: u64 = 2;
 
-/// What the control thread has to say to a worker.
+/// A command from the control thread to a worker.
 #[derive(Debug)]
-pub(crate) enum Letter {
+pub(crate) enum Command {
     /// A fresh queue in place of one that was lost.
     Attach(Side, Arc<Queue>),
     /// The end.
     Stop,
 }
 
-/// Letters for one worker. Few: they are written by hand or when an interface comes back.
+/// Commands for one worker. Few: they are written by hand or when an interface comes back.
 #[derive(Debug)]
-pub(crate) struct Mailbox {
-    letters: Mutex<Vec<Letter>>,
-    bell: EventFd,
+pub(crate) struct CommandQueue {
+    pending: Mutex<Vec<Command>>,
+    wakeup: EventFd,
 }
 
-impl Mailbox {
+impl CommandQueue {
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { letters: Mutex::new(Vec::new()), bell: EventFd::new()? })
+        Ok(Self { pending: Mutex::new(Vec::new()), wakeup: EventFd::new()? })
     }
 
-    pub fn post(&self, letter: Letter) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
-        self.bell.signal();
+    pub fn push(&self, command: Command) {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.wakeup.signal();
     }
 
-    fn take(&self) -> Vec<Letter> {
-        self.bell.drain();
-        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    fn take(&self) -> Vec<Command> {
+        self.wakeup.drain();
+        std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Which ports were lost, for the control thread.
+/// The ports that were lost, for the control thread.
 #[derive(Debug)]
-pub(crate) struct Losses {
+pub(crate) struct LinkState {
     sides: [AtomicBool; 2],
-    bell: EventFd,
+    wakeup: EventFd,
 }
 
-impl Losses {
+impl LinkState {
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { sides: Default::default(), bell: EventFd::new()? })
+        Ok(Self { sides: Default::default(), wakeup: EventFd::new()? })
     }
 
     fn report(&self, side: Side) {
         if let Some(lost) = self.sides.get(side.index()) {
             lost.store(true, Ordering::Release);
         }
-        self.bell.signal();
+        self.wakeup.signal();
     }
 
     /// What was reported since the last call.
     pub fn take(&self) -> [bool; 2] {
-        self.bell.drain();
+        self.wakeup.drain();
         std::array::from_fn(|at| {
             self.sides.get(at).is_some_and(|lost| lost.swap(false, Ordering::AcqRel))
         })
     }
 
-    pub fn bell(&self) -> &EventFd {
-        &self.bell
+    pub fn wakeup(&self) -> &EventFd {
+        &self.wakeup
     }
 }
 
@@ -163,8 +163,8 @@ struct Waiting {
 /// One thread's state.
 pub(crate) struct Worker {
     pub poller: Poller,
-    pub mailbox: Arc<Mailbox>,
-    pub losses: Arc<Losses>,
+    pub commands: Arc<CommandQueue>,
+    pub link_state: Arc<LinkState>,
     pub counters: Arc<Counters>,
     queues: [Option<Arc<Queue>>; 2],
     ways: [Direction; 2],
@@ -183,12 +183,12 @@ impl Worker {
     pub fn new(
         queues: [Arc<Queue>; 2],
         hook: Hook,
-        mailbox: Arc<Mailbox>,
-        losses: Arc<Losses>,
+        commands: Arc<CommandQueue>,
+        link_state: Arc<LinkState>,
         counters: Arc<Counters>,
     ) -> std::io::Result<Self> {
         let poller = Poller::new()?;
-        poller.add(&mailbox.bell, MAIL, Interest::READ)?;
+        poller.add(&commands.wakeup, COMMANDS, Interest::READ)?;
         for (token, queue) in (0..).zip(&queues) {
             poller.add(queue.as_ref(), token, Interest::READ)?;
         }
@@ -200,7 +200,7 @@ impl Worker {
             counted: SideTotals::default(),
         };
         let queues = queues.map(Some);
-        Ok(Self { poller, mailbox, losses, counters, queues, ways: [way(), way()], hook })
+        Ok(Self { poller, commands, link_state, counters, queues, ways: [way(), way()], hook })
     }
 
     /// Runs until it is told to stop.
@@ -212,8 +212,8 @@ impl Worker {
             let mut ready = [false; 2];
             for event in events.iter() {
                 match event.token {
-                    MAIL => {
-                        if self.read_mail() == Next::Stop {
+                    COMMANDS => {
+                        if self.run_commands() == Next::Stop {
                             return;
                         }
                     }
@@ -229,7 +229,7 @@ impl Worker {
                 }
             }
             self.give_up_waiting();
-            self.let_router_speak();
+            self.flush_router();
             self.drain(ready);
         }
     }
@@ -258,13 +258,13 @@ impl Worker {
         };
         let count = match here.receive(&mut way.batch, TAP_BURST, bytes) {
             Ok(count) => count,
-            Err(Trouble::Frame(_)) => {
+            Err(QueueError::Frame(_)) => {
                 way.counted.dropped(Drop::Refused, 1);
                 return true;
             }
             // Switched off: when it is on again there is something to read.
-            Err(Trouble::Later | Trouble::Down) => return false,
-            Err(Trouble::Lost) => {
+            Err(QueueError::WouldBlock | QueueError::Down) => return false,
+            Err(QueueError::Lost) => {
                 self.lose(from);
                 return false;
             }
@@ -272,7 +272,7 @@ impl Worker {
         way.counted.dropped(Drop::Unusable, way.batch.take_unusable());
         // A burst that filled what was offered may have left something.
         let more = !way.batch.is_drained();
-        way.judge(hook, from, count, here, there.as_deref());
+        way.evaluate(hook, from, count, here, there.as_deref());
         match way.forward(there.as_deref(), 0) {
             Stopped::AtEnd => more,
             Stopped::Full => {
@@ -335,7 +335,7 @@ impl Worker {
     }
 
     /// Sends what the router says of its own accord, when it is time.
-    fn let_router_speak(&self) {
+    fn flush_router(&self) {
         let now = clock::boottime();
         if self.hook.wake().is_none_or(|at| now < at) {
             return;
@@ -368,15 +368,15 @@ impl Worker {
         let towards = self.moving(side.other()).way;
         towards.drop_waiting(Drop::PortDown);
         self.watch();
-        self.losses.report(side);
+        self.link_state.report(side);
     }
 
-    /// Reads the letters that have come.
-    fn read_mail(&mut self) -> Next {
-        for letter in self.mailbox.take() {
-            match letter {
-                Letter::Stop => return Next::Stop,
-                Letter::Attach(side, fresh) => {
+    /// Runs the pending commands.
+    fn run_commands(&mut self) -> Next {
+        for command in self.commands.take() {
+            match command {
+                Command::Stop => return Next::Stop,
+                Command::Attach(side, fresh) => {
                     self.lose_quietly(side);
                     let token = side.index() as u64;
                     // Without room in the kernel the port stays lost, and is tried again.
@@ -387,7 +387,7 @@ impl Worker {
                             }
                             self.watch();
                         }
-                        Err(_) => self.losses.report(side),
+                        Err(_) => self.link_state.report(side),
                     }
                 }
             }
@@ -403,7 +403,7 @@ impl Worker {
     }
 }
 
-impl FrameTrouble {
+impl FrameError {
     /// How a frame that was not taken is counted.
     #[cold]
     fn counted(self, frame: &[u8]) -> Drop {
@@ -442,7 +442,7 @@ enum Stopped {
 impl Direction {
     /// Lets the rules decide about the burst. Answers leave when the locks are given back that other workers may wait
     /// for, and packets whose last piece has come leave with the burst.
-    fn judge(
+    fn evaluate(
         &mut self,
         hook: &mut Hook,
         from: Side,
@@ -450,7 +450,7 @@ impl Direction {
         here: &Queue,
         there: Option<&Queue>,
     ) {
-        let mut court = hook.court(from, clock::boottime());
+        let mut burst = hook.burst(from, clock::boottime());
         let Self { batch, counted, released, answers, .. } = self;
         for at in 0..count {
             let Some(mut frame) = batch.frame(at) else { break };
@@ -462,26 +462,26 @@ impl Direction {
             counted.bytes = counted.bytes.wrapping_add(frame.bytes.len() as u64);
             let [_, gso_type, ..] = *frame.vnet;
             counted.large = counted.large.wrapping_add(u64::from(gso_type != 0));
-            match court.judge(&mut frame) {
-                Fate::Ruled(Ruling::Pass) => {
+            match burst.evaluate(&mut frame) {
+                HookVerdict::Filtered(FrameVerdict::Pass) => {
                     *frame.keep = true;
                     counted.forwarded = counted.forwarded.wrapping_add(1);
                 }
-                Fate::Ruled(Ruling::Drop) => counted.dropped(Drop::Rules, 1),
-                Fate::Ruled(Ruling::Answer(bytes)) => {
+                HookVerdict::Filtered(FrameVerdict::Drop) => counted.dropped(Drop::Rules, 1),
+                HookVerdict::Filtered(FrameVerdict::Reply(bytes)) => {
                     counted.dropped(Drop::Rules, 1);
                     answers.push(bytes);
                 }
-                Fate::Ruled(Ruling::Held) | Fate::Taken => {
+                HookVerdict::Filtered(FrameVerdict::Held) | HookVerdict::Consumed => {
                     counted.held = counted.held.wrapping_add(1);
                 }
-                Fate::Ruled(Ruling::Release(assembled)) => {
+                HookVerdict::Filtered(FrameVerdict::Release(assembled)) => {
                     released.extend(assembled.pieces().map(<[u8]>::to_vec));
                 }
-                Fate::Unrouted => counted.dropped(Drop::Unrouted, 1),
+                HookVerdict::Unrouted => counted.dropped(Drop::Unrouted, 1),
             }
         }
-        let outgoing = court.finish();
+        let outgoing = burst.finish();
         answers.send(here);
         for Outgoing { to, vnet, frame } in outgoing {
             let queue = if to == from { Some(here) } else { there };
@@ -509,16 +509,16 @@ impl Direction {
             from = from.saturating_add(done);
             let why = match trouble {
                 None => break,
-                Some(Trouble::Later) => return self.wait(from),
-                Some(Trouble::Lost) => {
+                Some(QueueError::WouldBlock) => return self.wait(from),
+                Some(QueueError::Lost) => {
                     self.drop_rest(from, Drop::PortDown);
                     return Stopped::Lost;
                 }
-                Some(Trouble::Down) => {
+                Some(QueueError::Down) => {
                     self.drop_rest(from, Drop::PortDown);
                     break;
                 }
-                Some(Trouble::Frame(trouble)) => {
+                Some(QueueError::Frame(trouble)) => {
                     trouble.counted(self.batch.frame(from).map_or(&[], |frame| &*frame.bytes))
                 }
             };
@@ -538,13 +538,13 @@ impl Direction {
                     self.counted.forwarded = self.counted.forwarded.wrapping_add(1);
                     None
                 }
-                Err(Trouble::Later) => return Some(self.wait(from)),
-                Err(Trouble::Lost) => {
+                Err(QueueError::WouldBlock) => return Some(self.wait(from)),
+                Err(QueueError::Lost) => {
                     self.drop_rest(from, Drop::PortDown);
                     return Some(Stopped::Lost);
                 }
-                Err(Trouble::Down) => Some(Drop::PortDown),
-                Err(Trouble::Frame(trouble)) => Some(trouble.counted(piece)),
+                Err(QueueError::Down) => Some(Drop::PortDown),
+                Err(QueueError::Frame(trouble)) => Some(trouble.counted(piece)),
             };
             if let Some(why) = why {
                 self.counted.dropped(why, 1);
@@ -602,9 +602,9 @@ mod tests {
             (&[q], false),
         ] {
             let (bytes, why) = (frame(types), if tags { Drop::Tags } else { Drop::TooLong });
-            assert_eq!(FrameTrouble::TooLong.counted(&bytes), why, "{types:?}");
-            assert_eq!(FrameTrouble::Full.counted(&bytes), Drop::QueueFull);
+            assert_eq!(FrameError::TooLong.counted(&bytes), why, "{types:?}");
+            assert_eq!(FrameError::Full.counted(&bytes), Drop::QueueFull);
         }
-        assert_eq!(FrameTrouble::TooLong.counted(&[]), Drop::TooLong);
+        assert_eq!(FrameError::TooLong.counted(&[]), Drop::TooLong);
     }
 }

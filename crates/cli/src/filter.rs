@@ -11,14 +11,14 @@ use adit_daemon::managed_server::clients;
 use adit_filter::lang::{self, Diagnostics, MAX_FILE, Summary};
 use adit_filter::packet::Packet;
 use adit_filter::ruleset::{Members, Ruleset};
-use adit_filter::{Decision, IpRange, Nanos};
+use adit_filter::{IpRange, Nanos, Verdict};
 use adit_wire::VnetHeader;
 use clap::{Args, Subcommand, ValueHint};
 use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::args::Location;
-use crate::filter_live as live;
+use crate::filter_control as live;
 use crate::{note, paths, print, print_json};
 
 #[derive(Debug, Subcommand)]
@@ -216,7 +216,7 @@ fn explain(options: &Explain) -> Result<ExitCode, Fault> {
     };
     let trace = filter.explain(&packet, &described.context(Nanos::default()));
     print(&lang::explain(filter.ruleset(), &trace));
-    let accepted = trace.decision == Decision::Accept;
+    let accepted = trace.verdict == Verdict::Accept;
     Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -8,7 +8,7 @@ mod complete;
 mod demo;
 mod doctor;
 mod filter;
-mod filter_live;
+mod filter_control;
 mod man;
 mod postgres;
 mod server;

@@ -16,7 +16,7 @@ use adit_daemon::host::{self, Leftover};
 use adit_daemon::managed_server::{self, Overview, Paths};
 
 use crate::args::Status;
-use crate::filter_live::full_table;
+use crate::filter_control::full_table;
 use crate::text::{
     bytes, count, cut, date_from_now, rate, row, span, table, table_of_names, wrapped,
 };

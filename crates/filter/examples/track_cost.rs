@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use adit_filter::Nanos;
+use adit_filter::conntrack::{Burst, Crossing, Limits, Tracker};
 use adit_filter::packet::{Layer, Packet};
-use adit_filter::track::{Burst, Crossing, Limits, Tracker};
 use adit_wire::VnetHeader;
 
 const BURST: u32 = 64;

@@ -1,10 +1,10 @@
 //! A packet filter: rules in a subset of nftables' language, compiled into a [`ruleset::Ruleset`]'s
-//! judge, with connection tracking, for the bridge and for the tunnel's own traffic. No I/O.
+//! [`Filter`], with connection tracking, for the bridge and for the tunnel's own traffic. No I/O.
 //!
 //! ```text
 //!   text ──lang──► Ruleset ──compile──► Filter ─┐
 //!                                               ▼
-//!   frame ──packet──► Packet ──track──► state ──judge──► verdict, and why
+//!   frame ──packet──► Packet ──conntrack──► state ──evaluate──► verdict, and why
 //! ```
 
 #![forbid(unsafe_code)]
@@ -19,25 +19,25 @@
     )
 )]
 
-pub mod answer;
 pub mod compile;
+pub mod conntrack;
 pub mod elements;
+pub mod evaluate;
 pub mod firewall;
 pub mod fragment;
-pub mod judge;
 pub mod lang;
 #[cfg(any(test, feature = "oracle"))]
 #[doc(hidden)]
 pub mod oracle;
 pub mod packet;
 pub mod pcapng;
+pub mod rejection;
 pub mod ruleset;
 #[cfg(test)]
 mod testing;
 mod time;
-pub mod track;
 
 pub use compile::{CompileError, Counts, Filter, IpRange};
-pub use firewall::{Burst, Firewall, Place, Ruling, Worker};
-pub use judge::{Context, Decision, IfName, Judge, Judgement, Memo, Sink};
+pub use evaluate::{Context, Evaluation, Evaluator, IfName, LogSink, Verdict, VerdictCache};
+pub use firewall::{Burst, Firewall, FrameContext, FrameVerdict, Worker};
 pub use time::Nanos;

@@ -20,9 +20,9 @@ use std::sync::Arc;
 pub use frames::{Frame, frame};
 pub use rules::ruleset;
 
-use crate::judge::bucket::Bucket;
-use crate::judge::walk::{Effects, measure, walk};
-use crate::judge::{Context, Decision, Judge, Judgement, Memo, Sink, Step};
+use crate::evaluate::token_bucket::TokenBucket;
+use crate::evaluate::walk::{Effects, measure, walk};
+use crate::evaluate::{Context, Evaluation, Evaluator, LogSink, Step, Verdict, VerdictCache};
 use crate::packet::Packet;
 use crate::ruleset::{Log, Members, Ruleset};
 use crate::{Filter, IpRange};
@@ -81,13 +81,13 @@ impl Effects for Reference<'_, '_> {
         *count = (count.0 + segments, count.1 + bytes);
     }
 
-    fn limit(&mut self, bucket: &Bucket) -> bool {
+    fn limit(&mut self, bucket: &TokenBucket) -> bool {
         let (segments, bytes) = measure(self.packet);
         bucket.take(self.context.now, segments, bytes)
     }
 
     fn log(&mut self, rule: u32, log: &Log) {
-        Sink::log(self.logs, rule, log, self.packet);
+        LogSink::log(self.logs, rule, log, self.packet);
     }
 
     fn step(&mut self, _: impl FnOnce() -> Step) {}
@@ -96,7 +96,7 @@ impl Effects for Reference<'_, '_> {
 #[derive(Debug, Default, PartialEq)]
 struct Logged(Vec<(u32, Log)>);
 
-impl Sink for Logged {
+impl LogSink for Logged {
     fn log(&mut self, rule: u32, log: &Log, _: &Packet<'_>) {
         self.0.push((rule, log.clone()));
     }
@@ -105,7 +105,7 @@ impl Sink for Logged {
 /// How often the comparison saw what it must see to be worth something.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Seen {
-    /// Packets judged.
+    /// Packets evaluated.
     pub packets: u64,
     /// Of these, decided by a rule.
     pub by_rule: u64,
@@ -117,8 +117,8 @@ pub struct Seen {
     pub logged: u64,
 }
 
-/// Judges `packets` by the reference, compiled, and compiled with memos, and panics where they differ in
-/// decision, rule, counters or log. `source` chooses when members of clients' sets change.
+/// Evaluates `packets` by the reference, compiled, and compiled with memos, and panics where they differ in
+/// verdict, rule, counters or log. `source` chooses when members of clients' sets change.
 pub fn agree(
     ruleset: &Ruleset,
     packets: &[(Frame, Context)],
@@ -129,11 +129,11 @@ pub fn agree(
     let compile = || Arc::new(Filter::compile(ruleset.clone()).unwrap());
     let (reference, plain, remembering) = (compile(), compile(), compile());
     let starts = reference.count_list();
-    let mut judge = Judge::new(plain.clone());
-    let mut recalling = [Judge::new(remembering.clone()), Judge::new(remembering.clone())];
+    let mut evaluator = Evaluator::new(plain.clone());
+    let mut recalling = [Evaluator::new(remembering.clone()), Evaluator::new(remembering.clone())];
     let (mut counts, mut logs) = (HashMap::new(), Default::default());
     let (mut plain_logs, mut recalled_logs) = (Logged::default(), Logged::default());
-    let mut memos: HashMap<_, Memo> = HashMap::new();
+    let mut memos: HashMap<_, VerdictCache> = HashMap::new();
     for (frame, context) in packets {
         if source.once_in(8) {
             change_members(&[&reference, &plain, &remembering], source);
@@ -142,7 +142,7 @@ pub fn agree(
         let mut effects =
             Reference { packet: &packet, context, counts: &mut counts, logs: &mut logs };
         let expected = walk(&reference, &reference.live(), &packet, context, &mut effects);
-        let found = judge.judge(&packet, context, None, &mut plain_logs);
+        let found = evaluator.evaluate(&packet, context, None, &mut plain_logs);
         assert_eq!(found, expected, "compiled: {packet:?} {context:?}\n{ruleset:#?}");
         let flow = packet.ip().map(|ip| {
             let bytes = packet.transport_bytes();
@@ -150,17 +150,19 @@ pub fn agree(
             let direction = context.direction as u8;
             (ip.source, ip.destination, ip.protocol, ports, direction, context.protocol)
         });
-        let memo = flow.map(|flow| memos.entry(flow).or_default());
+        let verdict_cache = flow.map(|flow| memos.entry(flow).or_default());
         let recalling = &mut recalling[source.below(2)];
         seen.remembered += u64::from(
-            memo.as_ref().is_some_and(|memo| recalling.remembers(&packet, context, memo)),
+            verdict_cache
+                .as_ref()
+                .is_some_and(|verdict_cache| recalling.remembers(&packet, context, verdict_cache)),
         );
-        let found = recalling.judge(&packet, context, memo, &mut recalled_logs);
-        assert_eq!(found, expected, "with a memo: {packet:?} {context:?}\n{ruleset:#?}");
+        let found = recalling.evaluate(&packet, context, verdict_cache, &mut recalled_logs);
+        assert_eq!(found, expected, "with a verdict_cache: {packet:?} {context:?}\n{ruleset:#?}");
         note(seen, expected);
     }
-    judge.flush();
-    recalling.iter_mut().for_each(Judge::flush);
+    evaluator.flush();
+    recalling.iter_mut().for_each(Evaluator::flush);
     assert_eq!(plain_logs, logs, "logs\n{ruleset:#?}");
     assert_eq!(recalled_logs, logs, "logs with memos\n{ruleset:#?}");
     seen.logged += logs.0.len() as u64;
@@ -175,10 +177,10 @@ pub fn agree(
     }
 }
 
-fn note(seen: &mut Seen, judgement: Judgement) {
+fn note(seen: &mut Seen, evaluation: Evaluation) {
     seen.packets += 1;
-    seen.by_rule += u64::from(judgement.by.is_some());
-    seen.refused += u64::from(judgement.decision != Decision::Accept);
+    seen.by_rule += u64::from(evaluation.by.is_some());
+    seen.refused += u64::from(evaluation.verdict != Verdict::Accept);
 }
 
 fn change_members(filters: &[&Arc<Filter>], source: &mut Source<'_>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use adit_filter::firewall::{Limits, Peers};
 use adit_filter::packet::Layer;
-use adit_filter::{Filter, Firewall, IfName, Nanos, Place, Ruling, lang};
+use adit_filter::{Filter, Firewall, FrameContext, FrameVerdict, IfName, Nanos, lang};
 use adit_wire::VnetHeader;
 
 const FILTER: &str = include_str!("../../../docs/filter.md");
@@ -24,7 +24,7 @@ fn firewall(rules: &str) -> Arc<Firewall> {
 
 /// What becomes of packets, in order, each `lan`, `wan` (where it comes from), a description and `passes`, `dropped` or
 /// `rejected`.
-fn judged(rules: &str, packets: &[(&str, &str, &str)]) {
+fn evaluated(rules: &str, packets: &[(&str, &str, &str)]) {
     let firewall = firewall(rules);
     let mut worker = firewall.worker();
     for (from, what, expected) in packets {
@@ -33,7 +33,7 @@ fn judged(rules: &str, packets: &[(&str, &str, &str)]) {
         let (lan, wan) = (IfName::new("lan0"), IfName::new("wan0"));
         let (iif, oif) = if *from == "lan" { (lan, wan) } else { (wan, lan) };
         let (vlan, vnet) = (None, VnetHeader::default());
-        let place = Place {
+        let place = FrameContext {
             layer: Layer::Ethernet,
             vlan,
             vnet,
@@ -43,9 +43,9 @@ fn judged(rules: &str, packets: &[(&str, &str, &str)]) {
             zone: 0,
         };
         let mut burst = worker.burst(Nanos(1_000_000_000));
-        let became = match burst.judge(&described.bytes, &place) {
-            Ruling::Pass => "passes",
-            Ruling::Answer(_) => "rejected",
+        let became = match burst.evaluate(&described.bytes, &place) {
+            FrameVerdict::Pass => "passes",
+            FrameVerdict::Reply(_) => "rejected",
             _ => "dropped",
         };
         assert_eq!(became, *expected, "{from}: {what}\n{rules}");
@@ -64,8 +64,8 @@ const NEIGHBOURS: [(&str, &str, &str); 5] = [
 #[test]
 fn the_first_example_lets_through_what_it_names() {
     let rules = examples(FILTER)[0];
-    judged(rules, &NEIGHBOURS);
-    judged(
+    evaluated(rules, &NEIGHBOURS);
+    evaluated(
         rules,
         &[
             ("lan", "icmp 10.0.0.1 > 10.0.0.2 echo-request", "passes"),
@@ -82,8 +82,8 @@ fn the_first_example_lets_through_what_it_names() {
 #[test]
 fn the_example_with_connections_carries_ipv6_over_a_bridge() {
     let rules = examples(FILTER)[1];
-    judged(rules, &NEIGHBOURS);
-    judged(
+    evaluated(rules, &NEIGHBOURS);
+    evaluated(
         rules,
         &[
             ("lan", "udp [fd00::1]:5 > [fd00::2]:domain", "passes"),
@@ -113,5 +113,5 @@ fn the_example_with_clients_is_understood() {
 
 #[test]
 fn the_packaged_example_carries_both_families() {
-    judged(EXAMPLE, &NEIGHBOURS);
+    evaluated(EXAMPLE, &NEIGHBOURS);
 }

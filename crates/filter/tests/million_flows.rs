@@ -2,8 +2,8 @@
 //! of this process, which runs nothing else.
 
 use adit_filter::Nanos;
+use adit_filter::conntrack::{Crossing, Limits, Tracker};
 use adit_filter::packet::{Layer, Packet};
-use adit_filter::track::{Crossing, Limits, Tracker};
 use adit_wire::VnetHeader;
 
 const FLOWS: u64 = 1_000_000;

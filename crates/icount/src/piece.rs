@@ -9,7 +9,7 @@ use adit_crypto::Cipher;
 use adit_engine::PeerId;
 use adit_filter::packet::{Layer, Packet};
 use adit_filter::ruleset::{CtDirection, CtState};
-use adit_filter::{Context, Decision, Filter, IfName, Judge, Memo, Nanos, lang};
+use adit_filter::{Context, Evaluator, Filter, IfName, Nanos, Verdict, VerdictCache, lang};
 use adit_plane::{ReplayWindow, Routes};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
@@ -286,7 +286,7 @@ fn judge(text: &str, times: u32, remembered: bool) -> Result<Work, String> {
     let ruleset = lang::parse("rules", text, &mut |name| Err(std::io::Error::other(name)));
     let ruleset = ruleset.map_err(|error| error.to_string())?;
     let filter = Filter::compile(ruleset).map_err(|error| error.to_string())?;
-    let mut judge = Judge::new(Arc::new(filter));
+    let mut evaluator = Evaluator::new(Arc::new(filter));
     let mut state = 7;
     let mut address = || 0x0a00_0000 | rules::random(&mut state) as u32 & 0x00ff_ffff;
     let flow = rules::udp(address(), address(), [4000, 9]);
@@ -303,16 +303,16 @@ fn judge(text: &str, times: u32, remembered: bool) -> Result<Work, String> {
         direction: CtDirection::Original,
         protocol: Some(17),
     };
-    let mut memo = Memo::default();
+    let mut verdict_cache = VerdictCache::default();
     Ok(Box::new(move || {
         let (vnet, mut accepted) = (VnetHeader::default(), 0);
         for frame in black_box(&frames) {
             let Ok(packet) = Packet::parse(frame, Layer::Ethernet, None, &vnet) else { continue };
-            let memo = remembered.then_some(&mut memo);
-            let judgement = judge.judge(&packet, &context, memo, &mut ());
-            accepted += u64::from(judgement.decision == Decision::Accept);
+            let verdict_cache = remembered.then_some(&mut verdict_cache);
+            let evaluation = evaluator.evaluate(&packet, &context, verdict_cache, &mut ());
+            accepted += u64::from(evaluation.verdict == Verdict::Accept);
         }
-        judge.flush();
+        evaluator.flush();
         accepted
     }))
 }

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use adit_engine::{Instant, PeerId};
-use adit_filter::firewall::{Burst, Firewall, Peers, Place, Ruling, Worker};
+use adit_filter::firewall::{Burst, Firewall, FrameContext, FrameVerdict, Peers, Worker};
 use adit_filter::packet::Layer;
 use adit_filter::{IfName, Nanos};
 use adit_wire::VnetHeader;
@@ -134,11 +134,11 @@ impl FilterBurst<'_> {
         stats: &Stats,
     ) -> HookVerdict {
         let place = self.context(direction, vnet);
-        let ruling = match explicit {
-            false => self.burst.judge(packet, &place),
-            true => self.burst.judge_explicit(packet, &place),
+        let verdict = match explicit {
+            false => self.burst.evaluate(packet, &place),
+            true => self.burst.evaluate_explicit(packet, &place),
         };
-        conclude(ruling, self.injected, stats, 1)
+        conclude(verdict, self.injected, stats, 1)
     }
 
     /// Evaluates a packet or super-packet that is to be written to the device.
@@ -146,18 +146,18 @@ impl FilterBurst<'_> {
     pub fn evaluate_write(&mut self, write: &Write<'_, '_>, stats: &Stats) -> HookVerdict {
         let vnet = VnetHeader::decode(write.vnet());
         let place = self.context(Direction::ToDevice(PeerId(write.origin())), &vnet);
-        let ruling = match write.packets().next() {
-            Some(packet) if write.count() == 1 => self.burst.judge(packet, &place),
+        let verdict = match write.packets().next() {
+            Some(packet) if write.count() == 1 => self.burst.evaluate(packet, &place),
             Some(_) => {
                 let packet = self.whole.gather(write, self.need_payload);
-                self.burst.judge(packet, &place)
+                self.burst.evaluate(packet, &place)
             }
-            None => Ruling::Pass,
+            None => FrameVerdict::Pass,
         };
-        conclude(ruling, self.injected, stats, write.count())
+        conclude(verdict, self.injected, stats, write.count())
     }
 
-    fn context(&self, direction: Direction, vnet: &VnetHeader) -> Place {
+    fn context(&self, direction: Direction, vnet: &VnetHeader) -> FrameContext {
         let (device, host) = self.names;
         let (iif, oif, zone_bits, from, to) = match direction {
             Direction::ToDevice(from) => (device, host, 0, Some(from), None),
@@ -167,7 +167,7 @@ impl FilterBurst<'_> {
         // Peer ids have 24 bits.
         let zone = zone_bits << 30 | from.map_or(0, |peer| peer.0);
         let peers = Peers { from: from.map(|peer| peer.0), to: to.map(|peer| peer.0) };
-        Place { layer: self.layer, vlan: None, vnet: *vnet, iif, oif, peers, zone }
+        FrameContext { layer: self.layer, vlan: None, vnet: *vnet, iif, oif, peers, zone }
     }
 }
 
@@ -206,34 +206,34 @@ impl Scratch {
 
 #[inline]
 fn conclude(
-    ruling: Ruling<'_>,
+    verdict: FrameVerdict<'_>,
     injected: &mut Injected,
     stats: &Stats,
     count: usize,
 ) -> HookVerdict {
-    match ruling {
-        Ruling::Pass => HookVerdict::Pass,
+    match verdict {
+        FrameVerdict::Pass => HookVerdict::Pass,
         other => refused(other, injected, stats, count),
     }
 }
 
 #[cold]
 fn refused(
-    ruling: Ruling<'_>,
+    verdict: FrameVerdict<'_>,
     injected: &mut Injected,
     stats: &Stats,
     count: usize,
 ) -> HookVerdict {
-    match ruling {
-        Ruling::Pass => return HookVerdict::Pass,
-        Ruling::Held => return HookVerdict::Consumed,
-        Ruling::Drop => {}
-        Ruling::Answer(answer) => {
+    match verdict {
+        FrameVerdict::Pass => return HookVerdict::Pass,
+        FrameVerdict::Held => return HookVerdict::Consumed,
+        FrameVerdict::Drop => {}
+        FrameVerdict::Reply(answer) => {
             if injected.replies.len() < MAX_INJECTED {
                 injected.replies.push(answer.to_vec());
             }
         }
-        Ruling::Release(assembled) => {
+        FrameVerdict::Release(assembled) => {
             return HookVerdict::Fragments(assembled.pieces().map(<[u8]>::to_vec).collect());
         }
     }

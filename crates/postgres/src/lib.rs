@@ -35,4 +35,4 @@ pub mod token;
 pub mod verify;
 
 pub use ids::{EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
-pub use policy::{Audit, Durability, UnknownWord};
+pub use policy::{Audit, Durability, UnknownPolicy};

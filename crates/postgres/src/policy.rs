@@ -32,7 +32,7 @@ pub enum Durability {
 /// Not one of the words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is none of: {known}")]
-pub struct UnknownWord {
+pub struct UnknownPolicy {
     word: String,
     known: String,
 }
@@ -56,12 +56,12 @@ macro_rules! words {
         }
 
         impl FromStr for $name {
-            type Err = UnknownWord;
+            type Err = UnknownPolicy;
 
-            fn from_str(word: &str) -> Result<Self, UnknownWord> {
+            fn from_str(word: &str) -> Result<Self, UnknownPolicy> {
                 match word {
                     $($word => Ok(Self::$variant),)+
-                    _ => Err(UnknownWord { word: word.into(), known: [$($word),+].join(", ") }),
+                    _ => Err(UnknownPolicy { word: word.into(), known: [$($word),+].join(", ") }),
                 }
             }
         }

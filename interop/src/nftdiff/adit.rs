@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_filter::firewall::{Firewall, Limits, Peers, Place, Ruling, Worker};
+use adit_filter::conntrack::{Crossing, Invalid, Tracker};
+use adit_filter::firewall::{Firewall, FrameContext, FrameVerdict, Limits, Peers, Worker};
 use adit_filter::fragment::FragmentStats;
 use adit_filter::packet::{Layer, Packet, Transport};
 use adit_filter::ruleset::{Counter, CounterId, CtState, Statement};
-use adit_filter::track::{Crossing, Invalid, Tracker};
 use adit_filter::{Filter, IfName, Nanos, lang};
 use adit_wire::VnetHeader;
 use adit_wire::transport::flags;
@@ -69,11 +69,11 @@ impl Adit {
         Ok(Adit { mode, firewall, worker, now: Nanos(1_000_000_000), shadow, invalid: Vec::new() })
     }
 
-    /// Judges a frame.
+    /// Evaluates a frame.
     pub fn pass(&mut self, side: Side, frame: &[u8]) -> AditResult {
         self.now = self.now.after(STEP);
         let frame = if self.mode == Mode::Route { counted_down(frame) } else { frame.to_vec() };
-        let place = Place {
+        let place = FrameContext {
             layer: Layer::Ethernet,
             vlan: None,
             vnet: VnetHeader::default(),
@@ -85,16 +85,16 @@ impl Adit {
         let crossing = Crossing::between(place.iif, place.oif);
         let before = self.pieces(&frame);
         let mut burst = self.worker.burst(self.now);
-        let ruling = burst.judge(&frame, &place);
+        let verdict = burst.evaluate(&frame, &place);
         let mut whole = None;
-        let seen = match ruling {
-            Ruling::Pass => Seen::Passed,
-            Ruling::Release(all) => {
+        let seen = match verdict {
+            FrameVerdict::Pass => Seen::Passed,
+            FrameVerdict::Release(all) => {
                 whole = Some(all.whole().to_vec());
                 Seen::Passed
             }
-            Ruling::Drop | Ruling::Held => Seen::Nothing,
-            Ruling::Answer(answer) => Seen::Answered(seen::answer(seen::network(answer))),
+            FrameVerdict::Drop | FrameVerdict::Held => Seen::Nothing,
+            FrameVerdict::Reply(answer) => Seen::Answered(seen::answer(seen::network(answer))),
         };
         drop(burst);
         let why = self.why(whole.as_deref().unwrap_or(&frame), before.as_ref(), seen, crossing);

@@ -14,7 +14,7 @@
 //! frames. Redirects are neither sent nor followed, no router advertisement is sent. Nothing is cut
 //! into pieces: both ports have one MTU.
 
-mod court;
+mod hook;
 mod message;
 mod neighbour;
 mod settings;
@@ -25,8 +25,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use adit_filter::Nanos;
-use adit_filter::answer::{self, MAX_ANSWER};
 use adit_filter::packet::{Ip, Layer, Malformed, Network, Packet, Transport};
+use adit_filter::rejection::{self, MAX_REJECTION};
 use adit_filter::ruleset::{Icmpx, Reject};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::{self, Sum};
@@ -38,9 +38,9 @@ pub use neighbour::MAX_FIXED;
 pub use settings::{MAX_ADDRESSES, MAX_ROUTES, PortSettings, Prefix, Route, SettingsError};
 
 use crate::port::Side;
-pub(crate) use court::{RoutedCourt, RoutedHook};
+pub(crate) use hook::{RoutedBurst, RoutedHook};
 use message::{Arp, Discovery};
-use neighbour::{Ask, News, Table, Waiting};
+use neighbour::{LearnedFrom, Solicitation, Table, Waiting};
 use settings::{Routes, is_link_local, is_martian};
 
 /// Frames that the router has written and no one has taken yet.
@@ -69,7 +69,7 @@ pub enum Step {
     /// The rules are to judge it; if they accept it, it goes to [`Router::leave`].
     Forward(Hop),
     /// It was for the router, and is done with.
-    Taken,
+    Consumed,
     /// It is dropped.
     Drop(Dropped),
 }
@@ -88,7 +88,7 @@ pub enum Leave {
     /// It is ready: it leaves by the port across.
     Send,
     /// It was taken over and will come out of [`Router::take`], if its neighbour is found.
-    Taken,
+    Consumed,
     /// It is dropped.
     Drop(Dropped),
 }
@@ -202,7 +202,7 @@ pub struct Router {
     out: Vec<Outgoing>,
     tokens: Tokens,
     stats: RouterStats,
-    answer: Box<[u8; MAX_ANSWER]>,
+    answer: Box<[u8; MAX_REJECTION]>,
 }
 
 impl Router {
@@ -218,7 +218,7 @@ impl Router {
             out: Vec::new(),
             tokens: Tokens::default(),
             stats: RouterStats::default(),
-            answer: Box::new([0; MAX_ANSWER]),
+            answer: Box::new([0; MAX_REJECTION]),
         })
     }
 
@@ -270,7 +270,7 @@ impl Router {
         };
         let hop = match self.decide(&packet, from, now) {
             Ok(Some(hop)) => hop,
-            Ok(None) => return Step::Taken,
+            Ok(None) => return Step::Consumed,
             Err(why) => return self.dropped(why),
         };
         let at = packet.network_at();
@@ -294,7 +294,7 @@ impl Router {
             return match self.neighbours.wait(hop.to, hop.neighbour, packet, now) {
                 Ok(ask) => {
                     self.ask(ask);
-                    Leave::Taken
+                    Leave::Consumed
                 }
                 Err(()) => Leave::Drop(self.count(Dropped::NoRoom)),
             };
@@ -306,7 +306,7 @@ impl Router {
             return Leave::Send;
         }
         self.send(Outgoing { to: hop.to, vnet: *vnet, frame: frame.to_vec() });
-        Leave::Taken
+        Leave::Consumed
     }
 
     /// As [`Router::leave`], for a piece of a packet that was held: it comes out of [`Router::take`].
@@ -502,7 +502,7 @@ impl Router {
         if !self.may_tell(now) {
             return Err(Dropped::Local);
         }
-        if let Some(len) = answer::reject(packet, how, &mut self.answer) {
+        if let Some(len) = rejection::reject(packet, how, &mut self.answer) {
             let frame = self.answer.get(..len).unwrap_or_default().to_vec();
             self.say(from, frame);
         }
@@ -527,7 +527,9 @@ impl Router {
             return;
         }
         let message = Message { kind, code, rest };
-        let Some(len) = answer::error(packet, message, Some(own), &mut self.answer) else { return };
+        let Some(len) = rejection::error(packet, message, Some(own), &mut self.answer) else {
+            return;
+        };
         self.stats.errors = self.stats.errors.saturating_add(1);
         let frame = self.answer.get(..len).unwrap_or_default().to_vec();
         self.say(from, frame);
@@ -555,8 +557,8 @@ impl Router {
         }
         let asks_us = !arp.reply && self.routes.is_own(from, arp.target.into());
         if self.routes.is_neighbour(from, sender) {
-            let news = if asks_us { News::Asked } else { News::Said };
-            self.learn(from, sender, arp.sender_mac, news, now);
+            let learned_from = if asks_us { LearnedFrom::Request } else { LearnedFrom::Reply };
+            self.learn(from, sender, arp.sender_mac, learned_from, now);
         } else if !arp.sender.is_unspecified() {
             return Err(Dropped::Discovery);
         }
@@ -596,7 +598,7 @@ impl Router {
                     return Err(Dropped::Discovery);
                 }
                 if let Some(link) = link {
-                    self.learn(from, source.into(), link, News::Asked, now);
+                    self.learn(from, source.into(), link, LearnedFrom::Request, now);
                 }
                 let asker = packet.ether.map(|ether| mac(ether.source));
                 let asker = link.or(asker).filter(|mac| !unnamed && mac.is_station());
@@ -608,20 +610,28 @@ impl Router {
                 if !near(target.into()) {
                     return Err(Dropped::Discovery);
                 }
-                let news = if insists { News::Said } else { News::SaidSoftly };
+                let learned_from =
+                    if insists { LearnedFrom::Reply } else { LearnedFrom::WeakReply };
                 let link = link.ok_or(Dropped::Discovery)?;
-                self.learn(from, target.into(), link, news, now);
+                self.learn(from, target.into(), link, learned_from, now);
             }
         }
         Ok(None)
     }
 
-    fn learn(&mut self, side: Side, address: IpAddr, mac: Mac, news: News, now: Nanos) {
+    fn learn(
+        &mut self,
+        side: Side,
+        address: IpAddr,
+        mac: Mac,
+        learned_from: LearnedFrom,
+        now: Nanos,
+    ) {
         let own = self.port(side).mac;
         if mac == own {
             return;
         }
-        let (waiting, ask) = self.neighbours.learn(side, address, mac, news, now);
+        let (waiting, ask) = self.neighbours.learn(side, address, mac, learned_from, now);
         self.ask(ask);
         for Waiting { vnet, mut frame, .. } in waiting {
             self::address(&mut frame, mac, own);
@@ -630,8 +640,8 @@ impl Router {
         }
     }
 
-    fn ask(&mut self, ask: Option<Ask>) {
-        let Some(Ask { side, address, to }) = ask else { return };
+    fn ask(&mut self, ask: Option<Solicitation>) {
+        let Some(Solicitation { side, address, to }) = ask else { return };
         let mac = self.port(side).mac;
         let frame = match address {
             IpAddr::V4(target) => {

@@ -44,7 +44,7 @@ pub(super) struct Waiting {
 
 /// A question to be put.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) struct Ask {
+pub(super) struct Solicitation {
     pub side: Side,
     pub address: IpAddr,
     /// To whom; `None`: to all.
@@ -53,13 +53,13 @@ pub(super) struct Ask {
 
 /// What is heard of a neighbour.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) enum News {
+pub(super) enum LearnedFrom {
     /// It asked us, so it will want to be answered: it is entered.
-    Asked,
+    Request,
     /// It answered, or spoke without being asked: it is entered only if it is asked for.
-    Said,
+    Reply,
     /// It spoke, and does not insist: a known address stays.
-    SaidSoftly,
+    WeakReply,
 }
 
 #[derive(Debug)]
@@ -100,7 +100,12 @@ pub(super) struct Table {
 
 impl Table {
     /// Where to send what is for a neighbour, and what to ask meanwhile.
-    pub fn find(&mut self, side: Side, address: IpAddr, now: Nanos) -> Option<(Mac, Option<Ask>)> {
+    pub fn find(
+        &mut self,
+        side: Side,
+        address: IpAddr,
+        now: Nanos,
+    ) -> Option<(Mac, Option<Solicitation>)> {
         let (mac, confirmed, probe) = match self.entries.get_mut(&(side.index(), address))? {
             Entry::Known { mac, confirmed, probe, .. } => (*mac, confirmed, probe),
             Entry::Fixed(mac) => return Some((*mac, None)),
@@ -112,7 +117,7 @@ impl Table {
         let next = now.after(RETRY);
         *probe = Some((1, next));
         self.wake_at(next);
-        Some((mac, Some(Ask { side, address, to: Some(mac) })))
+        Some((mac, Some(Solicitation { side, address, to: Some(mac) })))
     }
 
     /// Lets a packet wait for an unknown neighbour. `Err`: no room for it. `Ok`: what to ask.
@@ -122,7 +127,7 @@ impl Table {
         address: IpAddr,
         packet: Waiting,
         now: Nanos,
-    ) -> Result<Option<Ask>, ()> {
+    ) -> Result<Option<Solicitation>, ()> {
         let len = packet.frame.len();
         let key = (side.index(), address);
         if let Some(Entry::Asked { waiting, .. }) = self.entries.get_mut(&key) {
@@ -151,7 +156,7 @@ impl Table {
         self.bytes = self.bytes.saturating_add(len);
         self.bound_bytes();
         self.wake_at(next);
-        Ok(Some(Ask { side, address, to: None }))
+        Ok(Some(Solicitation { side, address, to: None }))
     }
 
     /// Lets go what waits for the neighbour that is asked for longest, until the rest is within bounds.
@@ -180,19 +185,19 @@ impl Table {
         side: Side,
         address: IpAddr,
         mac: Mac,
-        news: News,
+        learned_from: LearnedFrom,
         now: Nanos,
-    ) -> (Vec<Waiting>, Option<Ask>) {
+    ) -> (Vec<Waiting>, Option<Solicitation>) {
         let key = (side.index(), address);
         match self.entries.get_mut(&key) {
             Some(Entry::Fixed(_)) => return (Vec::new(), None),
-            None if news != News::Asked => return (Vec::new(), None),
+            None if learned_from != LearnedFrom::Request => return (Vec::new(), None),
             Some(Entry::Known { mac: known, confirmed, probe, rival }) => {
                 if *known == mac {
                     (*confirmed, *probe, *rival) = (now, None, None);
                     return (Vec::new(), None);
                 }
-                if news == News::SaidSoftly || rival.replace(mac).is_some() {
+                if learned_from == LearnedFrom::WeakReply || rival.replace(mac).is_some() {
                     return (Vec::new(), None);
                 }
                 let (known, locked) = (*known, confirmed.after(LOCKED));
@@ -201,7 +206,7 @@ impl Table {
                 *probe = Some((asked, next));
                 self.challenged = self.challenged.saturating_add(1);
                 self.wake_at(next);
-                let ask = Ask { side, address, to: Some(known) };
+                let ask = Solicitation { side, address, to: Some(known) };
                 return (Vec::new(), (asked > 0).then_some(ask));
             }
             Some(Entry::Asked { .. }) | None => {}
@@ -238,7 +243,7 @@ impl Table {
 
     /// Asks again what was not answered, and gives up what was asked often enough: `lost` waited for
     /// it.
-    pub fn tick(&mut self, now: Nanos, asks: &mut Vec<Ask>, lost: &mut Vec<Waiting>) {
+    pub fn tick(&mut self, now: Nanos, asks: &mut Vec<Solicitation>, lost: &mut Vec<Waiting>) {
         if self.wake.is_none_or(|wake| now < wake) {
             return;
         }
@@ -268,7 +273,7 @@ impl Table {
                 }
                 *tries = tries.saturating_add(1);
                 *next = now.after(pause);
-                asks.push(Ask { side, address: *address, to });
+                asks.push(Solicitation { side, address: *address, to });
             }
             wake = Some(wake.map_or(*next, |wake| wake.min(*next)));
         }

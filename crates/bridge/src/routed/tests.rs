@@ -153,8 +153,8 @@ fn dropped(router: &mut Router, frame: &[u8], from: Side) -> Option<Dropped> {
 /// A router that knows the host on B.
 fn acquainted(v6: bool) -> Router {
     let mut router = router();
-    assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Taken));
-    assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), Step::Taken);
+    assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Consumed));
+    assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), Step::Consumed);
     router.take();
     router
 }
@@ -178,7 +178,7 @@ fn told(out: &[Outgoing]) -> Option<(u8, u8, u32)> {
 fn a_packet_waits_until_its_neighbour_is_found() {
     for v6 in [false, true] {
         let mut router = router();
-        assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Taken));
+        assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Consumed));
         let out = router.take();
         let [Outgoing { to: Side::B, vnet: PLAIN, frame: question }] = &out[..] else {
             panic!("{out:?}")
@@ -190,7 +190,7 @@ fn a_packet_waits_until_its_neighbour_is_found() {
         assert_eq!(*question, want);
         assert_eq!(router.stats().asked, 1);
 
-        assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), Step::Taken);
+        assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), Step::Consumed);
         let out = router.take();
         let [Outgoing { to: Side::B, vnet: PLAIN, frame }] = &out[..] else { panic!("{out:?}") };
         let mut want = across(v6);
@@ -217,7 +217,7 @@ fn packets_for_other_networks_go_by_way_of_their_router() {
     for (v6, far, via) in [(false, "10.9.3.4", "10.0.2.254"), (true, "fd09::1", "fd00:2::254")] {
         let mut router = router();
         let mut packet = udp(ROUTER_A, HOST_A, hosts(v6).0, ip(far), 10);
-        assert_eq!(pass(&mut router, &mut packet, Side::A, at(0)), Ok(Leave::Taken));
+        assert_eq!(pass(&mut router, &mut packet, Side::A, at(0)), Ok(Leave::Consumed));
         router.take();
         let mut reply = match ip(via) {
             IpAddr::V6(via) => {
@@ -230,7 +230,7 @@ fn packets_for_other_networks_go_by_way_of_their_router() {
         // One of the same network is sent back out: no one is redirected.
         let (_, b) = hosts(v6);
         let mut packet = udp(ROUTER_B, HOST_B, b, ip(far), 10);
-        assert_eq!(pass(&mut router, &mut packet, Side::B, at(2)), Ok(Leave::Taken));
+        assert_eq!(pass(&mut router, &mut packet, Side::B, at(2)), Ok(Leave::Consumed));
         let out = router.take();
         assert_eq!((out.len(), out[0].to, &out[0].frame[..6]), (1, Side::B, &GATEWAY.0[..]));
     }
@@ -303,7 +303,7 @@ fn who_does_not_answer_is_asked_three_times_and_given_up() {
     for v6 in [false, true] {
         let mut router = router();
         for _ in 0..2 {
-            assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Taken));
+            assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Consumed));
         }
         let question = router.take();
         assert_eq!(question.len(), 1, "asked once for both");
@@ -321,7 +321,7 @@ fn who_does_not_answer_is_asked_three_times_and_given_up() {
         assert_eq!((router.wake(), router.stats().asked), (None, 0));
         assert_eq!(router.stats().dropped[Dropped::Unreachable as usize], 2);
         assert_eq!(router.neighbours.waiting_bytes(), 0);
-        assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(3001)), Ok(Leave::Taken));
+        assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(3001)), Ok(Leave::Consumed));
         assert_eq!(router.take(), question, "asked anew");
     }
 }
@@ -349,7 +349,7 @@ fn a_neighbour_is_confirmed_while_it_is_used() {
             router.tick(at(second * 1000));
         }
         assert_eq!(router.stats().neighbours, 0, "gone");
-        assert_eq!(used(&mut router, at(66_000)), Ok(Leave::Taken));
+        assert_eq!(used(&mut router, at(66_000)), Ok(Leave::Consumed));
     }
 }
 
@@ -366,11 +366,11 @@ fn arp_requests_for_own_addresses_are_answered() {
     let (step, out) = ask(a, own, Side::A);
     let mut want = arp(true, ROUTER_A, own, a, HOST_A);
     want[32..38].copy_from_slice(&HOST_A.0);
-    assert_eq!((step, &out[0].frame, out[0].to), (Step::Taken, &want, Side::A));
+    assert_eq!((step, &out[0].frame, out[0].to), (Step::Consumed, &want, Side::A));
     let (_, out) = ask(ip("0.0.0.0"), own, Side::A);
     assert_eq!(out.len(), 1, "who has no address yet asks whether one is taken");
-    assert_eq!(ask(a, ip("10.0.1.9"), Side::A), (Step::Taken, vec![]), "for another");
-    assert_eq!(ask(a, ip("10.0.2.1"), Side::A), (Step::Taken, vec![]), "of the other port");
+    assert_eq!(ask(a, ip("10.0.1.9"), Side::A), (Step::Consumed, vec![]), "for another");
+    assert_eq!(ask(a, ip("10.0.2.1"), Side::A), (Step::Consumed, vec![]), "of the other port");
     let refused = (Step::Drop(Dropped::Discovery), vec![]);
     assert_eq!(ask(ip("10.0.2.2"), own, Side::A), refused, "from another network");
     assert_eq!(ask(ip("10.0.1.255"), own, Side::A), refused, "from all");
@@ -397,7 +397,7 @@ fn solicitations_for_own_addresses_are_answered() {
         for to in [None, Some(ROUTER_A)] {
             let (step, out) = ask(solicitation(HOST_A, a, own, to), Side::A);
             let want = advertisement(ROUTER_A, own, Some((HOST_A, a)));
-            assert_eq!((step, &out[0].frame, out[0].to), (Step::Taken, &want, Side::A));
+            assert_eq!((step, &out[0].frame, out[0].to), (Step::Consumed, &want, Side::A));
             parse(&want);
         }
     }
@@ -425,7 +425,7 @@ fn solicitations_for_own_addresses_are_answered() {
     let l4 = summed(src, dst, 58, bare[54..].to_vec(), 2);
     bare.splice(54.., l4);
     let (step, out) = ask(bare, Side::A);
-    assert_eq!((step, &out[0].frame), (Step::Taken, &advertisement(ROUTER_A, own, None)));
+    assert_eq!((step, &out[0].frame), (Step::Consumed, &advertisement(ROUTER_A, own, None)));
 }
 
 fn parse_destination(frame: &[u8]) -> IpAddr {
@@ -498,7 +498,7 @@ fn an_address_moves_when_its_station_is_silent() {
             router.tick(at(now));
         }
         let mut packet = across(false);
-        assert_eq!(pass(&mut router, &mut packet, Side::A, at(9700)), Ok(Leave::Taken));
+        assert_eq!(pass(&mut router, &mut packet, Side::A, at(9700)), Ok(Leave::Consumed));
     }
 }
 
@@ -575,7 +575,7 @@ fn no_neighbour_is_believed_unasked() {
         frame
     };
     for insists in [false, true] {
-        assert_eq!(router.arrive(&mut other(insists), &PLAIN, Side::B, at(5)), Step::Taken);
+        assert_eq!(router.arrive(&mut other(insists), &PLAIN, Side::B, at(5)), Step::Consumed);
         let mut packet = across(true);
         assert_eq!(pass(&mut router, &mut packet, Side::A, at(6)), Ok(Leave::Send));
         assert_eq!(packet[..6], HOST_B.0);
@@ -599,7 +599,7 @@ fn pings_of_the_router_are_answered_on_both_sides_addresses() {
         let request = [kind, 0, 0, 0, 0, 7, 0, 9, 1, 2, 3];
         let request =
             frame(ROUTER_A, HOST_A, a, own, protocol, &summed(a, own, protocol, request.into(), 2));
-        assert_eq!(router.arrive(&mut request.clone(), &PLAIN, Side::A, at(0)), Step::Taken);
+        assert_eq!(router.arrive(&mut request.clone(), &PLAIN, Side::A, at(0)), Step::Consumed);
         let out = router.take();
         let reply = [if v6 { 129 } else { 0 }, 0, 0, 0, 0, 7, 0, 9, 1, 2, 3];
         let want =
@@ -705,7 +705,7 @@ fn errors_are_told_at_a_bounded_rate() {
 fn what_waits_is_bounded() {
     let mut router = router();
     for _ in 0..MAX_WAITING {
-        assert_eq!(pass(&mut router, &mut across(false), Side::A, at(0)), Ok(Leave::Taken));
+        assert_eq!(pass(&mut router, &mut across(false), Side::A, at(0)), Ok(Leave::Consumed));
     }
     let full = Ok(Leave::Drop(Dropped::NoRoom));
     assert_eq!(pass(&mut router, &mut across(false), Side::A, at(0)), full, "for one");
@@ -716,7 +716,7 @@ fn what_waits_is_bounded() {
         let packet = udp(ROUTER_A, HOST_A, a, ip(&format!("10.0.2.{host}")), 1400);
         for _ in 0..4 {
             let now = Nanos(u64::from(host));
-            assert_eq!(pass(&mut router, &mut packet.clone(), Side::A, now), Ok(Leave::Taken));
+            assert_eq!(pass(&mut router, &mut packet.clone(), Side::A, now), Ok(Leave::Consumed));
             sent += packet.len();
         }
         assert_eq!(router.take().len(), 1, "whoever is new is asked for, however much waits");
@@ -735,13 +735,13 @@ fn scanning_a_network_keeps_no_neighbour_from_being_found() {
     for host in 3..2000u64 {
         let target = ip(&format!("fd00:2::{host:x}"));
         let mut packet = udp(ROUTER_A, HOST_A, a, target, 9);
-        assert_eq!(pass(&mut router, &mut packet, Side::A, Nanos(host)), Ok(Leave::Taken));
+        assert_eq!(pass(&mut router, &mut packet, Side::A, Nanos(host)), Ok(Leave::Consumed));
         assert!(router.stats().asked <= MAX_ASKED);
         router.take();
     }
     let evicted = router.stats().dropped[Dropped::NoRoom as usize];
     assert_eq!(evicted as usize, 2000 - 3 - MAX_ASKED);
-    assert_eq!(pass(&mut router, &mut across(true), Side::A, Nanos(2001)), Ok(Leave::Taken));
+    assert_eq!(pass(&mut router, &mut across(true), Side::A, Nanos(2001)), Ok(Leave::Consumed));
     router.take();
     router.arrive(&mut answer(true), &PLAIN, Side::B, Nanos(2002));
     assert_eq!(router.take().len(), 1);
@@ -760,7 +760,7 @@ fn so_many_neighbours_are_known() {
     for host in 0..MAX_KNOWN as u64 + 100 {
         let sender = ip(&format!("10.0.{}.{}", 1 + host / 200, 1 + host % 200));
         let mut request = arp(false, HOST_A, sender, ip("10.0.0.1"), BROADCAST);
-        assert_eq!(router.arrive(&mut request, &PLAIN, Side::A, Nanos(host)), Step::Taken);
+        assert_eq!(router.arrive(&mut request, &PLAIN, Side::A, Nanos(host)), Step::Consumed);
         router.take();
         assert!(router.stats().neighbours <= MAX_KNOWN);
     }
@@ -788,7 +788,7 @@ fn a_port_that_came_back_is_another_station() {
     let mut router = acquainted(false);
     router.attach(Side::B, GATEWAY, 1400);
     assert_eq!(router.stats().neighbours, 0);
-    assert_eq!(pass(&mut router, &mut across(false), Side::A, at(9)), Ok(Leave::Taken));
+    assert_eq!(pass(&mut router, &mut across(false), Side::A, at(9)), Ok(Leave::Consumed));
     assert_eq!(router.take()[0].frame[6..12], GATEWAY.0);
     let (a, b) = hosts(false);
     let long = udp(ROUTER_A, HOST_A, a, b, 1401 - 28);

@@ -43,7 +43,7 @@ impl Sight {
     fn eyes(self, here: &Here) -> Result<Eyes, Fault> {
         let eyes = match self.url {
             Some(url) => Eyes::of_auditor(&url.read()?, self.key)?,
-            None => Eyes::of_node(&here.places()?)?,
+            None => Eyes::of_node(&here.paths()?)?,
         };
         Ok(eyes.only(self.from, self.to, self.stream))
     }

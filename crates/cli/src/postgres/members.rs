@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::postgres::{self, InitOptions, Initialised, Invitation, JoinOptions, Places};
+use adit_daemon::postgres::{self, InitOptions, Initialised, Invitation, JoinOptions, Paths};
 use clap::{Args, ValueHint};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
@@ -205,25 +205,25 @@ pub fn init(options: Init) -> Result<ExitCode, Fault> {
     };
     match postgres::init(options.dir.as_deref(), &url, &asked, options.dry_run)? {
         Initialised::Would(statements) => print(&statements),
-        Initialised::There { places, settings, notes } => {
+        Initialised::There { paths, settings, notes } => {
             warn(&notes);
             print(&format!(
                 "This machine is {} in the network {} already; nothing was changed.\nStart it: {}\nAnother node: {}\n",
                 settings.name,
-                places.name,
-                places.command("up"),
-                places.command("invite")
+                paths.name,
+                paths.command("up"),
+                paths.command("invite")
             ));
         }
-        Initialised::New { places, invitation, done, notes, .. } => {
+        Initialised::New { paths, invitation, done, notes, .. } => {
             let mut text = String::from("Made:\n");
             for line in done {
                 text.push_str(&format!("  {line}\n"));
             }
-            text.push_str(&format!("  its files in {}\n", places.config.display()));
+            text.push_str(&format!("  its files in {}\n", paths.config.display()));
             print(&text);
             warn(&notes);
-            print(&format!("\nStart it:\n  sudo {}\n", places.command("up")));
+            print(&format!("\nStart it:\n  sudo {}\n", paths.command("up")));
             hand_over(&invitation);
         }
     }
@@ -253,63 +253,63 @@ pub fn join(options: Join) -> Result<ExitCode, Fault> {
     print(&format!(
         "This machine is {} in the network {}, with {}.\nIts files are in {}.\nStart it:\n  sudo {}\n",
         joined.settings.name,
-        joined.places.name,
+        joined.paths.name,
         addresses.join(" and "),
-        joined.places.config.display(),
-        joined.places.command("up")
+        joined.paths.config.display(),
+        joined.paths.command("up")
     ));
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn invite(options: &Invite) -> Result<ExitCode, Fault> {
-    let places = options.here.places()?;
-    let invitation = postgres::invite(&places, options.valid, options.offline)?;
+    let paths = options.here.paths()?;
+    let invitation = postgres::invite(&paths, options.valid, options.offline)?;
     warn(&invitation.notes);
     hand_over(&invitation);
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn remove(options: &Remove) -> Result<ExitCode, Fault> {
-    let places: Places = options.here.places()?;
-    if !options.yes && !confirmed(&options.name, &places.name)? {
+    let paths: Paths = options.here.paths()?;
+    if !options.yes && !confirmed(&options.name, &paths.name)? {
         print("Nothing was changed.\n");
         return Ok(ExitCode::FAILURE);
     }
-    postgres::remove(&places, &options.name)?;
-    print(&format!("{} is out of the network {}.\n", options.name, places.name));
+    postgres::remove(&paths, &options.name)?;
+    print(&format!("{} is out of the network {}.\n", options.name, paths.name));
     if options.keep_key {
         print(&format!(
             "Its machine still knows the network's key, which is worth something to anyone who also controls the database. A new \
              key:\n  sudo {}\n",
-            places.command("rekey")
+            paths.command("rekey")
         ));
         return Ok(ExitCode::SUCCESS);
     }
-    let renewed = postgres::rekey(&places).inspect_err(|_| {
+    let renewed = postgres::rekey(&paths).inspect_err(|_| {
         note(&format!(
             "adit: {} is removed, but the network still has the key that it knows. When this is mended: {}\n",
             options.name,
-            places.command("rekey")
+            paths.command("rekey")
         ));
     })?;
-    tell_of(&places, &renewed);
+    tell_of(&paths, &renewed);
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn rekey(options: &Rekey) -> Result<ExitCode, Fault> {
-    let places = options.here.places()?;
-    let renewed = postgres::rekey(&places)?;
-    tell_of(&places, &renewed);
+    let paths = options.here.paths()?;
+    let renewed = postgres::rekey(&paths)?;
+    tell_of(&paths, &renewed);
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell_of(places: &Places, renewed: &postgres::Rekeyed) {
+fn tell_of(paths: &Paths, renewed: &postgres::Rekeyed) {
     warn(&renewed.notes);
     let auditor = if renewed.auditor { ", and the auditor" } else { "" };
     print(&format!(
         "The network {} has a new key, generation {}, for: {}{auditor}.\nNodes that run take it within seconds, others when they \
          start. Invitations made before are over.\n",
-        places.name,
+        paths.name,
         renewed.generation,
         renewed.nodes.join(", ")
     ));
@@ -329,7 +329,7 @@ fn confirmed(node: &str, network: &str) -> Result<bool, Fault> {
 }
 
 pub fn expire(options: &Expire) -> Result<ExitCode, Fault> {
-    let expired = postgres::expire(&options.here.places()?)?;
+    let expired = postgres::expire(&options.here.paths()?)?;
     if options.json {
         let dropped: Vec<_> = expired
             .dropped

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::postgres::Places;
+use adit_daemon::postgres::Paths;
 use clap::{Args, Subcommand, ValueHint};
 
 #[derive(Debug, Subcommand)]
@@ -139,8 +139,8 @@ pub struct Here {
 
 impl Here {
     /// The files of that node.
-    pub fn places(&self) -> Result<Places, Fault> {
-        Places::find(self.dir.as_deref(), self.network_name.as_deref())
+    pub fn paths(&self) -> Result<Paths, Fault> {
+        Paths::find(self.dir.as_deref(), self.network_name.as_deref())
     }
 }
 

@@ -92,23 +92,23 @@ pub struct RemoveAuditor {
 }
 
 pub fn set(options: &Set) -> Result<ExitCode, Fault> {
-    let places = options.here.places()?;
+    let paths = options.here.paths()?;
     let change = options.settings.change();
     if change == SettingsChange::default() {
         return Err(Fault::operator(
             "say what to set: --retention, --retention-age, --audit, --durability or --packet-size; what is set: adit postgres status",
         ));
     }
-    tell(&places.name, &postgres::set(&places, &change)?);
+    tell(&paths.name, &postgres::set(&paths, &change)?);
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
     match verb {
         Auditor::Add(options) => {
-            let places = options.here.places()?;
-            let changed = postgres::add_auditor(&places, &options.file)?;
-            tell(&places.name, &changed);
+            let paths = options.here.paths()?;
+            let changed = postgres::add_auditor(&paths, &options.file)?;
+            tell(&paths.name, &changed);
             print(&format!(
                 "The auditor's key is in {}: it opens every packet that is sent from now on, and holds the network's key; take it \
                  off this machine.\n",
@@ -116,11 +116,11 @@ pub fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
             ));
         }
         Auditor::Remove(options) => {
-            let places = options.here.places()?;
-            tell(&places.name, &postgres::remove_auditor(&places)?);
+            let paths = options.here.paths()?;
+            tell(&paths.name, &postgres::remove_auditor(&paths)?);
             print(&format!(
                 "The auditor's file still holds the network's key; to give the network a new one: {}\n",
-                places.command("rekey")
+                paths.command("rekey")
             ));
         }
     }

@@ -28,7 +28,7 @@ pub struct Show {
 }
 
 pub fn status(options: &Show) -> Result<ExitCode, Fault> {
-    let survey = survey::survey(&options.here.places()?)?;
+    let survey = survey::survey(&options.here.paths()?)?;
     match options.json {
         true => print_json(&survey)?,
         false => print(&page(&survey)),
@@ -37,12 +37,12 @@ pub fn status(options: &Show) -> Result<ExitCode, Fault> {
 }
 
 pub fn peers(options: &Show) -> Result<ExitCode, Fault> {
-    let places = options.here.places()?;
-    let before = (survey::running(&places.control_socket())?, Instant::now());
+    let paths = options.here.paths()?;
+    let before = (survey::running(&paths.control_socket())?, Instant::now());
     if before.0.is_some() {
         std::thread::sleep(SAMPLE);
     }
-    let survey = survey::survey(&places)?;
+    let survey = survey::survey(&paths)?;
     let rates = match (before, &survey.running) {
         ((Some(before), at), Some(now)) => rates(&before, now, at.elapsed()),
         _ => BTreeMap::new(),

@@ -43,7 +43,7 @@ pub struct Up {
 
 impl Up {
     pub fn run(self) -> Result<ExitCode, Fault> {
-        let places = self.here.places()?;
+        let paths = self.here.paths()?;
         let options = UpOptions {
             device: self.dev,
             durability: self.durability,
@@ -52,6 +52,6 @@ impl Up {
             user: self.user,
             verbose: self.verbose,
         };
-        Ok(node::up(&places, &options))
+        Ok(node::up(&paths, &options))
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Links {
 
 /// What is other than before.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct News {
+pub(super) struct LinkChanges {
     pub mtu: bool,
     pub link: bool,
 }
@@ -31,15 +31,15 @@ impl Links {
     }
 
     /// Takes down what an interface is now. Nothing is news the first time, but for a link that is down.
-    pub fn see(&mut self, side: Side, link: &Link) -> News {
+    pub fn see(&mut self, side: Side, link: &Link) -> LinkChanges {
         let now = (link.mtu, link.running);
         let before = self.seen.get_mut(side.index()).and_then(|seen| seen.replace(now));
         let (mtu, running) = before.unwrap_or((link.mtu, true));
-        News { mtu: mtu != link.mtu, link: running != link.running }
+        LinkChanges { mtu: mtu != link.mtu, link: running != link.running }
     }
 
     /// What to log of it.
-    pub fn lines(&self, side: Side, link: &Link, news: News, routed: bool) -> Vec<String> {
+    pub fn lines(&self, side: Side, link: &Link, news: LinkChanges, routed: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let Link { name, mtu, .. } = link;
         if news.link {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(told(link(9000, true), false), ["eth1: MTU changed to 9000"]);
         links.see(Side::B, &link(9000, true));
         let news = links.see(Side::A, &link(1500, true));
-        assert_eq!(news, News { mtu: true, link: false });
+        assert_eq!(news, LinkChanges { mtu: true, link: false });
         let said = links.lines(Side::A, &link(1500, true), news, false);
         assert!(said[0].contains("the other port has 9000"), "{said:?}");
         assert_eq!(
@@ -149,7 +149,7 @@ mod tests {
         let news = links.see(Side::A, &link(1400, false));
         assert_eq!(
             news,
-            News { mtu: false, link: true },
+            LinkChanges { mtu: false, link: true },
             "a link that is down from the start is said"
         );
     }

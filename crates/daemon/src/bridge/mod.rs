@@ -1,7 +1,7 @@
-//! `adit bridge`: two ports opened, what passes between them judged, until it is told to end.
+//! `adit bridge`: two ports opened, what passes between them evaluated, until it is told to end.
 
 mod links;
-mod opening;
+mod open_ports;
 mod ports;
 mod report;
 mod routed;
@@ -37,7 +37,7 @@ use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{log, say, worker_count};
 use links::{Carry, Links};
-use opening::Ports;
+use open_ports::Ports;
 pub(crate) use ports::Opener;
 use routed::Routed;
 use rules::Rules;
@@ -302,7 +302,7 @@ impl Running {
         signals: &mut Signals,
         notifier: Option<&Notifier>,
     ) -> Result<(), Fault> {
-        let bell = self.bridge.bell().try_clone_to_owned();
+        let bell = self.bridge.wakeup().try_clone_to_owned();
         let bell = bell.and_then(|bell| watch(bell, Interest::READABLE));
         let bell = bell.map_err(|e| Fault::environment(format!("cannot watch the ports: {e}")))?;
         let mut again = tokio::time::interval(LOOK_AGAIN);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_bridge::routed::{Dropped, Mac, PortSettings, Prefix, Route, Router, SettingsError};
 use adit_bridge::{Port, PortSpec, Side};
 
-use super::opening::Ports;
+use super::open_ports::Ports;
 use crate::fault::Fault;
 
 /// What a router is told.

@@ -30,12 +30,12 @@ impl Rules {
         Ok(Self { file, live })
     }
 
-    /// What judges frames.
+    /// What evaluates frames.
     pub fn policy(&self) -> Policy {
         Policy::Filter(Arc::clone(self.firewall()))
     }
 
-    /// What judges frames.
+    /// What evaluates frames.
     pub fn firewall(&self) -> &Arc<Firewall> {
         self.live.firewall()
     }

@@ -132,7 +132,7 @@ fn a_worker_that_panics_ends_the_bridge_and_forwards_nothing_more() {
             ends.send(9);
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(ends.arrived(), 0, "nothing passes without being judged");
+        assert_eq!(ends.arrived(), 0, "nothing passes without being evaluated");
     };
     let runtime = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

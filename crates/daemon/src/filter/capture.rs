@@ -6,7 +6,7 @@ use adit_filter::packet::Layer;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::line;
+use super::log_line;
 use crate::clock::{now, unix_time_nanos};
 use crate::control::{CaptureBatch, CapturedPacket};
 
@@ -111,12 +111,12 @@ impl Capture {
 }
 
 fn packet(record: &LogRecord, zero: u64) -> CapturedPacket {
-    let bytes = line::on_the_wire(record);
+    let bytes = log_line::on_the_wire(record);
     let added = bytes.len().saturating_sub(record.bytes.len());
     CapturedPacket {
         time: zero.saturating_add(record.at.0),
-        iif: line::name(record.iif),
-        oif: line::name(record.oif),
+        iif: log_line::name(record.iif),
+        oif: log_line::name(record.oif),
         rule: record.rule,
         group: record.group.unwrap_or_default(),
         prefix: record.prefix.to_string(),

@@ -60,7 +60,7 @@ pub fn parse(files: &RuleFiles) -> Result<Ruleset, Fault> {
     parsed.map_err(|problems| Fault::operator(problems.to_string()))
 }
 
-/// Makes rules ready to judge.
+/// Makes rules ready to evaluate.
 ///
 /// # Errors
 /// They contradict themselves.

@@ -7,14 +7,14 @@
 //!                  └── control socket: filter.show, filter.reload, filter.capture
 //! ```
 
+mod address_owners;
 mod capture;
+mod commands;
 mod files;
-mod full;
-mod line;
+mod log_line;
 mod members;
-mod owners;
 mod report;
-mod verbs;
+mod table_full;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -29,15 +29,15 @@ use adit_filter::{Filter, Nanos};
 use adit_openvpn::server::Addresses;
 use ipnet::IpNet;
 
+pub use commands::{capture, element, flush, reload, show};
 pub(crate) use files::sources;
 pub use files::{compile, parse, read};
 pub use members::Members;
-pub use verbs::{capture, element, flush, reload, show};
 
+use self::address_owners::Owners;
 use self::capture::Capture;
-use self::full::Full;
-use self::line::Lines;
-use self::owners::Owners;
+use self::log_line::Lines;
+use self::table_full::Full;
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, RuleFiles};
 use crate::fault::Fault;

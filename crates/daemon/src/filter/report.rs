@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use adit_filter::conntrack::{FlowInfo, TrackStats};
 use adit_filter::lang::{Counted, listing};
 use adit_filter::ruleset::{Count, Family};
-use adit_filter::track::{FlowInfo, TrackStats};
 use adit_filter::{Counts, Filter, Nanos, elements};
 
 use super::{Live, members};

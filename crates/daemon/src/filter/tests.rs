@@ -1,7 +1,7 @@
 use std::fs;
 
 use adit_filter::IfName;
-use adit_filter::firewall::{Peers, Place, Ruling};
+use adit_filter::firewall::{FrameContext, FrameVerdict, Peers};
 use adit_filter::packet::Layer;
 use adit_openvpn::server::Addresses;
 use adit_wire::VnetHeader;
@@ -32,7 +32,7 @@ fn live(dir: &tempfile::TempDir) -> Live {
 
 /// Whether the rules let it pass.
 fn passes(live: &Live) -> bool {
-    let place = Place {
+    let place = FrameContext {
         layer: Layer::Ip,
         vlan: None,
         vnet: VnetHeader {
@@ -48,7 +48,7 @@ fn passes(live: &Live) -> bool {
     };
     let mut worker = live.firewall().worker();
     let mut burst = worker.burst(Nanos(now().as_nanos()));
-    matches!(burst.judge(&UDP, &place), Ruling::Pass)
+    matches!(burst.evaluate(&UDP, &place), FrameVerdict::Pass)
 }
 
 fn alice(live: &mut Live, groups: &[&str]) {
@@ -139,9 +139,9 @@ fn goes_by(live: &Live, peer: Option<u32>, answer: bool) -> bool {
     }
     let vnet =
         VnetHeader { needs_csum: true, csum_start: 20, csum_offset: 6, ..VnetHeader::default() };
-    let place = Place { layer: Layer::Ip, vlan: None, vnet, iif, oif, peers, zone: 0 };
+    let place = FrameContext { layer: Layer::Ip, vlan: None, vnet, iif, oif, peers, zone: 0 };
     let mut worker = live.firewall().worker();
-    worker.burst(Nanos(now().as_nanos())).judge(&bytes, &place).passes()
+    worker.burst(Nanos(now().as_nanos())).evaluate(&bytes, &place).passes()
 }
 
 fn client(live: &mut Live, peer: u32, name: &str) {

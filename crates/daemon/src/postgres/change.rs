@@ -14,7 +14,7 @@ use tokio_postgres::GenericClient;
 
 use super::admin::{block_on, open, random, said};
 use super::member::Member;
-use super::places::Places;
+use super::paths::Paths;
 use crate::clock::unix_time;
 use crate::fault::Fault;
 
@@ -142,17 +142,17 @@ pub struct SettingsChanged {
 ///
 /// # Errors
 /// This machine's node is not the owner, a value is out of bounds, or the database cannot be reached.
-pub fn set(places: &Places, change: &SettingsChange) -> Result<SettingsChanged, Fault> {
-    amend(places, "set", |now, _| change.apply(now))
+pub fn set(paths: &Paths, change: &SettingsChange) -> Result<SettingsChanged, Fault> {
+    amend(paths, "set", |now, _| change.apply(now))
 }
 
 /// Makes an auditor's key in the new file `file`, and lets it read what is sent from now on.
 ///
 /// # Errors
 /// As [`set`]; the network has an auditor, or the file cannot be made.
-pub fn add_auditor(places: &Places, file: &Path) -> Result<SettingsChanged, Fault> {
+pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault> {
     let mut made = false;
-    let added = amend(places, "auditor", |now, network| {
+    let added = amend(paths, "auditor", |now, network| {
         if now.auditor_key.is_some() {
             return Err(Fault::operator(
                 "the network has an auditor; to have another one: adit postgres auditor remove, then this command again",
@@ -173,8 +173,8 @@ pub fn add_auditor(places: &Places, file: &Path) -> Result<SettingsChanged, Faul
 ///
 /// # Errors
 /// As [`set`]; the network has no auditor.
-pub fn remove_auditor(places: &Places) -> Result<SettingsChanged, Fault> {
-    amend(places, "auditor", |now, _| match now.auditor_key {
+pub fn remove_auditor(paths: &Paths) -> Result<SettingsChanged, Fault> {
+    amend(paths, "auditor", |now, _| match now.auditor_key {
         Some(_) => Ok(NetworkSettings { auditor_key: None, ..now.clone() }),
         None => Err(Fault::operator("the network has no auditor")),
     })
@@ -202,11 +202,11 @@ pub(super) fn new_auditor(
 
 /// Signs the settings that `change` makes of those in force, and stores them.
 fn amend(
-    places: &Places,
+    paths: &Paths,
     purpose: &str,
     change: impl FnOnce(&NetworkSettings, &NetworkKey) -> Result<NetworkSettings, Fault>,
 ) -> Result<SettingsChanged, Fault> {
-    let mut member = Member::load(places)?;
+    let mut member = Member::load(paths)?;
     let settings = &member.settings;
     if settings.node != NodeId::OWNER {
         return Err(Fault::operator(format!(

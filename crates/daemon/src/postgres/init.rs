@@ -15,7 +15,7 @@ use super::change::{self, SettingsChange};
 use super::database::{Environment, Target};
 use super::invite::{self, Invitation};
 use super::node::directory;
-use super::places::Places;
+use super::paths::Paths;
 use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use crate::fault::Fault;
@@ -56,7 +56,7 @@ pub enum Initialised {
     /// A new network.
     New {
         /// Where the first node's files are.
-        places: Box<Places>,
+        paths: Box<Paths>,
         /// What it is.
         settings: Box<Settings>,
         /// For the next node.
@@ -69,7 +69,7 @@ pub enum Initialised {
     /// The network was there and this machine is a node of it: nothing was done.
     There {
         /// Where the node's files are.
-        places: Box<Places>,
+        paths: Box<Paths>,
         /// What it is.
         settings: Box<Settings>,
         /// What to know.
@@ -134,8 +134,8 @@ async fn run(
     if dry_run {
         return Ok(Initialised::Would(statements(&network, &settings, &server)?));
     }
-    let places = Places::new(dir, &network.tag)?;
-    Candidate::refuse_existing(&places)?;
+    let paths = Paths::new(dir, &network.tag)?;
+    Candidate::refuse_existing(&paths)?;
     let mut random = random()?;
     let key = NetworkKey::generate(&mut random);
     let mut first = settings;
@@ -143,15 +143,15 @@ async fn run(
         first.auditor_key = Some(change::new_auditor(file, &key, &mut random)?);
     }
     let (network, first) = (&network, &first);
-    let maker = Maker { places: &places, target, network, first, key: &key, server: &server };
+    let maker = Maker { paths: &paths, target, network, first, key: &key, server: &server };
     match maker.make(&mut client, name, options, &mut random).await {
         Ok((settings, invitation)) => {
             let mut notes = target.warnings().to_vec();
             notes.extend(open_to_all(&client, target).await?);
             notes.extend(invitation.notes.iter().cloned());
             let done = done(network, first, target, &settings, options.auditor.as_deref());
-            let (places, settings) = (Box::new(places), Box::new(settings));
-            Ok(Initialised::New { places, settings, invitation, done, notes })
+            let (paths, settings) = (Box::new(paths), Box::new(settings));
+            Ok(Initialised::New { paths, settings, invitation, done, notes })
         }
         Err(fault) => {
             if let Some(file) = &options.auditor {
@@ -188,8 +188,8 @@ async fn there(
         .await
         .and_then(|row| row.try_get(0))
         .map_err(|error| said(&error))?;
-    let places = Places::new(dir, &tag)?;
-    let own = places.settings_file().exists().then(|| Settings::load(&places)).transpose()?;
+    let paths = Paths::new(dir, &tag)?;
+    let own = paths.settings_file().exists().then(|| Settings::load(&paths)).transpose()?;
     let Some(settings) = own else {
         return Err(Fault::operator(format!(
             "the database {:?} has a network already, {tag}, that this machine is not in; on one of its nodes: adit postgres \
@@ -203,7 +203,7 @@ async fn there(
     let newest = newest.ok_or_else(|| Fault::peer("the network's settings make no sense"))?;
     refuse_difference(&network, &newest.settings, options)?;
     let notes = target.warnings().to_vec();
-    Ok(Initialised::There { places: Box::new(places), settings: Box::new(settings), notes })
+    Ok(Initialised::There { paths: Box::new(paths), settings: Box::new(settings), notes })
 }
 
 /// An option that would have no effect is an error, not a surprise.
@@ -313,7 +313,7 @@ async fn choose_tag(
     };
     let wanted = options.network_name.clone().unwrap_or_else(from_database);
     // Its characters are checked before it comes near SQL.
-    Places::new(None, &wanted)?;
+    Paths::new(None, &wanted)?;
     for number in 1..100 {
         let tag = if number == 1 { wanted.clone() } else { format!("{wanted}{number}") };
         let taken: bool = client
@@ -359,7 +359,7 @@ fn statements(
 
 /// Who makes the network, with what.
 struct Maker<'a> {
-    places: &'a Places,
+    paths: &'a Paths,
     target: &'a Target,
     network: &'a NetworkRecord,
     /// The network's first settings.
@@ -380,7 +380,7 @@ impl Maker<'_> {
         let transaction = client.transaction().await.map_err(|error| said(&error))?;
         self.schema(&transaction).await?;
         let candidate = Candidate {
-            places: self.places,
+            paths: self.paths,
             target: self.target,
             network: self.network,
             key: self.key,
@@ -397,8 +397,8 @@ impl Maker<'_> {
             let invitation = invite::new(&transaction, self.target, &network, how, random).await?;
             Ok::<_, Fault>((settings, invitation))
         };
-        let made = made.await.inspect_err(|_| forget(self.places))?;
-        commit(transaction, self.places).await?;
+        let made = made.await.inspect_err(|_| forget(self.paths))?;
+        commit(transaction, self.paths).await?;
         Ok(made)
     }
 

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::admin::{block_on, open, random, said, verifier};
 use super::database::Target;
 use super::member::Member;
-use super::places::Places;
+use super::paths::Paths;
 use crate::clock::unix_time;
 use crate::fault::Fault;
 
@@ -50,8 +50,8 @@ pub(super) struct Network<'a> {
 ///
 /// # Errors
 /// This machine is in no network, its node may not invite, or the database cannot be reached.
-pub fn invite(places: &Places, valid: Duration, offline: bool) -> Result<Invitation, Fault> {
-    let member = Member::load(places)?;
+pub fn invite(paths: &Paths, valid: Duration, offline: bool) -> Result<Invitation, Fault> {
+    let member = Member::load(paths)?;
     let target = member.target()?;
     block_on(async {
         let client = open(&target, "invite").await?;

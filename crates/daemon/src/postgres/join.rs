@@ -14,7 +14,7 @@ use tokio_postgres::types::ToSql;
 use super::admin::{self, block_on, node_name, random};
 use super::database::pooler::{self, Unknown};
 use super::database::{Environment, Target, open};
-use super::places::Places;
+use super::paths::Paths;
 use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use crate::clock::now;
@@ -47,7 +47,7 @@ pub struct JoinOptions {
 #[derive(Clone, Debug)]
 pub struct Joined {
     /// Where the files are.
-    pub places: Places,
+    pub paths: Paths,
     /// What this node is.
     pub settings: Settings,
     /// What to know.
@@ -88,8 +88,8 @@ async fn run(
 ) -> Result<Joined, Fault> {
     let mut client = enter(target, tell).await?;
     let (network, _) = admin::network(&client).await?;
-    let places = Places::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
-    Candidate::refuse_existing(&places)?;
+    let paths = Paths::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
+    Candidate::refuse_existing(&paths)?;
     let mut random = random()?;
     let key = admitted(&client, token, &network.tag, &mut random, tell).await?;
     let transaction = client.transaction().await.map_err(|error| admin::said(&error))?;
@@ -101,7 +101,7 @@ async fn run(
         ))
     })?;
     let candidate = Candidate {
-        places: &places,
+        paths: &paths,
         target,
         network: &network,
         key: &key,
@@ -111,12 +111,12 @@ async fn run(
     let settings = match candidate.register(&transaction, &mut random).await {
         Ok((settings, _)) => settings,
         Err(fault) => {
-            forget(&places);
+            forget(&paths);
             return Err(fault);
         }
     };
-    commit(transaction, &places).await?;
-    Ok(Joined { settings, notes: target.warnings().to_vec(), places })
+    commit(transaction, &paths).await?;
+    Ok(Joined { settings, notes: target.warnings().to_vec(), paths })
 }
 
 /// Connects as the invited one. The role of an invitation has two sessions, and those of an attempt before can be there for a

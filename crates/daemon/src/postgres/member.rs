@@ -8,13 +8,13 @@ use super::admin::{self, said};
 use super::database::Target;
 use super::keys::{self, Follower};
 use super::node::directory::{self, Pins};
-use super::places::Places;
+use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use crate::clock::{now, unix_time};
 use crate::fault::Fault;
 
 pub(super) struct Member {
-    pub(super) places: Places,
+    pub(super) paths: Paths,
     pub(super) settings: Settings,
     pub(super) secrets: Secrets,
     /// Its own keys, as others see them.
@@ -25,18 +25,18 @@ pub(super) struct Member {
 impl Member {
     /// # Errors
     /// This machine is in no network, or a file is wrong.
-    pub(super) fn load(places: &Places) -> Result<Self, Fault> {
-        Self::with(Settings::load(places)?, places)
+    pub(super) fn load(paths: &Paths) -> Result<Self, Fault> {
+        Self::with(Settings::load(paths)?, paths)
     }
 
     /// # Errors
     /// As [`Self::load`].
-    pub(super) fn with(settings: Settings, places: &Places) -> Result<Self, Fault> {
-        let secrets = Secrets::load(places)?;
+    pub(super) fn with(settings: Settings, paths: &Paths) -> Result<Self, Fault> {
+        let secrets = Secrets::load(paths)?;
         let public = secrets.keys.public(settings.node);
         let public = public.map_err(|error| Fault::ours(format!("own keys: {error}")))?;
-        let pins = Pins::load(&places.pins_file())?;
-        Ok(Self { places: places.clone(), settings, secrets, public, pins })
+        let pins = Pins::load(&paths.pins_file())?;
+        Ok(Self { paths: paths.clone(), settings, secrets, public, pins })
     }
 
     /// Where its database is.

@@ -2,7 +2,6 @@
 //! connections, the files of a node, and what the verbs do.
 
 mod admin;
-mod argv;
 mod change;
 pub mod database;
 pub mod demo;
@@ -12,9 +11,10 @@ mod invite;
 mod join;
 mod keys;
 pub mod log;
+mod mask_secrets;
 mod member;
 pub mod node;
-mod places;
+mod paths;
 mod register;
 mod rekey;
 mod settings;
@@ -22,13 +22,13 @@ pub mod survey;
 mod upkeep;
 
 pub use adit_postgres::{Audit, Durability};
-pub use argv::mask_secrets;
 pub use change::{SettingsChange, SettingsChanged, add_auditor, remove_auditor, set};
 pub use init::{InitOptions, Initialised, init};
 pub use invite::{Invitation, VALID, invite};
 pub use join::{JoinOptions, Joined, join};
+pub use mask_secrets::mask_secrets;
 pub(crate) use node::Bounds;
-pub use places::Places;
+pub use paths::Paths;
 pub use rekey::{Rekeyed, rekey};
 pub use settings::{Secrets, Settings};
 pub use upkeep::{Expired, expire, remove};

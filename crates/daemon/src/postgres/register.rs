@@ -11,13 +11,13 @@ use tokio_postgres::Transaction;
 
 use super::admin::{cidrs, device, new_password, said, verifier};
 use super::database::Target;
-use super::places::Places;
+use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use crate::fault::Fault;
 
 /// Who wants to become a node of what.
 pub(super) struct Candidate<'a> {
-    pub(super) places: &'a Places,
+    pub(super) paths: &'a Paths,
     pub(super) target: &'a Target,
     pub(super) network: &'a NetworkRecord,
     pub(super) key: &'a NetworkKey,
@@ -27,14 +27,14 @@ pub(super) struct Candidate<'a> {
 
 impl Candidate<'_> {
     /// Refuses to write over another node's files.
-    pub(super) fn refuse_existing(places: &Places) -> Result<(), Fault> {
-        for file in [places.settings_file(), places.secrets_file()] {
+    pub(super) fn refuse_existing(paths: &Paths) -> Result<(), Fault> {
+        for file in [paths.settings_file(), paths.secrets_file()] {
             if file.exists() {
                 return Err(Fault::operator(format!(
                     "there is {} already: this machine is in a network of that name; choose another name for this one \
                      (--network-name NAME), or remove {}",
                     file.display(),
-                    places.config.display()
+                    paths.config.display()
                 )));
             }
         }
@@ -82,14 +82,14 @@ impl Candidate<'_> {
             name: self.name.to_owned(),
             addresses: addresses.collect(),
             subnets,
-            device: device(&self.places.name),
+            device: device(&self.paths.name),
             packet_size: None,
             durability: None,
         };
         let secrets = Secrets { password, ring: self.key.clone().into(), keys };
-        self.places.create()?;
-        secrets.store(self.places)?;
-        settings.store(self.places)?;
+        self.paths.create()?;
+        secrets.store(self.paths)?;
+        settings.store(self.paths)?;
         Ok((settings, secrets))
     }
 
@@ -145,26 +145,26 @@ fn read_reserved(
 }
 
 /// Commits what made a node; if the database refuses, the files go again.
-pub(super) async fn commit(transaction: Transaction<'_>, places: &Places) -> Result<(), Fault> {
+pub(super) async fn commit(transaction: Transaction<'_>, paths: &Paths) -> Result<(), Fault> {
     match transaction.commit().await {
         Ok(()) => Ok(()),
         Err(error) if error.as_db_error().is_some() => {
-            forget(places);
+            forget(paths);
             Err(said(&error))
         }
         Err(error) => Err(Fault::environment(format!(
             "the connection to the database ended at the last moment ({error}): it is not known whether this node is registered. \
              Try: {}. If it is not, remove {} and begin again",
-            places.command("up"),
-            places.config.display()
+            paths.command("up"),
+            paths.config.display()
         ))),
     }
 }
 
 /// Removes the files of a node that did not come to be.
-pub(super) fn forget(places: &Places) {
-    for file in [places.settings_file(), places.secrets_file()] {
+pub(super) fn forget(paths: &Paths) {
+    for file in [paths.settings_file(), paths.secrets_file()] {
         let _ = fs::remove_file(file);
     }
-    let _ = fs::remove_dir(&places.config);
+    let _ = fs::remove_dir(&paths.config);
 }

@@ -12,7 +12,7 @@ use super::admin::{block_on, open, random, said};
 use super::keys;
 use super::member::Member;
 use super::node::directory;
-use super::places::Places;
+use super::paths::Paths;
 use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::log::clean;
@@ -36,8 +36,8 @@ pub struct Rekeyed {
 ///
 /// # Errors
 /// This machine is in no network or did not make it, a node is not believed, or the database cannot be reached.
-pub fn rekey(places: &Places) -> Result<Rekeyed, Fault> {
-    let mut member = Member::load(places)?;
+pub fn rekey(paths: &Paths) -> Result<Rekeyed, Fault> {
+    let mut member = Member::load(paths)?;
     if member.settings.node != NodeId::OWNER {
         return Err(Fault::operator(
             "only the node that made the network may give it a new key: run rekey on the machine that ran init",
@@ -56,7 +56,7 @@ pub fn rekey(places: &Places) -> Result<Rekeyed, Fault> {
             Err(error) => Err(Fault::environment(format!(
                 "the connection to the database ended at the last moment ({error}): the network has the former key or a new one; \
                  `{}` says which generation; run the command again if it is the former",
-                places.command("status")
+                paths.command("status")
             ))),
         }
     })
@@ -102,7 +102,7 @@ async fn nodes(
     transaction: &Transaction<'_>,
     ring: &KeyRing,
 ) -> Result<Nodes, Fault> {
-    let Member { public: own, pins, places, .. } = member;
+    let Member { public: own, pins, paths, .. } = member;
     let rows = transaction.query(directory::NODES, &[]).await.map_err(|error| said(&error))?;
     let mut nodes = Nodes::default();
     for row in &rows {
@@ -137,7 +137,7 @@ async fn nodes(
                 return Err(Fault::peer(format!(
                     "node {name} is not believed: {reason}; the network keeps its key. Remove the node ({} {name}) or clear \
                      that up first",
-                    places.command("remove --keep-key")
+                    paths.command("remove --keep-key")
                 )));
             }
         }

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::places::Places;
+use super::paths::Paths;
 use crate::fault::Fault;
 use crate::managed_server::write_whole;
 
@@ -95,8 +95,8 @@ impl Settings {
     ///
     /// # Errors
     /// It is missing, or a line is wrong: the fault names file and line.
-    pub fn load(places: &Places) -> Result<Self, Fault> {
-        let path = places.settings_file();
+    pub fn load(paths: &Paths) -> Result<Self, Fault> {
+        let path = paths.settings_file();
         let text = read(&path)?;
         Self::parse(&text, &path)
     }
@@ -118,8 +118,8 @@ impl Settings {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn store(&self, places: &Places) -> Result<(), Fault> {
-        write_whole(&places.settings_file(), 0o644, self.to_toml().as_bytes())
+    pub fn store(&self, paths: &Paths) -> Result<(), Fault> {
+        write_whole(&paths.settings_file(), 0o644, self.to_toml().as_bytes())
     }
 
     /// Longest IP packet that it sends: its own setting, else that of the `network`, else the longest there is.
@@ -188,8 +188,8 @@ impl Secrets {
     ///
     /// # Errors
     /// It is missing, or one is readable by others or damaged. The fault never quotes them.
-    pub fn load(places: &Places) -> Result<Self, Fault> {
-        let path = places.secrets_file();
+    pub fn load(paths: &Paths) -> Result<Self, Fault> {
+        let path = paths.secrets_file();
         let text = Zeroizing::new(read(&path)?);
         private(&path)?;
         let secrets = Self::parse(&text).ok_or_else(|| {
@@ -198,7 +198,7 @@ impl Secrets {
                 path.display()
             ))
         })?;
-        let path = places.ring_file();
+        let path = paths.ring_file();
         if !path.exists() {
             return Ok(secrets);
         }
@@ -233,11 +233,11 @@ impl Secrets {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn store(&self, places: &Places) -> Result<(), Fault> {
+    pub fn store(&self, paths: &Paths) -> Result<(), Fault> {
         // Of a former network of this name.
-        match fs::remove_file(places.ring_file()) {
+        match fs::remove_file(paths.ring_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                let file = places.ring_file();
+                let file = paths.ring_file();
                 return Err(Fault::environment(format!(
                     "cannot remove {}: {error}",
                     file.display()
@@ -257,7 +257,7 @@ impl Secrets {
             key.generation(),
             identity.as_str()
         );
-        write_whole(&places.secrets_file(), 0o600, text.as_bytes())
+        write_whole(&paths.secrets_file(), 0o600, text.as_bytes())
     }
 }
 
@@ -337,27 +337,27 @@ mod tests {
     #[test]
     fn secrets_are_their_owners_only_and_are_never_shown() {
         let dir = tempfile::tempdir().unwrap();
-        let places = Places::new(Some(dir.path()), "vpn").unwrap();
-        places.create().unwrap();
+        let paths = Paths::new(Some(dir.path()), "vpn").unwrap();
+        paths.create().unwrap();
         let secrets = Secrets {
             password: Zeroizing::new("geheim+/=".into()),
             ring: NetworkKey::new(Generation(3), &[7; 32]).into(),
             keys: NodeKeys::from_bytes(&[9; 64]).unwrap(),
         };
-        secrets.store(&places).unwrap();
-        let path = places.secrets_file();
+        secrets.store(&paths).unwrap();
+        let path = paths.secrets_file();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let back = Secrets::load(&places).unwrap();
+        let back = Secrets::load(&paths).unwrap();
         assert_eq!(*back.password, "geheim+/=");
         assert_eq!((back.ring.newest().as_bytes(), *back.keys.to_bytes()), (&[7; 32], [9; 64]));
         assert_eq!(back.ring.generation(), Generation(3));
         assert_eq!(format!("{back:?}"), "Secrets(..)");
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(Secrets::load(&places).unwrap_err().to_string().contains("chmod 600"));
+        assert!(Secrets::load(&paths).unwrap_err().to_string().contains("chmod 600"));
         fs::write(&path, "password = geheim\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let fault = Secrets::load(&places).unwrap_err().to_string();
+        let fault = Secrets::load(&paths).unwrap_err().to_string();
         assert!(fault.contains("damaged") && !fault.contains("geheim"), "{fault}");
     }
 
@@ -367,33 +367,33 @@ mod tests {
         use adit_postgres::key::{Members, rekey::Renewal};
 
         let dir = tempfile::tempdir().unwrap();
-        let places = Places::new(Some(dir.path()), "vpn").unwrap();
-        places.create().unwrap();
+        let paths = Paths::new(Some(dir.path()), "vpn").unwrap();
+        paths.create().unwrap();
         let first = NetworkKey::new(Generation::FIRST, &[7; 32]);
         let secrets = Secrets {
             password: Zeroizing::new("geheim".into()),
             ring: first.clone().into(),
             keys: NodeKeys::from_bytes(&[9; 64]).unwrap(),
         };
-        secrets.store(&places).unwrap();
+        secrets.store(&paths).unwrap();
         let mut ring = KeyRing::from(first.clone());
         let key = first.successor(&mut Random::new([1; 32])).unwrap();
         let members = Members::new(NodeId(2), [NodeId(1), NodeId(2)]);
         let made = UnixTime(1_795_000_000);
         ring.take(Instant::default(), made, Renewal { key, members, made });
-        let path = places.ring_file();
+        let path = paths.ring_file();
         write_whole(&path, 0o600, ring.to_text().as_bytes()).unwrap();
-        let back = Secrets::load(&places).unwrap();
+        let back = Secrets::load(&paths).unwrap();
         assert_eq!(*back.ring.to_text(), *ring.to_text());
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(Secrets::load(&places).unwrap_err().to_string().contains("chmod 600"));
+        assert!(Secrets::load(&paths).unwrap_err().to_string().contains("chmod 600"));
         fs::write(&path, "key geheim\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let fault = Secrets::load(&places).unwrap_err().to_string();
+        let fault = Secrets::load(&paths).unwrap_err().to_string();
         assert!(fault.contains("network.keys line 1") && !fault.contains("geheim"), "{fault}");
         // A node that joins a network of this name begins without it.
-        secrets.store(&places).unwrap();
-        assert_eq!(Secrets::load(&places).unwrap().ring.generation(), Generation::FIRST);
+        secrets.store(&paths).unwrap();
+        assert_eq!(Secrets::load(&paths).unwrap().ring.generation(), Generation::FIRST);
     }
 }

@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 use super::database::{self, Target};
 use super::member::Member;
 use super::node::directory::{self, Directory, Known};
-use super::places::Places;
+use super::paths::Paths;
 use super::settings::Settings;
 use crate::control::{self, Request, Response, StatusReport};
 use crate::fault::Fault;
@@ -124,21 +124,21 @@ pub struct StreamSurvey {
 ///
 /// # Errors
 /// This machine is in no such network, or its files cannot be read. A database or a node that does not answer is none.
-pub fn survey(places: &Places) -> Result<Survey, Fault> {
-    let settings = Settings::load(places)?;
+pub fn survey(paths: &Paths) -> Result<Survey, Fault> {
+    let settings = Settings::load(paths)?;
     let mut survey = Survey {
-        network: places.name.clone(),
+        network: paths.name.clone(),
         node: settings.name.clone(),
         id: settings.node.0,
         addresses: settings.addresses.iter().map(ToString::to_string).collect(),
         subnets: settings.subnets.iter().map(ToString::to_string).collect(),
-        running: running(&places.control_socket())?,
+        running: running(&paths.control_socket())?,
         url: settings.database.clone(),
         role: settings.role.clone(),
         trouble: None,
         database: None,
     };
-    let mut member = Member::with(settings, places)?;
+    let mut member = Member::with(settings, paths)?;
     let target = member.target()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime
@@ -177,11 +177,11 @@ async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseSurvey, Str
     let client =
         database::open(target, "status").await.map_err(|fault| Fault::from(fault).to_string())?;
     let me = member.settings.node;
-    let tables = directory::load(&client, me).await.map_err(|cause| cause.words)?;
+    let tables = directory::load(&client, me).await.map_err(|cause| cause.message)?;
     let tag = tables.tag().unwrap_or_default();
     let ring = member.ring(&client, &tag).await.map_err(|fault| fault.to_string())?;
-    let directory = directory::believe(&tables, &member.public, &ring, &mut member.pins, None);
-    let directory = directory.map_err(|cause| cause.words)?;
+    let directory = directory::verify(&tables, &member.public, &ring, &mut member.pins, None);
+    let directory = directory.map_err(|cause| cause.message)?;
     let survey = answers(&client, &directory).await.map_err(|error| error.to_string())?;
     Ok(DatabaseSurvey { key_generation: ring.generation().0, ..survey })
 }

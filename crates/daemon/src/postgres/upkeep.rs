@@ -6,7 +6,7 @@ use super::admin::{block_on, network, open, said};
 use super::database::Target;
 use super::member::Member;
 use super::node::directory;
-use super::places::Places;
+use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use crate::fault::Fault;
 
@@ -25,8 +25,8 @@ pub struct Expired {
 ///
 /// # Errors
 /// This machine is in no network, or the database cannot be reached.
-pub fn expire(places: &Places) -> Result<Expired, Fault> {
-    let target = own(places)?;
+pub fn expire(paths: &Paths) -> Result<Expired, Fault> {
+    let target = own(paths)?;
     block_on(async {
         let client = open(&target, "expire").await?;
         let rows = client.query("SELECT dropped_leaf, freed FROM adit.expire()", &[]).await;
@@ -44,8 +44,8 @@ pub fn expire(places: &Places) -> Result<Expired, Fault> {
 ///
 /// # Errors
 /// There is no such node, or this machine's may not remove others.
-pub fn remove(places: &Places, name: &str) -> Result<(), Fault> {
-    let member = Member::load(places)?;
+pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
+    let member = Member::load(paths)?;
     let target = member.target()?;
     let unknown = || {
         Fault::operator(format!(
@@ -74,8 +74,8 @@ pub fn remove(places: &Places, name: &str) -> Result<(), Fault> {
     })
 }
 
-fn own(places: &Places) -> Result<Target, Fault> {
-    Target::of_node(&Settings::load(places)?, &Secrets::load(places)?)
+fn own(paths: &Paths) -> Result<Target, Fault> {
+    Target::of_node(&Settings::load(paths)?, &Secrets::load(paths)?)
 }
 
 fn size(bytes: i64) -> u64 {

@@ -1,8 +1,8 @@
-//! What a rule set must keep so that judging it needs no doubt.
+//! What a rule set must keep so that evaluation needs no checks.
 
 use crate::compile::{MAX_DEPTH, MAX_PARTS, MAX_VISITS, set_of};
 use crate::ruleset::{
-    Chain, ChainId, Counter, Members, Ruleset, Set, Statement, Table, Test, Verdict,
+    Chain, ChainId, Counter, Members, RuleVerdict, Ruleset, Set, Statement, Table, Test,
 };
 
 /// Why a rule set cannot be compiled. The language refuses such files with line and column first.
@@ -87,9 +87,9 @@ fn parts(table: &Table, equal: bool) -> Result<(), CompileError> {
     equal.then_some(()).ok_or_else(|| CompileError::Parts { table: table.name.clone() })
 }
 
-fn target(table: &Table, verdict: Verdict) -> Result<(), CompileError> {
+fn target(table: &Table, verdict: RuleVerdict) -> Result<(), CompileError> {
     match verdict {
-        Verdict::Jump(chain) | Verdict::Goto(chain) => {
+        RuleVerdict::Jump(chain) | RuleVerdict::Goto(chain) => {
             table.chains.get(chain.0).map(|_| ()).ok_or_else(|| missing(table, "chain"))
         }
         _ => Ok(()),
@@ -153,10 +153,10 @@ struct Below {
 }
 
 /// Where a verdict goes, and whether it comes back.
-fn way(verdict: Verdict) -> Option<(ChainId, bool)> {
+fn way(verdict: RuleVerdict) -> Option<(ChainId, bool)> {
     match verdict {
-        Verdict::Jump(chain) => Some((chain, true)),
-        Verdict::Goto(chain) => Some((chain, false)),
+        RuleVerdict::Jump(chain) => Some((chain, true)),
+        RuleVerdict::Goto(chain) => Some((chain, false)),
         _ => None,
     }
 }

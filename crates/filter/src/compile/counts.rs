@@ -1,4 +1,4 @@
-//! Counters: totals shared by all judges, and what one judge has counted since it last flushed.
+//! Counters: totals shared by all evaluators, and what one evaluator has counted since it last flushed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Counts {
     }
 }
 
-/// What one judge has counted and not handed over: 16 bytes a counter.
+/// What one evaluator has counted and not handed over: 16 bytes a counter.
 #[derive(Debug)]
 pub(crate) struct Pending {
     counts: Vec<Count>,

@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use crate::compile::index::{Demand, Index, MAX_DIMS};
 use crate::compile::segments::{complement, greatest, intersection, merged};
-use crate::ruleset::{Field, Kind, Members, Range, Rule, SetId, Statement, Table, Test, Verdict};
+use crate::ruleset::{
+    Field, Kind, Members, Range, Rule, RuleVerdict, SetId, Statement, Table, Test,
+};
 
 /// Rules from which on a chain is indexed; fewer are visited one by one, which is faster.
 const INDEXED: usize = 12;
@@ -113,7 +115,7 @@ fn demands(table: &Table, rule: &Rule, changes: Changes<'_>, known: &mut Known) 
                     demand(&mut demands, *field, ranges, false);
                 }
             }
-            Statement::Verdict(Verdict::Continue) => {}
+            Statement::Verdict(RuleVerdict::Continue) => {}
             _ => break,
         }
     }

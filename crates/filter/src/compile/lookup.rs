@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::compile::index::{Demand, Index, mixed};
 use crate::compile::tree::AnyTree;
-use crate::ruleset::{Element, Range, Verdict};
+use crate::ruleset::{Element, Range, RuleVerdict};
 
 /// A compiled set. Every lookup says 0 for what is no member, else one more than the number of the
 /// verdict, which is always 1 for a plain set.
@@ -46,8 +46,8 @@ pub(crate) struct Ranges {
 
 impl Lookup {
     /// For these elements, and their verdicts by number. Where elements overlap, the first counts.
-    pub fn new(parts: usize, elements: &[Element]) -> (Self, Vec<Verdict>) {
-        let mut verdicts: Vec<Verdict> = Vec::new();
+    pub fn new(parts: usize, elements: &[Element]) -> (Self, Vec<RuleVerdict>) {
+        let mut verdicts: Vec<RuleVerdict> = Vec::new();
         let mut number = |element: &Element| {
             let Some(verdict) = element.verdict else { return 1 };
             let at = verdicts.iter().position(|known| *known == verdict).unwrap_or_else(|| {
@@ -225,11 +225,11 @@ mod tests {
 
     use super::*;
 
-    fn element(key: Vec<Range>, verdict: Option<Verdict>) -> Element {
+    fn element(key: Vec<Range>, verdict: Option<RuleVerdict>) -> Element {
         Element { key, verdict, lifetime: None, comment: None }
     }
 
-    fn naive(elements: &[Element], key: &[u128]) -> Option<Option<Verdict>> {
+    fn naive(elements: &[Element], key: &[u128]) -> Option<Option<RuleVerdict>> {
         let within = |element: &&Element| {
             element.key.iter().zip(key).all(|(range, value)| range.contains(*value))
         };
@@ -243,7 +243,7 @@ mod tests {
                 first: scale(first),
                 last: scale(first + more),
             });
-        let verdict = prop_oneof![Just(Verdict::Accept), Just(Verdict::Drop)];
+        let verdict = prop_oneof![Just(RuleVerdict::Accept), Just(RuleVerdict::Drop)];
         let element = (prop::collection::vec(range, parts), verdict)
             .prop_map(|(key, verdict)| element(key, Some(verdict)));
         prop::collection::vec(element, 0..60)

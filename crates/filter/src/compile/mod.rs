@@ -1,12 +1,12 @@
-//! A rule set made ready for judging.
+//! A rule set made ready for evaluation.
 
-mod carry;
+mod carry_over;
 mod check;
 mod counts;
 mod demands;
 mod implied;
 mod index;
-mod live;
+mod live_sets;
 mod lookup;
 mod program;
 mod segments;
@@ -22,15 +22,15 @@ pub use check::CompileError;
 pub use counts::Counts;
 pub(crate) use counts::Pending;
 pub(crate) use index::mixed;
-pub use live::IpRange;
-pub(crate) use live::Live;
+pub use live_sets::IpRange;
+pub(crate) use live_sets::LiveSets;
 pub(crate) use program::{Op, Program, RuleAt, Wide};
 
 use crate::compile::sorted::Sorted;
 use crate::elements::{Delta, Key, SetName, may_change};
-use crate::judge::bucket::Bucket;
-use crate::judge::memo::Traces;
-use crate::judge::{Context, Place, Trace, run, walk};
+use crate::evaluate::token_bucket::TokenBucket;
+use crate::evaluate::verdict_cache::Traces;
+use crate::evaluate::{Context, RuleLocation, Trace, run, walk};
 use crate::packet::{Network, Packet};
 #[cfg(any(test, feature = "oracle"))]
 use crate::ruleset::Count;
@@ -47,7 +47,7 @@ pub const MAX_VISITS: usize = 1_000_000;
 /// Parts of a concatenation.
 pub const MAX_PARTS: usize = 8;
 
-/// Rules made ready. Shared by all judges; replaced as a whole at a reload, when counters and limits go on for rules
+/// Rules made ready. Shared by all evaluators; replaced as a whole at a reload, when counters and limits go on for rules
 /// that are in both (`carry_on`).
 #[derive(Debug)]
 pub struct Filter {
@@ -58,20 +58,20 @@ pub struct Filter {
     starts: [Vec<(u32, Policy)>; 3],
     traces: Traces,
     numbers: Numbers,
-    buckets: Vec<Bucket>,
+    buckets: Vec<TokenBucket>,
     counts: counts::Totals,
     slots: Slots,
-    live: ArcSwap<Live>,
-    generation: live::Generation,
+    live: ArcSwap<LiveSets>,
+    generation: live_sets::Generation,
     tracks: bool,
 }
 
 /// Base chains in the order of visiting, by what the packet is.
 #[derive(Debug, Default)]
 struct Bases {
-    v4: Vec<Place>,
-    v6: Vec<Place>,
-    other: Vec<Place>,
+    v4: Vec<RuleLocation>,
+    v6: Vec<RuleLocation>,
+    other: Vec<RuleLocation>,
 }
 
 /// The numbers of a rule's first own counter and first limit.
@@ -90,7 +90,7 @@ pub(crate) struct Numbers {
     named: Vec<usize>,
 }
 
-/// Which sets have members that come and go: their number in [`Live`].
+/// Which sets have members that come and go: their number in [`LiveSets`].
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     by_set: HashMap<(usize, SetId), usize>,
@@ -101,7 +101,7 @@ pub(crate) struct Slots {
 }
 
 impl Filter {
-    /// Makes `ruleset` ready for judging.
+    /// Makes `ruleset` ready for evaluation.
     ///
     /// # Errors
     /// The rule set contradicts itself: names what does not exist, jumps in circles or too deep.
@@ -132,9 +132,9 @@ impl Filter {
             numbers.rules.push(chains);
         }
         let slots = Slots::new(&ruleset, changing);
-        let generation = live::Generation::new();
+        let generation = live_sets::Generation::new();
         let elements = slots.elements.iter().map(|(at, set)| sorted(&ruleset, *at, *set)).collect();
-        let live = Live::new(generation.get(), slots.wanted.len(), elements);
+        let live = LiveSets::new(generation.get(), slots.wanted.len(), elements);
         let live = ArcSwap::from_pointee(live);
         let (bases, tracks) = (Bases::new(&ruleset), tracks(&ruleset));
         let program = Program::new(&ruleset, &numbers, &slots);
@@ -161,7 +161,7 @@ impl Filter {
         self.tracks
     }
 
-    /// Whether a chain judges frames that are no IP: one of a bridge table.
+    /// Whether a chain evaluates frames that are no IP: one of a bridge table.
     pub fn sees_frames(&self) -> bool {
         !self.bases.other.is_empty()
     }
@@ -176,7 +176,7 @@ impl Filter {
         self.slots.wanted.iter().map(|(who, _)| who)
     }
 
-    /// Says which addresses a client or a group has, instead of those said before. All judges see
+    /// Says which addresses a client or a group has, instead of those said before. All evaluators see
     /// all of them from their next packet on, and evaluate known flows again. Returns whether the
     /// rules ask for it at all.
     pub fn set_members(&self, who: &Members, addresses: &[IpRange]) -> bool {
@@ -189,7 +189,7 @@ impl Filter {
             return false;
         }
         self.generation.advance(|generation| {
-            let mut live = Live::clone(&self.live.load());
+            let mut live = LiveSets::clone(&self.live.load());
             live.replace(generation, &slots, addresses);
             self.live.store(Arc::new(live));
         });
@@ -207,7 +207,7 @@ impl Filter {
             return;
         }
         self.generation.advance(|generation| {
-            let mut live = Live::clone(&self.live.load());
+            let mut live = LiveSets::clone(&self.live.load());
             for (slot, v6, addresses) in told {
                 live.replace(generation, &[(slot, v6)], addresses);
             }
@@ -224,13 +224,13 @@ impl Filter {
         })
     }
 
-    /// Carries out changes of sets, by slot. All judges see all of them from their next packet on.
+    /// Carries out changes of sets, by slot. All evaluators see all of them from their next packet on.
     pub(crate) fn change(&self, changes: &[(usize, &Delta)]) {
         if changes.is_empty() {
             return;
         }
         self.generation.advance(|generation| {
-            let mut live = Live::clone(&self.live.load());
+            let mut live = LiveSets::clone(&self.live.load());
             for (slot, delta) in changes {
                 live.change(generation, *slot, |set| {
                     for (key, last) in *delta {
@@ -248,7 +248,7 @@ impl Filter {
     /// Puts other elements into a set, by slot, instead of those of the file.
     pub(crate) fn fill<'a>(&self, slot: usize, elements: impl Iterator<Item = (&'a Key, u128)>) {
         self.generation.advance(|generation| {
-            let mut live = Live::clone(&self.live.load());
+            let mut live = LiveSets::clone(&self.live.load());
             live.change(generation, slot, |set| {
                 *set = Sorted::new(set.parts());
                 elements.for_each(|(key, last)| set.put(key, last));
@@ -257,7 +257,7 @@ impl Filter {
         });
     }
 
-    /// What all judges have counted and flushed, with what counters started with.
+    /// What all evaluators have counted and flushed, with what counters started with.
     pub fn counts(&self) -> Counts {
         self.counts.read()
     }
@@ -268,7 +268,7 @@ impl Filter {
     }
 
     /// The base chains that see this packet, in order.
-    pub(crate) fn bases(&self, packet: &Packet<'_>) -> &[Place] {
+    pub(crate) fn bases(&self, packet: &Packet<'_>) -> &[RuleLocation] {
         match packet.network {
             Network::Ip(ip) if ip.source.is_ipv4() => &self.bases.v4,
             Network::Ip(_) => &self.bases.v6,
@@ -300,7 +300,7 @@ impl Filter {
         &self.traces
     }
 
-    pub(crate) fn first(&self, place: Place, rule: usize) -> First {
+    pub(crate) fn first(&self, place: RuleLocation, rule: usize) -> First {
         self.numbers.first(place.table, place.chain, rule)
     }
 
@@ -308,7 +308,7 @@ impl Filter {
         self.numbers.named(table, id)
     }
 
-    pub(crate) fn bucket(&self, number: usize) -> Option<&Bucket> {
+    pub(crate) fn bucket(&self, number: usize) -> Option<&TokenBucket> {
         self.buckets.get(number)
     }
 
@@ -316,13 +316,13 @@ impl Filter {
         self.slots.by_set.get(&(table, set)).copied()
     }
 
-    pub(crate) fn live(&self) -> Arc<Live> {
+    pub(crate) fn live(&self) -> Arc<LiveSets> {
         self.live.load_full()
     }
 
     /// Takes the newest members if there are newer ones.
     #[inline]
-    pub(crate) fn refresh(&self, live: &mut Arc<Live>) {
+    pub(crate) fn refresh(&self, live: &mut Arc<LiveSets>) {
         if self.generation.get() != live.generation {
             *live = self.live.load_full();
         }
@@ -354,7 +354,7 @@ impl Numbers {
     }
 }
 
-fn number(rule: &Rule, buckets: &mut Vec<Bucket>, totals: &mut counts::Totals) -> First {
+fn number(rule: &Rule, buckets: &mut Vec<TokenBucket>, totals: &mut counts::Totals) -> First {
     let first = First { counter: totals.len(), bucket: buckets.len() };
     let mut nth = 0usize;
     for statement in &rule.statements {
@@ -363,7 +363,7 @@ fn number(rule: &Rule, buckets: &mut Vec<Bucket>, totals: &mut counts::Totals) -
                 totals.push(counts::Owner::Rule(rule.handle, nth), *start);
                 nth = nth.saturating_add(1);
             }
-            Statement::Limit(limit) => buckets.push(Bucket::new(*limit)),
+            Statement::Limit(limit) => buckets.push(TokenBucket::new(*limit)),
             _ => {}
         }
     }
@@ -373,14 +373,14 @@ fn number(rule: &Rule, buckets: &mut Vec<Bucket>, totals: &mut counts::Totals) -
 impl Bases {
     fn new(ruleset: &Ruleset) -> Self {
         let of = |families: &[Family]| {
-            let mut found: Vec<(i32, Place)> = Vec::new();
+            let mut found: Vec<(i32, RuleLocation)> = Vec::new();
             for (table, content) in ruleset.tables.iter().enumerate() {
                 if !families.contains(&content.family) {
                     continue;
                 }
                 for (chain, content) in content.chains.iter().enumerate() {
                     if let Some(base) = content.base {
-                        found.push((base.priority, Place { table, chain: ChainId(chain) }));
+                        found.push((base.priority, RuleLocation { table, chain: ChainId(chain) }));
                     }
                 }
             }

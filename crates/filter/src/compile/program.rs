@@ -1,4 +1,4 @@
-//! Rules as flat lists of operations: what a judge runs.
+//! Rules as flat lists of operations: what an evaluator runs.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use crate::compile::index::Index;
 use crate::compile::lookup::Lookup;
 use crate::compile::{Numbers, Slots};
 use crate::ruleset::{
-    ChainId, Counter, Field, Log, Match, Members, Range, Reject, Rule, Ruleset, SetId, Statement,
-    Table, Test, Verdict,
+    ChainId, Counter, Field, Log, Match, Members, Range, Reject, Rule, RuleVerdict, Ruleset, SetId,
+    Statement, Table, Test,
 };
 
 /// One step of a rule. Tests of fields of up to 64 bits stand here whole, the others name what they need.
@@ -205,7 +205,7 @@ impl Writer<'_> {
                     self.program.logs.push(log.clone());
                     Op::Log(self.program.logs.len().saturating_sub(1) as u32)
                 }
-                Statement::Verdict(Verdict::Continue) => continue,
+                Statement::Verdict(RuleVerdict::Continue) => continue,
                 Statement::Verdict(verdict) => self.verdict(*verdict),
                 Statement::VerdictMap { key, map } => self.map(key, *map),
                 Statement::Reject(how) => Op::Reject(*how),
@@ -216,16 +216,16 @@ impl Writer<'_> {
         self.program.rules.push(RuleAt { first, end, handle: rule.handle });
     }
 
-    /// What [`Verdict::Continue`] becomes decides nothing, so that the rule goes on.
-    fn verdict(&self, verdict: Verdict) -> Op {
+    /// What [`RuleVerdict::Continue`] becomes decides nothing, so that the rule goes on.
+    fn verdict(&self, verdict: RuleVerdict) -> Op {
         let chain = |id: ChainId| self.first_chain.saturating_add(id.0) as u32;
         match verdict {
-            Verdict::Accept => Op::Accept,
-            Verdict::Drop => Op::Drop,
-            Verdict::Continue => Op::Never,
-            Verdict::Return => Op::Return,
-            Verdict::Jump(id) => Op::Jump(chain(id)),
-            Verdict::Goto(id) => Op::Goto(chain(id)),
+            RuleVerdict::Accept => Op::Accept,
+            RuleVerdict::Drop => Op::Drop,
+            RuleVerdict::Continue => Op::Never,
+            RuleVerdict::Return => Op::Return,
+            RuleVerdict::Jump(id) => Op::Jump(chain(id)),
+            RuleVerdict::Goto(id) => Op::Goto(chain(id)),
         }
     }
 

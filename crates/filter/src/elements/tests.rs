@@ -5,7 +5,7 @@ use adit_wire::VnetHeader;
 use proptest::prelude::*;
 
 use super::*;
-use crate::firewall::{Firewall, Limits, Place};
+use crate::firewall::{Firewall, FrameContext, Limits};
 use crate::packet::Layer;
 use crate::testing::{V4_B, udp, v4_of};
 use crate::{Filter, IfName, lang};
@@ -52,7 +52,7 @@ fn change(firewall: &Firewall, change: Change, text: &str, now: u64) -> Result<u
 fn passes(firewall: &Arc<Firewall>, host: u8, now: u64) -> bool {
     let (iif, oif) = (IfName::new("a"), IfName::new("b"));
     let vnet = VnetHeader::default();
-    let place = Place {
+    let place = FrameContext {
         layer: Layer::Ip,
         vlan: None,
         vnet,
@@ -63,7 +63,7 @@ fn passes(firewall: &Arc<Firewall>, host: u8, now: u64) -> bool {
     };
     let source = Ipv4Addr::new(10, 0, 0, host);
     let packet = v4_of(source, V4_B, 1, 0, 17, &udp(false, b"x"));
-    firewall.worker().burst(Nanos(now)).judge(&packet, &place).passes()
+    firewall.worker().burst(Nanos(now)).evaluate(&packet, &place).passes()
 }
 
 fn listed(firewall: &Firewall, now: u64) -> Vec<String> {

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use super::{Place, lock};
+use super::{FrameContext, lock};
 use crate::Nanos;
-use crate::judge::{IfName, Sink};
+use crate::evaluate::{IfName, LogSink};
 use crate::packet::{Layer, Packet};
 use crate::ruleset::Log;
 
@@ -21,7 +21,7 @@ const LINE_BYTES: usize = 128;
 /// A packet that a rule logged.
 #[derive(Clone, Debug)]
 pub struct LogRecord {
-    /// When it was judged.
+    /// When it was evaluated.
     pub at: Nanos,
     /// Handle of the rule.
     pub rule: u32,
@@ -75,7 +75,7 @@ impl LogQueue {
         self.readers.fetch_add(1, Relaxed);
     }
 
-    /// Whether anybody does: who judges headers alone must then give whole packets.
+    /// Whether anybody does: who evaluates headers alone must then give whole packets.
     pub fn has_readers(&self) -> bool {
         self.readers.load(Relaxed) > 0
     }
@@ -132,10 +132,10 @@ impl fmt::Debug for LogQueue {
 pub(super) struct Writer<'a> {
     pub queue: &'a LogQueue,
     pub now: Nanos,
-    pub place: &'a Place,
+    pub frame_context: &'a FrameContext,
 }
 
-impl Sink for Writer<'_> {
+impl LogSink for Writer<'_> {
     #[cold]
     fn log(&mut self, rule: u32, log: &Log, packet: &Packet<'_>) {
         if !self.queue.wants(log.group) {
@@ -152,10 +152,10 @@ impl Sink for Writer<'_> {
             rule,
             prefix: log.prefix.as_str().into(),
             group: log.group,
-            layer: self.place.layer,
-            vlan: self.place.vlan,
-            iif: self.place.iif,
-            oif: self.place.oif,
+            layer: self.frame_context.layer,
+            vlan: self.frame_context.vlan,
+            iif: self.frame_context.iif,
+            oif: self.frame_context.oif,
             length: all.len(),
             bytes: all.get(..keep).unwrap_or(all).into(),
         });

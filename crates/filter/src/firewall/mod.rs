@@ -1,15 +1,15 @@
 //! The whole of it: what a bridge or a tunnel asks about every frame.
 //!
 //! ```text
-//!   frame ──► headers ──► pieces held until whole ──► connection ──► rules ──► Ruling
+//!   frame ──► headers ──► pieces held until whole ──► connection ──► rules ──► FrameVerdict
 //! ```
 //!
-//! A [`Firewall`] is one of a process; each of its threads has a [`Worker`], and judges in bursts:
+//! A [`Firewall`] is one of a process; each of its threads has a [`Worker`], and evaluates in bursts:
 //! the rules and the time are the same for all of a burst, and what was counted is handed over at its
 //! end. A new rule set is put in place as a whole, between bursts, so no packet sees half of two.
 
+mod frame_context;
 mod log;
-mod place;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -22,21 +22,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_wire::{Gso, VnetHeader};
 use arc_swap::{ArcSwap, Cache};
 
+pub use frame_context::{Flush, FrameContext, Peers};
 pub use log::{LogQueue, LogRecord};
-pub use place::{Flush, Peers, Place};
 pub use stats::{Drop, Stats};
 
 use self::log::Writer;
 use self::stats::{Pending, Totals};
-use crate::answer::{self, MAX_ANSWER};
 use crate::compile::{Filter, IpRange, name_of};
+use crate::conntrack::{self, Crossing, MAX_FIRST, Path, Tracked, Tracker, first_packet};
 use crate::elements::{Change, Delta, ElementError, ElementTotals, Elements, SetName, may_change};
+use crate::evaluate::{Context, Evaluator, Verdict};
 use crate::fragment::{self, Assembled, Outcome, Reassembler};
-use crate::judge::{Context, Decision, Judge};
 use crate::packet::{Malformed, Packet};
+use crate::rejection::{self, MAX_REJECTION};
 use crate::ruleset::{CtDirection, CtState, Element, Members, Reject, Set, SetId};
-use crate::track::{self, Crossing, MAX_FIRST, Path, Tracked, Tracker, first_packet};
-use crate::{Nanos, judge};
+use crate::{Nanos, evaluate};
 
 /// ICMP errors that all workers together send in a second, as Linux does (`icmp_msgs_per_sec`).
 const ERRORS_PER_SECOND: u32 = 1000;
@@ -47,7 +47,7 @@ const RESETS_PER_SECOND: u32 = 10_000;
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// Of connections.
-    pub track: track::Limits,
+    pub track: conntrack::Limits,
     /// Of pieces of packets.
     pub fragments: fragment::Limits,
 }
@@ -58,7 +58,7 @@ pub struct Firewall {
     filter: ArcSwap<Filter>,
     tracker: Tracker,
     /// Of connections, where a rule file states nothing else.
-    track: track::Limits,
+    track: conntrack::Limits,
     /// Pieces are rare, and those of one packet may come to different workers.
     fragments: Mutex<Reassembler>,
     /// What a new rule set has to know from its first packet on.
@@ -99,7 +99,7 @@ impl Firewall {
         })
     }
 
-    /// Puts other rules in force, from every worker's next burst on. Each flow is judged again when its next packet comes:
+    /// Puts other rules in force, from every worker's next burst on. Each flow is evaluated again when its next packet comes:
     /// it goes on if its first packet would be accepted, else it ends.
     ///
     /// Counters and limits go on for rules that are in both, and so do elements that were added to sets of the same name.
@@ -270,10 +270,10 @@ impl Firewall {
     /// For one thread.
     pub fn worker(self: &Arc<Self>) -> Worker {
         Worker {
-            judge: Judge::new(self.filter()),
+            evaluator: Evaluator::new(self.filter()),
             peers: Cache::new(self.tracker.clients().peers()),
             firewall: Arc::clone(self),
-            answer: Box::new([0; MAX_ANSWER]),
+            answer: Box::new([0; MAX_REJECTION]),
             pending: self.totals.pending(),
         }
     }
@@ -287,14 +287,14 @@ fn sets_of(filter: &Filter) -> impl Iterator<Item = (SetName, &Set)> {
     })
 }
 
-/// What one thread needs to judge. About 2 KiB, and 20 bytes for each counter of the rules.
+/// What one thread needs to evaluate. About 2 KiB, and 20 bytes for each counter of the rules.
 #[derive(Debug)]
 pub struct Worker {
     firewall: Arc<Firewall>,
-    judge: Judge,
+    evaluator: Evaluator,
     /// Which client each tunnel peer belongs to.
-    peers: Cache<Arc<ArcSwap<track::Peers>>, Arc<track::Peers>>,
-    answer: Box<[u8; MAX_ANSWER]>,
+    peers: Cache<Arc<ArcSwap<conntrack::Peers>>, Arc<conntrack::Peers>>,
+    answer: Box<[u8; MAX_REJECTION]>,
     pending: Pending,
 }
 
@@ -304,12 +304,12 @@ impl Worker {
     /// Until it is dropped it holds locks that other workers may need: it must not wait for anything.
     pub fn burst(&mut self, now: Nanos) -> Burst<'_> {
         let filter = self.firewall.filter.load();
-        if !Arc::ptr_eq(&filter, self.judge.filter()) {
-            self.judge = Judge::new(Arc::clone(&filter));
+        if !Arc::ptr_eq(&filter, self.evaluator.filter()) {
+            self.evaluator = Evaluator::new(Arc::clone(&filter));
         }
-        let Self { firewall, judge, peers, answer, pending } = self;
+        let Self { firewall, evaluator, peers, answer, pending } = self;
         let track = filter.tracks().then(|| firewall.tracker.burst(now));
-        Burst { now, firewall, judge, peers: peers.load(), answer, pending, track }
+        Burst { now, firewall, evaluator, peers: peers.load(), answer, pending, track }
     }
 
     /// Whose worker it is.
@@ -320,20 +320,20 @@ impl Worker {
 
 /// What is to be done with a frame.
 #[derive(Debug)]
-pub enum Ruling<'b> {
+pub enum FrameVerdict<'b> {
     /// Pass it on as it is.
     Pass,
     /// Do not.
     Drop,
     /// Do not, and send this back to where it came from, with the VLAN tag that stood beside it.
-    Answer(&'b [u8]),
+    Reply(&'b [u8]),
     /// Do not: it is a piece of a packet, and the others are awaited.
     Held,
     /// Pass these on in its place: all pieces of a packet, itself the last that came.
     Release(Assembled),
 }
 
-impl Ruling<'_> {
+impl FrameVerdict<'_> {
     /// Whether the frame may go on as it is.
     pub fn passes(&self) -> bool {
         matches!(self, Self::Pass)
@@ -345,47 +345,61 @@ impl Ruling<'_> {
 pub struct Burst<'w> {
     now: Nanos,
     firewall: &'w Firewall,
-    judge: &'w mut Judge,
-    peers: &'w track::Peers,
-    answer: &'w mut [u8; MAX_ANSWER],
+    evaluator: &'w mut Evaluator,
+    peers: &'w conntrack::Peers,
+    answer: &'w mut [u8; MAX_REJECTION],
     pending: &'w mut Pending,
     /// Only where the rules ask for connections.
-    track: Option<track::Burst<'w>>,
+    track: Option<conntrack::Burst<'w>>,
 }
 
 impl Burst<'_> {
-    /// Judges one frame, or one super-packet as a whole.
+    /// Evaluates one frame, or one super-packet as a whole.
     #[inline]
-    pub fn judge(&mut self, frame: &[u8], place: &Place) -> Ruling<'_> {
-        self.judge_as(frame, place, false)
+    pub fn evaluate(&mut self, frame: &[u8], frame_context: &FrameContext) -> FrameVerdict<'_> {
+        self.evaluate_as(frame, frame_context, false)
     }
 
-    /// As [`Burst::judge`], for what is forbidden anyway unless a rule says otherwise: that a policy
+    /// As [`Burst::evaluate`], for what is forbidden anyway unless a rule says otherwise: that a policy
     /// would let the frame pass is not enough.
-    pub fn judge_explicit(&mut self, frame: &[u8], place: &Place) -> Ruling<'_> {
-        self.judge_as(frame, place, true)
+    pub fn evaluate_explicit(
+        &mut self,
+        frame: &[u8],
+        frame_context: &FrameContext,
+    ) -> FrameVerdict<'_> {
+        self.evaluate_as(frame, frame_context, true)
     }
 
     #[inline]
-    fn judge_as(&mut self, frame: &[u8], place: &Place, explicit: bool) -> Ruling<'_> {
-        let packet = match Packet::parse(frame, place.layer, place.vlan, &place.vnet) {
+    fn evaluate_as(
+        &mut self,
+        frame: &[u8],
+        frame_context: &FrameContext,
+        explicit: bool,
+    ) -> FrameVerdict<'_> {
+        let packet = match Packet::parse(
+            frame,
+            frame_context.layer,
+            frame_context.vlan,
+            &frame_context.vnet,
+        ) {
             Ok(packet) => packet,
             Err(why) => {
                 self.pending.malformed(why);
-                return Ruling::Drop;
+                return FrameVerdict::Drop;
             }
         };
-        // The kernel cuts all of a super-packet into segments, whatever the length that was judged.
-        let more = place.vnet.gso != Gso::None && packet.bytes.len() != frame.len();
-        if more || !packet.sum_spares_headers(&place.vnet) {
+        // The kernel cuts all of a super-packet into segments, whatever the length that was evaluated.
+        let more = frame_context.vnet.gso != Gso::None && packet.bytes.len() != frame.len();
+        if more || !packet.sum_spares_headers(&frame_context.vnet) {
             self.pending.malformed(Malformed::Offload);
-            return Ruling::Drop;
+            return FrameVerdict::Drop;
         }
         if packet.ip().is_some_and(|ip| ip.fragment.is_some()) {
-            return self.piece(&packet, place, explicit);
+            return self.piece(&packet, frame_context, explicit);
         }
-        match self.decide(&packet, place, explicit) {
-            Ok(()) => Ruling::Pass,
+        match self.decide(&packet, frame_context, explicit) {
+            Ok(()) => FrameVerdict::Pass,
             Err(reject) => self.refuse(&packet, reject),
         }
     }
@@ -395,48 +409,49 @@ impl Burst<'_> {
     fn decide(
         &mut self,
         packet: &Packet<'_>,
-        place: &Place,
+        frame_context: &FrameContext,
         explicit: bool,
     ) -> Result<(), Option<Reject>> {
         let mut tracked = None;
         if let Some(track) = &mut self.track {
             let path = Path {
-                crossing: Crossing::between(place.iif, place.oif),
-                clients: [place.peers.from, place.peers.to].map(|peer| self.peers.client(peer)),
+                crossing: Crossing::between(frame_context.iif, frame_context.oif),
+                clients: [frame_context.peers.from, frame_context.peers.to]
+                    .map(|peer| self.peers.client(peer)),
             };
-            track.judged_by(self.judge.generation());
+            track.set_generation(self.evaluator.generation());
             let mut found = track.look(packet, path);
             if found.stale {
-                found = self.again(packet, place, path, found, explicit);
+                found = self.again(packet, frame_context, path, found, explicit);
             }
             tracked = Some(found);
         }
         let context = Context {
             now: self.now,
-            iif: place.iif,
-            oif: place.oif,
+            iif: frame_context.iif,
+            oif: frame_context.oif,
             state: tracked.map_or(CtState::UNTRACKED, |tracked| tracked.state),
             direction: tracked.map_or(CtDirection::Original, |tracked| tracked.direction),
             protocol: tracked.and_then(|tracked| tracked.protocol),
         };
-        let memo = match (&mut self.track, &tracked) {
-            (Some(track), Some(tracked)) => track.memo(tracked),
+        let verdict_cache = match (&mut self.track, &tracked) {
+            (Some(track), Some(tracked)) => track.verdict_cache(tracked),
             _ => None,
         };
-        let mut writer = Writer { queue: &self.firewall.logs, now: self.now, place };
-        let judge::Judgement { decision, by } =
-            self.judge.judge(packet, &context, memo, &mut writer);
-        match decision {
-            Decision::Accept if explicit && by.is_none() => {
+        let mut writer = Writer { queue: &self.firewall.logs, now: self.now, frame_context };
+        let evaluate::Evaluation { verdict, by } =
+            self.evaluator.evaluate(packet, &context, verdict_cache, &mut writer);
+        match verdict {
+            Verdict::Accept if explicit && by.is_none() => {
                 self.pending.drop(Drop::Unasked);
                 return Err(None);
             }
-            Decision::Accept => {}
-            Decision::Drop => {
+            Verdict::Accept => {}
+            Verdict::Drop => {
                 self.pending.drop(Drop::Rules);
                 return Err(None);
             }
-            Decision::Reject(how) => {
+            Verdict::Reject(how) => {
                 self.pending.drop(Drop::Rules);
                 return Err(Some(how));
             }
@@ -451,13 +466,13 @@ impl Burst<'_> {
         Ok(())
     }
 
-    /// Judges the flow of a packet again: by what its record says, as if it was new. It goes on as if nothing had been, or
+    /// Evaluates the flow of a packet again: by what its record says, as if it was new. It goes on as if nothing had been, or
     /// it ends, and the packet is looked at once more.
     #[cold]
     fn again(
         &mut self,
         packet: &Packet<'_>,
-        place: &Place,
+        frame_context: &FrameContext,
         path: Path,
         tracked: Tracked,
         explicit: bool,
@@ -465,8 +480,8 @@ impl Burst<'_> {
         let Some(track) = &mut self.track else { return tracked };
         let Some(ends) = track.ends(&tracked) else { return tracked };
         let (iif, oif) = match tracked.direction {
-            CtDirection::Original => (place.iif, place.oif),
-            CtDirection::Reply => (place.oif, place.iif),
+            CtDirection::Original => (frame_context.iif, frame_context.oif),
+            CtDirection::Reply => (frame_context.oif, frame_context.iif),
         };
         let direction = CtDirection::Original;
         let protocol = Some(ends.protocol);
@@ -474,13 +489,14 @@ impl Burst<'_> {
         let mut bytes = [0; MAX_FIRST];
         let written = first_packet(&ends, packet, tracked.direction, &mut bytes);
         let first = written.and_then(|len| bytes.get(..len)).and_then(|bytes| {
-            Packet::parse(bytes, place.layer, place.vlan, &VnetHeader::default()).ok()
+            Packet::parse(bytes, frame_context.layer, frame_context.vlan, &VnetHeader::default())
+                .ok()
         });
         let accepted = first.is_some_and(|first| {
-            let judge::Judgement { decision, by } = self.judge.would(&first, &context);
-            decision == Decision::Accept && (by.is_some() || !explicit)
+            let evaluate::Evaluation { verdict, by } = self.evaluator.would(&first, &context);
+            verdict == Verdict::Accept && (by.is_some() || !explicit)
         });
-        track.judged_again(&tracked, accepted);
+        track.reevaluated(&tracked, accepted);
         if accepted {
             return tracked;
         }
@@ -488,48 +504,56 @@ impl Burst<'_> {
     }
 
     #[cold]
-    fn refuse(&mut self, packet: &Packet<'_>, how: Option<Reject>) -> Ruling<'_> {
-        let Some(how) = how else { return Ruling::Drop };
+    fn refuse(&mut self, packet: &Packet<'_>, how: Option<Reject>) -> FrameVerdict<'_> {
+        let Some(how) = how else { return FrameVerdict::Drop };
         let allowed = match how {
             Reject::TcpReset => self.firewall.resets.take(self.now, RESETS_PER_SECOND),
             _ => self.firewall.errors.take(self.now, ERRORS_PER_SECOND),
         };
         if !allowed {
             self.pending.suppressed();
-            return Ruling::Drop;
+            return FrameVerdict::Drop;
         }
-        match answer::reject(packet, how, self.answer) {
+        match rejection::reject(packet, how, self.answer) {
             Some(len) => {
                 self.pending.answered();
-                Ruling::Answer(self.answer.get(..len).unwrap_or(&[]))
+                FrameVerdict::Reply(self.answer.get(..len).unwrap_or(&[]))
             }
-            None => Ruling::Drop,
+            None => FrameVerdict::Drop,
         }
     }
 
-    /// A piece of a packet: judged when the packet is whole, and then all or nothing passes.
+    /// A piece of a packet: evaluated when the packet is whole, and then all or nothing passes.
     #[cold]
-    fn piece(&mut self, packet: &Packet<'_>, place: &Place, explicit: bool) -> Ruling<'_> {
+    fn piece(
+        &mut self,
+        packet: &Packet<'_>,
+        frame_context: &FrameContext,
+        explicit: bool,
+    ) -> FrameVerdict<'_> {
         let mut fragments = lock(&self.firewall.fragments);
-        let assembled = match fragments.push(packet, &place.vnet, place.zone, self.now) {
-            Outcome::Whole(assembled) => assembled,
-            Outcome::Held => return Ruling::Held,
-            Outcome::Dropped(_) | Outcome::NotAPiece => {
-                self.pending.drop(Drop::Fragment);
-                return Ruling::Drop;
-            }
-        };
+        let assembled =
+            match fragments.push(packet, &frame_context.vnet, frame_context.zone, self.now) {
+                Outcome::Whole(assembled) => assembled,
+                Outcome::Held => return FrameVerdict::Held,
+                Outcome::Dropped(_) | Outcome::NotAPiece => {
+                    self.pending.drop(Drop::Fragment);
+                    return FrameVerdict::Drop;
+                }
+            };
         drop(fragments);
         let plain = VnetHeader::default();
-        let whole = match Packet::parse(assembled.whole(), place.layer, place.vlan, &plain) {
-            Ok(whole) => whole,
-            Err(why) => {
-                self.pending.malformed(why);
-                return Ruling::Drop;
-            }
-        };
-        match self.decide(&whole, place, explicit) {
-            Ok(()) => Ruling::Release(assembled),
+        let whole =
+            match Packet::parse(assembled.whole(), frame_context.layer, frame_context.vlan, &plain)
+            {
+                Ok(whole) => whole,
+                Err(why) => {
+                    self.pending.malformed(why);
+                    return FrameVerdict::Drop;
+                }
+            };
+        match self.decide(&whole, frame_context, explicit) {
+            Ok(()) => FrameVerdict::Release(assembled),
             Err(how) => self.refuse(&whole, how),
         }
     }
@@ -537,7 +561,7 @@ impl Burst<'_> {
 
 impl std::ops::Drop for Burst<'_> {
     fn drop(&mut self) {
-        self.judge.flush();
+        self.evaluator.flush();
         self.firewall.totals.add(self.pending);
     }
 }

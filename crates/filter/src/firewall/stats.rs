@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use crate::conntrack::TrackStats;
 use crate::fragment::FragmentStats;
 use crate::packet::Malformed;
-use crate::track::TrackStats;
 
 /// Why a packet did not pass.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
@@ -17,7 +17,7 @@ pub enum Drop {
     TableFull,
     /// A piece that no packet can be made of; [`FragmentStats`] says why.
     Fragment,
-    /// No packet that could be judged.
+    /// No packet that could be evaluated.
     Malformed(Malformed),
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::judge::IfName;
+use crate::evaluate::IfName;
 use crate::packet::Layer;
 use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
 use crate::testing::{ether, ip, udp};
@@ -28,9 +28,9 @@ fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {
     Filter::compile(Ruleset { tables: vec![table], ..Ruleset::default() }).unwrap()
 }
 
-fn place() -> Place {
+fn place() -> FrameContext {
     let (iif, oif) = (IfName::new("a"), IfName::new("b"));
-    Place {
+    FrameContext {
         layer: Layer::Ip,
         vlan: None,
         vnet: VnetHeader::default(),
@@ -50,11 +50,14 @@ fn other_rules_are_in_force_from_the_next_burst_on() {
     let firewall = firewall(rules(Policy::Accept, vec![]));
     let (mut worker, packet) = (firewall.worker(), ip(false, 17, &udp(false, b"hello")));
     let mut burst = worker.burst(Nanos(1));
-    assert!(burst.judge(&packet, &place()).passes());
+    assert!(burst.evaluate(&packet, &place()).passes());
     firewall.replace(rules(Policy::Drop, vec![]));
-    assert!(burst.judge(&packet, &place()).passes(), "the burst is judged by what it began with");
+    assert!(
+        burst.evaluate(&packet, &place()).passes(),
+        "the burst is judged by what it began with"
+    );
     drop(burst);
-    assert!(!worker.burst(Nanos(2)).judge(&packet, &place()).passes());
+    assert!(!worker.burst(Nanos(2)).evaluate(&packet, &place()).passes());
     let stats = firewall.stats();
     assert_eq!((stats.passed, stats.dropped), (2, vec![(Drop::Rules, 1)]));
     assert_eq!(stats.passed_bytes, 2 * packet.len() as u64);
@@ -65,7 +68,7 @@ fn what_cannot_be_judged_is_dropped_whatever_the_rules_say() {
     let firewall = firewall(rules(Policy::Accept, vec![]));
     let mut packet = ip(false, 17, &udp(false, b"hello"));
     packet[10] ^= 1;
-    assert!(!firewall.worker().burst(Nanos(1)).judge(&packet, &place()).passes());
+    assert!(!firewall.worker().burst(Nanos(1)).evaluate(&packet, &place()).passes());
     let why = Drop::Malformed(Malformed::Network);
     assert_eq!(firewall.stats().dropped, [(why, 1)]);
 }
@@ -96,7 +99,8 @@ fn senders_are_told_at_a_rate_that_all_workers_share() {
         let mut told = 0;
         for worker in workers {
             let mut burst = worker.burst(Nanos(now));
-            let answered = |_: &u32| matches!(burst.judge(packet, &place()), Ruling::Answer(_));
+            let answered =
+                |_: &u32| matches!(burst.evaluate(packet, &place()), FrameVerdict::Reply(_));
             told += (0..times).filter(answered).count();
         }
         told
@@ -120,27 +124,27 @@ fn records_wait_in_bounds_and_wake_once() {
     let firewall = firewall(rules(Policy::Accept, vec![vec![log(None)], vec![log(Some(3))]]));
     let woken = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let (mut worker, packet) = (firewall.worker(), ip(false, 17, &udp(false, &[9; 1000])));
-    let judge = |worker: &mut Worker| {
-        assert!(worker.burst(Nanos(5)).judge(&packet, &place()).passes());
+    let pass = |worker: &mut Worker| {
+        assert!(worker.burst(Nanos(5)).evaluate(&packet, &place()).passes());
     };
-    judge(&mut worker);
+    pass(&mut worker);
     assert!(firewall.logs().take().is_empty(), "nobody asked");
     let counter = Arc::clone(&woken);
     firewall.logs().on_record(move || {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     firewall.logs().add_reader();
-    judge(&mut worker);
-    judge(&mut worker);
+    pass(&mut worker);
+    pass(&mut worker);
     let records = firewall.logs().take();
     let seen: Vec<_> = records.iter().map(|r| (r.rule, r.group, r.bytes.len())).collect();
     let (line, whole) = ((1, None, 128), (2, Some(3), packet.len()));
     assert_eq!(seen, [line, whole, line, whole]);
     assert_eq!(woken.load(Ordering::Relaxed), 1);
-    (0..5000).for_each(|_| judge(&mut worker));
+    (0..5000).for_each(|_| pass(&mut worker));
     assert!(firewall.logs().take().len() <= 4096 && firewall.logs().lost() > 0);
     firewall.logs().remove_reader();
-    judge(&mut worker);
+    pass(&mut worker);
     assert_eq!(firewall.logs().take().len(), 1, "lines only");
 }
 
@@ -153,7 +157,7 @@ fn a_checksum_to_come_cannot_write_over_what_was_judged() {
     let mut worker = firewall.worker();
     let mut passes = |packet: &[u8], csum_start: u16, csum_offset: u16| {
         let vnet = VnetHeader { needs_csum: true, csum_start, csum_offset, ..place().vnet };
-        worker.burst(Nanos(1)).judge(packet, &Place { vnet, ..place() }).passes()
+        worker.burst(Nanos(1)).evaluate(packet, &FrameContext { vnet, ..place() }).passes()
     };
     // Its own, or that of a packet within.
     assert!(passes(&datagram, 20, 6) && passes(&segment, 40, 16) && passes(&raw, 20, 8));
@@ -182,8 +186,8 @@ fn ip_where_no_rule_looks_is_dropped() {
     };
     let mut worker = firewall.worker();
     let mut passes = |frame: &[u8]| {
-        let place = Place { layer: Layer::Ethernet, ..place() };
-        worker.burst(Nanos(1)).judge(frame, &place).passes()
+        let place = FrameContext { layer: Layer::Ethernet, ..place() };
+        worker.burst(Nanos(1)).evaluate(frame, &place).passes()
     };
     assert!(passes(&ether(&[0x88a8, 0x8100, 0x0800], &packet)));
     assert!(!passes(&ether(&[0x88a8, 0x8100, 0x8100, 0x0800], &packet)));
@@ -214,7 +218,7 @@ fn a_source_route_is_dropped_whatever_the_rules_say() {
         let len = packet.len() as u16;
         packet[2..4].copy_from_slice(&len.to_be_bytes());
         crate::testing::fix_v4(&mut packet);
-        worker.burst(Nanos(1)).judge(&packet, &place()).passes()
+        worker.burst(Nanos(1)).evaluate(&packet, &place()).passes()
     };
     assert!(!passes(&[131, 7, 4, 10, 9, 9, 9, 0]), "loose");
     assert!(!passes(&[137, 7, 4, 10, 9, 9, 9, 0]), "strict");
@@ -239,7 +243,7 @@ fn only_the_packets_own_sum_is_taken_for_right() {
     wrong[36] ^= 1;
     let mut passes = |needs_csum, csum_start, csum_offset| {
         let vnet = VnetHeader { needs_csum, csum_start, csum_offset, ..place().vnet };
-        worker.burst(Nanos(1)).judge(&wrong, &Place { vnet, ..place() }).passes()
+        worker.burst(Nanos(1)).evaluate(&wrong, &FrameContext { vnet, ..place() }).passes()
     };
     assert!(passes(true, 20, 16), "it is still to be filled in");
     assert!(!passes(false, 0, 0));
@@ -260,7 +264,7 @@ fn rules_that_come_later_know_the_members_of_before() {
     };
     let firewall = firewall(filter("client:alice"));
     let packet = ip(false, 17, &udp(false, b"hello"));
-    let passes = || firewall.worker().burst(Nanos(1)).judge(&packet, &place()).passes();
+    let passes = || firewall.worker().burst(Nanos(1)).evaluate(&packet, &place()).passes();
     let address = IpRange::from(IpAddr::V4(crate::testing::V4_A));
     // Of the group, no rule asks as yet.
     for who in [Members::Client("alice".into()), Members::Group("staff".into())] {
@@ -282,7 +286,7 @@ fn a_super_packet_is_no_longer_than_it_says() {
     let mut worker = firewall.worker();
     let mut passes = |packet: &[u8], gso: Gso| {
         let vnet = VnetHeader { gso, gso_size: 500, ..place().vnet };
-        worker.burst(Nanos(1)).judge(packet, &Place { vnet, ..place() }).passes()
+        worker.burst(Nanos(1)).evaluate(packet, &FrameContext { vnet, ..place() }).passes()
     };
     for (v6, gso) in [(false, Gso::TcpV4), (true, Gso::TcpV6)] {
         let mut packet = ip(v6, 6, &crate::testing::tcp(v6, 1, 0, 16, &[7; 2000]));
@@ -296,8 +300,8 @@ fn a_super_packet_is_no_longer_than_it_says() {
 }
 
 /// TCP between two hosts of a bridge, by the sides that their packets come from.
-fn crossing(iif: &str, oif: &str) -> Place {
-    Place { iif: IfName::new(iif), oif: IfName::new(oif), ..place() }
+fn crossing(iif: &str, oif: &str) -> FrameContext {
+    FrameContext { iif: IfName::new(iif), oif: IfName::new(oif), ..place() }
 }
 
 #[test]
@@ -309,11 +313,11 @@ fn a_forged_answer_from_the_same_port_opens_nothing_and_bounds_follow_the_file()
     let text = "define adit_flows = 10\ntable inet f { chain c { type filter hook forward priority 0; policy drop;
         ct state vmap { established : accept, invalid : drop }; udp dport 53 accept; } }\n";
     let firewall = firewall(parse(text));
-    let passes = |from: [u8; 4], ports: [u16; 2], to: [u8; 4], place: &Place| {
+    let passes = |from: [u8; 4], ports: [u16; 2], to: [u8; 4], place: &FrameContext| {
         let mut l4 = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
         l4.extend([0, 8, 0, 0]);
         let packet = crate::testing::v4_of(from.into(), to.into(), 1, 0, 17, &l4);
-        firewall.worker().burst(Nanos(1)).judge(&packet, place).passes()
+        firewall.worker().burst(Nanos(1)).evaluate(&packet, place).passes()
     };
     let (there, back) = (crossing("eth1", "eth2"), crossing("eth2", "eth1"));
     let server = [10, 0, 0, 53];
@@ -334,7 +338,7 @@ fn a_forged_answer_from_the_same_port_opens_nothing_and_bounds_follow_the_file()
 }
 
 mod again {
-    //! Flows are judged again when rules or members change.
+    //! Flows are evaluated again when rules or members change.
 
     use super::*;
     use crate::testing::v4_of;
@@ -391,8 +395,8 @@ mod again {
             let vnet =
                 VnetHeader { needs_csum, csum_start: 20, csum_offset, ..VnetHeader::default() };
             let place = if back { crossing("host", "tun0") } else { crossing("tun0", "host") };
-            let place = Place { vnet, ..place };
-            self.worker.burst(Nanos(5_000_000_000)).judge(bytes, &place).passes()
+            let place = FrameContext { vnet, ..place };
+            self.worker.burst(Nanos(5_000_000_000)).evaluate(bytes, &place).passes()
         }
 
         fn members(&self, name: &str, addresses: &[[u8; 4]]) {
@@ -496,7 +500,7 @@ mod again {
         let mut worker = firewall.worker();
         let mut passes = |bytes: &[u8]| {
             let place = crossing("tun0", "tun0");
-            worker.burst(Nanos(5)).judge_explicit(bytes, &place).passes()
+            worker.burst(Nanos(5)).evaluate_explicit(bytes, &place).passes()
         };
         let (there, back) =
             (datagram((ALICE, 7), (SERVER, 53)), datagram((SERVER, 53), (ALICE, 7)));
@@ -517,18 +521,22 @@ mod again {
         let (there, back) =
             (datagram((ALICE, 7), (SERVER, 53)), datagram((SERVER, 53), (ALICE, 7)));
         let mut from = |peer| {
-            let place =
-                Place { peers: Peers { from: Some(peer), to: None }, ..crossing("tun0", "host") };
-            worker.burst(Nanos(5)).judge(&there, &place).passes()
+            let place = FrameContext {
+                peers: Peers { from: Some(peer), to: None },
+                ..crossing("tun0", "host")
+            };
+            worker.burst(Nanos(5)).evaluate(&there, &place).passes()
         };
         firewall.set_peer(1, Some("alice"));
         firewall.set_peer(70_000, Some("bob"));
         assert!(from(1));
         let mut worker = firewall.worker();
         let mut to = |peer| {
-            let place =
-                Place { peers: Peers { from: None, to: Some(peer) }, ..crossing("host", "tun0") };
-            worker.burst(Nanos(5)).judge(&back, &place).passes()
+            let place = FrameContext {
+                peers: Peers { from: None, to: Some(peer) },
+                ..crossing("host", "tun0")
+            };
+            worker.burst(Nanos(5)).evaluate(&back, &place).passes()
         };
         assert!(!to(70_000), "his network holds her address, but he has asked nothing");
         assert!(to(1));
@@ -627,9 +635,9 @@ mod carried {
         (1..5).filter_map(|handle| counts.rule(handle)).map(|count| count.packets).collect()
     }
 
-    fn judge(worker: &mut Worker, now: u64) -> bool {
+    fn evaluate(worker: &mut Worker, now: u64) -> bool {
         let packet = ip(false, 17, &udp(false, b"hello"));
-        worker.burst(Nanos(now)).judge(&packet, &place()).passes()
+        worker.burst(Nanos(now)).evaluate(&packet, &place()).passes()
     }
 
     #[test]
@@ -637,17 +645,17 @@ mod carried {
         let both = "meta l4proto udp counter\ncounter\ncounter\ncounter name named";
         let firewall = firewall(filter(both));
         let mut worker = firewall.worker();
-        assert!(judge(&mut worker, 1));
+        assert!(evaluate(&mut worker, 1));
         let mut burst = worker.burst(Nanos(1));
         let packet = ip(false, 17, &udp(false, b"hello"));
-        assert!(burst.judge(&packet, &place()).passes());
+        assert!(burst.evaluate(&packet, &place()).passes());
         // What a worker has counted and not handed over is not lost with the former rules.
         firewall.replace(filter(
             "ip ttl 64 counter\nmeta l4proto udp counter\ncounter\ncounter name named",
         ));
         drop(burst);
         assert_eq!(counts(&firewall), [0, 2, 2]);
-        assert!(judge(&mut worker, 1));
+        assert!(evaluate(&mut worker, 1));
         assert_eq!(counts(&firewall), [1, 3, 3]);
         let named = |firewall: &Firewall| {
             firewall.filter().counts().named(0, crate::ruleset::CounterId(0)).unwrap().packets
@@ -657,7 +665,7 @@ mod carried {
         firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));
         assert_eq!(counts(&firewall), [100, 3]);
         firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));
-        assert!(judge(&mut worker, 1));
+        assert!(evaluate(&mut worker, 1));
         assert_eq!(counts(&firewall), [101, 4]);
         assert_eq!(named(&firewall), 3, "no rule counts into it");
     }
@@ -667,10 +675,10 @@ mod carried {
         let limited = "limit rate 1/hour burst 2 packets accept\ndrop";
         let firewall = firewall(filter(limited));
         let mut worker = firewall.worker();
-        assert!(judge(&mut worker, 1) && judge(&mut worker, 1) && !judge(&mut worker, 1));
+        assert!(evaluate(&mut worker, 1) && evaluate(&mut worker, 1) && !evaluate(&mut worker, 1));
         firewall.replace(filter(limited));
-        assert!(!judge(&mut worker, 1), "its tokens are spent");
+        assert!(!evaluate(&mut worker, 1), "its tokens are spent");
         firewall.replace(filter("limit rate 1/hour burst 3 packets accept\ndrop"));
-        assert!(judge(&mut worker, 1), "another limit is another bucket");
+        assert!(evaluate(&mut worker, 1), "another limit is another bucket");
     }
 }

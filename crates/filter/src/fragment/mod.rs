@@ -1,4 +1,4 @@
-//! Pieces of packets, held until the packet is whole, so that it can be judged as one: a rule on a
+//! Pieces of packets, held until the packet is whole, so that it can be evaluated as one: a rule on a
 //! port says nothing about a piece that has none.
 //!
 //! ```text
@@ -10,13 +10,13 @@
 //! A packet whose pieces overlap is refused with everything that is still to come of it, as RFC 5722
 //! and RFC 8200 4.5 demand for IPv6; IPv4 is treated alike. Linux does the same for both families,
 //! but takes a piece that lies within one that it has for a duplicate whatever its bytes; here only
-//! an exact repetition is one. What the receiver gets is what was judged in any case: the pieces are
+//! an exact repetition is one. What the receiver gets is what was evaluated in any case: the pieces are
 //! forwarded from here, when the packet is whole.
 //!
 //! Time is injected; every bound is in [`Limits`], every piece that is not passed on is counted in
 //! [`FragmentStats`]. Packets are found in ordered trees, in which no one can aim collisions.
 
-mod partial;
+mod partial_packet;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +29,7 @@ use adit_wire::VnetHeader;
 use crate::Nanos;
 use crate::packet::{Fragment, Ip, Packet};
 
-use partial::{Partial, Piece};
+use partial_packet::{PartialPacket, Piece};
 
 /// What a piece costs beyond its bytes, so that small ones are not for free.
 const PIECE_COST: usize = 128;
@@ -65,13 +65,13 @@ impl Default for Limits {
 /// What became of a piece.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is no piece: judge it as it is.
+    /// It is no piece: evaluate it as it is.
     NotAPiece,
     /// It is kept; the rest is awaited.
     Held,
     /// It is dropped.
     Dropped(FragmentDrop),
-    /// It was the last one missing. Judge the whole, then forward the pieces or do not.
+    /// It was the last one missing. Evaluator the whole, then forward the pieces or do not.
     Whole(Assembled),
 }
 
@@ -186,7 +186,7 @@ struct Key {
     id: u32,
     /// IPv4 only: pieces of IPv6 need not agree about it.
     protocol: u8,
-    /// Both stations: who is judged by the first piece must be who sends and gets the others.
+    /// Both stations: who is evaluated by the first piece must be who sends and gets the others.
     stations: Option<(u64, u64)>,
     /// Ids of the tags beside and in the frame; pieces of different networks are never mixed.
     vlans: [Option<u16>; 3],
@@ -230,7 +230,7 @@ impl Key {
 #[derive(Debug)]
 pub struct Reassembler {
     limits: Limits,
-    packets: BTreeMap<Key, Partial>,
+    packets: BTreeMap<Key, PartialPacket>,
     /// Those of `packets` that are held, by age.
     held: BTreeMap<u64, Key>,
     /// Those that are refused, by age.
@@ -331,7 +331,8 @@ impl Reassembler {
         self.make_room(&key, cost)?;
         let number = self.next;
         let deadline = now.after(self.limits.hold);
-        let packet = self.packets.entry(key).or_insert_with(|| Partial::new(number, deadline));
+        let packet =
+            self.packets.entry(key).or_insert_with(|| PartialPacket::new(number, deadline));
         if packet.number == number {
             self.next = self.next.saturating_add(1);
             self.held.insert(number, key);
@@ -347,7 +348,7 @@ impl Reassembler {
     /// Lets the oldest packets go until `cost` more bytes fit, and one more packet if `key` is new.
     fn make_room(&mut self, key: &Key, cost: usize) -> Result<(), FragmentDrop> {
         let packet = self.packets.get(key);
-        let own = packet.map_or(0, Partial::cost);
+        let own = packet.map_or(0, PartialPacket::cost);
         if own.saturating_add(cost) > self.limits.bytes || self.limits.packets == 0 {
             self.refuse(key);
             return Err(FragmentDrop::Full);
@@ -377,7 +378,7 @@ impl Reassembler {
     }
 
     /// Takes a packet out, and its bytes off the accounts.
-    fn forget(&mut self, key: &Key) -> Option<Partial> {
+    fn forget(&mut self, key: &Key) -> Option<PartialPacket> {
         let Some(packet) = self.packets.remove(key) else {
             // Cannot be: every number stands for a packet. If it were, it must not stay for ever.
             self.held.retain(|_, held| held != key);

@@ -507,7 +507,7 @@ proptest! {
             prop_assert!(stats.packets <= 3 && stats.bytes <= 2000);
             prop_assert!(reassembler.sources.values().all(|bytes| *bytes > 0 && *bytes <= 900));
             prop_assert_eq!(reassembler.sources.values().sum::<usize>(), stats.bytes);
-            let cost = reassembler.packets.values().map(super::Partial::cost).sum::<usize>();
+            let cost = reassembler.packets.values().map(super::PartialPacket::cost).sum::<usize>();
             prop_assert_eq!(cost, stats.bytes);
             prop_assert_eq!(
                 reassembler.packets.len(), reassembler.held.len() + reassembler.refused.len()

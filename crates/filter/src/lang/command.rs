@@ -5,7 +5,7 @@ use std::io;
 use super::cursor::Parser;
 use super::diagnostic::similar;
 use super::expand::Expander;
-use super::lex::{Oops, Parsed, Tok};
+use super::lex::{SyntaxError, Tok};
 use super::print::family as family_text;
 use super::set::NO_TIMEOUTS;
 use super::table::family;
@@ -41,34 +41,34 @@ pub fn elements(ruleset: &Ruleset, text: &str) -> Result<Named, Diagnostics> {
     match parser.named(ruleset) {
         Ok(named) if errors.is_empty() => return Ok(named),
         Ok(_) => {}
-        Err(oops) => errors.push(oops),
+        Err(error) => errors.push(error),
     }
     Err(diagnostics(errors, &sources))
 }
 
 impl Parser {
-    fn named(&mut self, ruleset: &Ruleset) -> Parsed<Named> {
+    fn named(&mut self, ruleset: &Ruleset) -> Result<Named, SyntaxError> {
         let (table, set) = self.set_in_force(ruleset)?;
         let found = ruleset.tables.get(table).and_then(|table| table.sets.get(set.0));
-        let set_of = found.ok_or_else(|| Oops::new(self.before(), "no such set"))?;
+        let set_of = found.ok_or_else(|| SyntaxError::new(self.before(), "no such set"))?;
         let mut elements = Vec::new();
         let braces = self.eat("{");
         loop {
             self.skip_newlines();
             let at = self.span();
             if elements.len() >= MAX_NAMED {
-                return Err(Oops::new(
+                return Err(SyntaxError::new(
                     at,
                     format!("more than {MAX_NAMED} elements in one command"),
                 ));
             }
             let element = self.element(table, set.0, &set_of.key, false)?;
             if !set_of.interval && element.key.iter().any(|part| part.first != part.last) {
-                let oops = Oops::new(at, "a range in a set of single values");
-                return Err(oops.hint("`flags interval;` in the set"));
+                let error = SyntaxError::new(at, "a range in a set of single values");
+                return Err(error.hint("`flags interval;` in the set"));
             }
             if element.lifetime.is_some() && !set_of.timeouts {
-                return Err(Oops::new(at, NO_TIMEOUTS).hint("`flags timeout;` in the set"));
+                return Err(SyntaxError::new(at, NO_TIMEOUTS).hint("`flags timeout;` in the set"));
             }
             elements.push(element);
             self.skip_newlines();
@@ -87,7 +87,7 @@ impl Parser {
     }
 
     /// `[FAMILY TABLE] SET`: a set whose elements may change.
-    fn set_in_force(&mut self, ruleset: &Ruleset) -> Parsed<(usize, SetId)> {
+    fn set_in_force(&mut self, ruleset: &Ruleset) -> Result<(usize, SetId), SyntaxError> {
         let (mut name, mut at) = self.name("set")?;
         let mut place = None;
         if let (Some(kind), Tok::Word(_), Tok::Word(_)) =
@@ -116,14 +116,15 @@ impl Parser {
         }
         match found.as_slice() {
             [(table, id, set)] => {
-                fixed(set).map_or(Ok(()), |why| Err(Oops::new(at, format!("`{name}` {why}"))))?;
+                fixed(set)
+                    .map_or(Ok(()), |why| Err(SyntaxError::new(at, format!("`{name}` {why}"))))?;
                 Ok((*table, SetId(*id)))
             }
             [] => {
-                let oops = Oops::new(at, format!("there is no set `{name}`"));
+                let error = SyntaxError::new(at, format!("there is no set `{name}`"));
                 Err(match similar(&name, known.iter().copied()) {
-                    Some(meant) => oops.hint(format!("did you mean `{meant}`?")),
-                    None => oops,
+                    Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+                    None => error,
                 })
             }
             several => {
@@ -131,8 +132,8 @@ impl Parser {
                 let forms: Vec<String> = tables
                     .map(|table| format!("{} {} {name}", family_text(table.family), table.name))
                     .collect();
-                let oops = Oops::new(at, format!("several tables have a set `{name}`"));
-                Err(oops.hint(forms.join(", or ")))
+                let error = SyntaxError::new(at, format!("several tables have a set `{name}`"));
+                Err(error.hint(forms.join(", or ")))
             }
         }
     }

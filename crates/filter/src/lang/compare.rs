@@ -1,8 +1,8 @@
 //! Comparisons: fields on the left, values or sets on the right.
 
 use super::cursor::Parser;
-use super::draft::Lookup;
-use super::lex::{Oops, Parsed, Span, Tok};
+use super::lex::{Span, SyntaxError, Tok};
+use super::raw_ruleset::Lookup;
 use super::rule::STATEMENTS;
 use super::value::{integer, is_bits, largest};
 use super::{MAX_KEY, fields};
@@ -22,13 +22,13 @@ enum Op {
 
 impl Parser {
     /// A field, or a concatenation of some.
-    pub fn key(&mut self) -> Parsed<Vec<Field>> {
+    pub fn key(&mut self) -> Result<Vec<Field>, SyntaxError> {
         let mut key = Vec::new();
         loop {
             let at = self.span();
             key.push(self.field()?);
             if key.len() > MAX_KEY {
-                return Err(Oops::new(at, format!("more than {MAX_KEY} parts in a key")));
+                return Err(SyntaxError::new(at, format!("more than {MAX_KEY} parts in a key")));
             }
             if !self.eat(".") {
                 return Ok(key);
@@ -36,7 +36,7 @@ impl Parser {
         }
     }
 
-    fn field(&mut self) -> Parsed<Field> {
+    fn field(&mut self) -> Result<Field, SyntaxError> {
         let (header, at) = self.word("a field, like `ip saddr`")?;
         if let Some(field) = fields::unqualified(&header) {
             return Ok(field);
@@ -51,7 +51,7 @@ impl Parser {
             } else {
                 format!("{header} {key}")
             };
-            return Err(Oops::new(at, format!("`{both}` is not supported")).hint(hint));
+            return Err(SyntaxError::new(at, format!("`{both}` is not supported")).hint(hint));
         }
         if !fields::is_header(&header) {
             let known = STATEMENTS.iter().copied().chain(fields::starts());
@@ -59,8 +59,8 @@ impl Parser {
         }
         if key.is_empty() {
             let keys: Vec<&str> = fields::keys(&header).collect();
-            let oops = self.expected(&format!("a field of `{header}`"));
-            return Err(oops.hint(format!("one of: {}", keys.join(", "))));
+            let error = self.expected(&format!("a field of `{header}`"));
+            return Err(error.hint(format!("one of: {}", keys.join(", "))));
         }
         let key_at = self.span();
         if &*header == "arp" && matches!(&*key, "saddr" | "daddr") {
@@ -83,14 +83,14 @@ impl Parser {
         Ok(field)
     }
 
-    pub fn comparison(&mut self, table: usize, at: Span) -> Parsed<Statement> {
+    pub fn comparison(&mut self, table: usize, at: Span) -> Result<Statement, SyntaxError> {
         let key = self.key()?;
         if let Some(family) = self.drafts.get(table).map(|d| d.table.family) {
             for &field in &key {
                 if let Some(hint) = fields::missing(family, field) {
                     let message =
                         format!("packets of this table have no `{}`", fields::text(field));
-                    return Err(Oops::new(at, message).hint(hint));
+                    return Err(SyntaxError::new(at, message).hint(hint));
                 }
             }
         }
@@ -104,8 +104,9 @@ impl Parser {
             ("map", "`vmap { KEY : VERDICT }`"),
         ] {
             if self.is_word(word) {
-                let oops = Oops::new(self.span(), format!("`{word}` is not supported here"));
-                return Err(oops.hint(hint));
+                let error =
+                    SyntaxError::new(self.span(), format!("`{word}` is not supported here"));
+                return Err(error.hint(hint));
             }
         }
         let (test, negate) = match (key.as_slice(), kinds.as_slice()) {
@@ -117,8 +118,8 @@ impl Parser {
             _ => self.concatenated(table, &key, &kinds)?,
         };
         if self.is(",") {
-            let oops = Oops::new(self.span(), "several values need braces");
-            return Err(oops.hint(format!(
+            let error = SyntaxError::new(self.span(), "several values need braces");
+            return Err(error.hint(format!(
                 "{} {{ A, B }}",
                 fields::text(key.first().copied().unwrap_or(Field::IpSaddr))
             )));
@@ -151,7 +152,13 @@ impl Parser {
     }
 
     /// What one field is compared with.
-    fn single(&mut self, table: usize, key: &[Field], kind: Kind, op: &Op) -> Parsed<(Test, bool)> {
+    fn single(
+        &mut self,
+        table: usize,
+        key: &[Field],
+        kind: Kind,
+        op: &Op,
+    ) -> Result<(Test, bool), SyntaxError> {
         let at = self.span();
         let negate = matches!(op, Op::Unequal);
         if matches!(op, Op::Implied | Op::Equal | Op::Unequal)
@@ -164,7 +171,7 @@ impl Parser {
                 return Ok((Test::Within(vec![self.ordered(kind, op)?]), false));
             }
             Op::None if !is_bits(kind) => {
-                return Err(Oops::new(at, "`!` is for bits").hint("!="));
+                return Err(SyntaxError::new(at, "`!` is for bits").hint("!="));
             }
             _ => {}
         }
@@ -174,18 +181,17 @@ impl Parser {
         let iface_star = matches!(key.first(), Some(Field::IifName | Field::OifName));
         let range = self.range(kind)?;
         if iface_star && self.is("-") {
-            return Err(
-                Oops::new(self.span(), "names of interfaces have no ranges").hint("\"eth*\"")
-            );
+            return Err(SyntaxError::new(self.span(), "names of interfaces have no ranges")
+                .hint("\"eth*\""));
         }
         Ok((Test::Within(vec![range]), negate))
     }
 
-    fn ordered(&mut self, kind: Kind, op: &Op) -> Parsed<Range> {
+    fn ordered(&mut self, kind: Kind, op: &Op) -> Result<Range, SyntaxError> {
         let at = self.span();
         if matches!(kind, Kind::IfName) || is_bits(kind) {
-            let oops = Oops::new(at, "such values have no order");
-            return Err(oops.hint("== or !="));
+            let error = SyntaxError::new(at, "such values have no order");
+            return Err(error.hint("== or !="));
         }
         let value = self.atom(kind)?;
         let most = largest(kind);
@@ -197,23 +203,25 @@ impl Parser {
             Op::AtMost => Some(Range { first: 0, last: value }),
             _ => Some(Range { first: value, last: most }),
         };
-        range.ok_or_else(|| Oops::new(at, "no value is beyond this one").hint("leave the rule out"))
+        range.ok_or_else(|| {
+            SyntaxError::new(at, "no value is beyond this one").hint("leave the rule out")
+        })
     }
 
     /// Bits: `syn`, `== syn`, `! syn`, `syn / syn,ack`.
-    fn flags(&mut self, kind: Kind, op: &Op) -> Parsed<(Test, bool)> {
+    fn flags(&mut self, kind: Kind, op: &Op) -> Result<(Test, bool), SyntaxError> {
         let at = self.span();
         let (value, count) = self.bits(kind, &[",", "|"])?;
         if self.eat("/") {
             let (mask, _) = self.bits(kind, &[",", "|"])?;
             return match op {
-                Op::None => Err(Oops::new(at, "`!` with a mask").hint("!=")),
+                Op::None => Err(SyntaxError::new(at, "`!` with a mask").hint("!=")),
                 _ => Ok((Test::Masked { mask, value }, matches!(op, Op::Unequal))),
             };
         }
         match op {
             Op::Implied if value == 0 => {
-                Err(Oops::new(at, "no bit to look for").hint("== 0x0, for none set"))
+                Err(SyntaxError::new(at, "no bit to look for").hint("== 0x0, for none set"))
             }
             Op::Implied => Ok((Test::AnyOf(value), false)),
             Op::None => Ok((Test::Masked { mask: value, value: 0 }, false)),
@@ -222,30 +230,30 @@ impl Parser {
                 let message = format!("a packet has one state: this {always} matches");
                 let set =
                     if matches!(op, Op::Unequal) { "ct state != { A, B }" } else { "ct state A,B" };
-                Err(Oops::new(at, message).hint(set))
+                Err(SyntaxError::new(at, message).hint(set))
             }
             _ => Ok((Test::Within(vec![Range::single(value)]), matches!(op, Op::Unequal))),
         }
     }
 
     /// `& mask == value`
-    fn masked(&mut self, kind: Kind) -> Parsed<(Test, bool)> {
+    fn masked(&mut self, kind: Kind) -> Result<(Test, bool), SyntaxError> {
         if kind == Kind::IfName {
-            return Err(Oops::new(self.span(), "a name has no bits").hint("\"eth*\""));
+            return Err(SyntaxError::new(self.span(), "a name has no bits").hint("\"eth*\""));
         }
         self.next();
         let paren = self.is("(");
         let mask = if is_bits(kind) || paren { self.bits(kind, &[])?.0 } else { self.atom(kind)? };
         let at = self.span();
         if matches!(self.peek(), Tok::Punct("|" | "&" | "^" | "<<" | ">>")) {
-            let oops = Oops::new(at, "more than one mask");
-            return Err(oops.hint("FIELD & (A | B) == VALUE"));
+            let error = SyntaxError::new(at, "more than one mask");
+            return Err(error.hint("FIELD & (A | B) == VALUE"));
         }
         let negate = match self.operator() {
             Op::Equal => false,
             Op::Unequal => true,
             _ => {
-                return Err(Oops::new(at, "expected `==` or `!=` behind the mask")
+                return Err(SyntaxError::new(at, "expected `==` or `!=` behind the mask")
                     .hint("FIELD & MASK == VALUE"));
             }
         };
@@ -270,29 +278,36 @@ impl Parser {
         table: usize,
         key: &[Field],
         kinds: &[Kind],
-    ) -> Parsed<(Test, bool)> {
+    ) -> Result<(Test, bool), SyntaxError> {
         let at = self.span();
         let negate = match self.operator() {
             Op::Implied | Op::Equal => false,
             Op::Unequal => true,
-            _ => return Err(Oops::new(at, "a concatenation has no order").hint("== or !=")),
+            _ => return Err(SyntaxError::new(at, "a concatenation has no order").hint("== or !=")),
         };
         if matches!(self.peek(), Tok::Punct("{") | Tok::Set(_) | Tok::Who { .. }) {
             return Ok((Test::Set(self.lookup(table, key, kinds, false)?), negate));
         }
         // nftables says the same.
-        let oops = self.expected("a set, as a concatenation is compared with sets only");
-        Err(oops.hint("`{ VALUE . VALUE }`, or `@NAME`"))
+        let error = self.expected("a set, as a concatenation is compared with sets only");
+        Err(error.hint("`{ VALUE . VALUE }`, or `@NAME`"))
     }
 
     /// A set or map: anonymous, named, or a client's or group's addresses.
-    fn lookup(&mut self, table: usize, key: &[Field], kinds: &[Kind], map: bool) -> Parsed<SetId> {
+    fn lookup(
+        &mut self,
+        table: usize,
+        key: &[Field],
+        kinds: &[Kind],
+        map: bool,
+    ) -> Result<SetId, SyntaxError> {
         let at = self.span();
         match self.peek().clone() {
             Tok::Punct("{") => self.anonymous(table, kinds, map),
             Tok::Set(name) => {
                 self.next();
-                let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+                let draft =
+                    self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no table"))?;
                 let set = SetId(draft.set(&name, at));
                 draft.lookups.push(Lookup { set, kinds: kinds.to_vec(), map, at });
                 Ok(set)
@@ -300,18 +315,19 @@ impl Parser {
             Tok::Who { group, name } => {
                 let address = [Field::IpSaddr, Field::IpDaddr, Field::Ip6Saddr, Field::Ip6Daddr];
                 let (&[field], &[kind], false) = (key, kinds, map) else {
-                    let oops = Oops::new(at, "clients and groups are sets of addresses");
-                    return Err(oops.hint("ip saddr @client:NAME"));
+                    let error = SyntaxError::new(at, "clients and groups are sets of addresses");
+                    return Err(error.hint("ip saddr @client:NAME"));
                 };
                 if !address.contains(&field) {
                     let message = format!(
                         "clients and groups are sets of addresses, and `{}` is none",
                         fields::text(field)
                     );
-                    return Err(Oops::new(at, message).hint("ip saddr @client:NAME"));
+                    return Err(SyntaxError::new(at, message).hint("ip saddr @client:NAME"));
                 }
                 self.next();
-                let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+                let draft =
+                    self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no table"))?;
                 Ok(SetId(draft.who(group, &name, kind, at)))
             }
             _ => Err(self.expected(if map { "`{` or a map's name" } else { "a set" })),

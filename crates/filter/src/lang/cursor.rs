@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use super::diagnostic::similar;
-use super::draft::Draft;
-use super::lex::{Oops, Parsed, Span, Tok, Token};
+use super::lex::{Span, SyntaxError, Tok, Token};
+use super::raw_ruleset::RawRuleset;
 
 /// Errors after which the rest of a file is not read.
 const MAX_ERRORS: usize = 200;
@@ -15,8 +15,8 @@ pub(super) struct Parser {
     /// Open braces before the current token.
     depth: usize,
     end: Token,
-    pub errors: Vec<Oops>,
-    pub drafts: Vec<Draft>,
+    pub errors: Vec<SyntaxError>,
+    pub drafts: Vec<RawRuleset>,
     pub rules: usize,
     pub elements: usize,
 }
@@ -93,11 +93,11 @@ impl Parser {
     }
 
     /// The error that something else was expected here.
-    pub fn expected(&self, what: &str) -> Oops {
-        Oops::new(self.span(), format!("expected {what}, found {}", self.peek().named()))
+    pub fn expected(&self, what: &str) -> SyntaxError {
+        SyntaxError::new(self.span(), format!("expected {what}, found {}", self.peek().named()))
     }
 
-    pub fn expect(&mut self, sign: &str, why: &str) -> Parsed<Span> {
+    pub fn expect(&mut self, sign: &str, why: &str) -> Result<Span, SyntaxError> {
         if self.is(sign) {
             Ok(self.next().at)
         } else {
@@ -105,7 +105,7 @@ impl Parser {
         }
     }
 
-    pub fn word(&mut self, what: &str) -> Parsed<(Rc<str>, Span)> {
+    pub fn word(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         match self.peek() {
             Tok::Word(word) => {
                 let word = word.clone();
@@ -116,7 +116,7 @@ impl Parser {
     }
 
     /// A name that someone chose: of a table, chain, set or counter.
-    pub fn name(&mut self, what: &str) -> Parsed<(Rc<str>, Span)> {
+    pub fn name(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         let (name, at) = match self.peek() {
             Tok::Word(name) | Tok::Quoted(name) => {
                 let name = name.clone();
@@ -134,10 +134,10 @@ impl Parser {
              most {} of them",
             super::MAX_NAME
         );
-        Err(Oops::new(at, message))
+        Err(SyntaxError::new(at, message))
     }
 
-    pub fn quoted(&mut self, what: &str) -> Parsed<(Rc<str>, Span)> {
+    pub fn quoted(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         match self.peek() {
             Tok::Quoted(text) => {
                 let text = text.clone();
@@ -148,16 +148,16 @@ impl Parser {
     }
 
     /// A comment's text, behind the word.
-    pub fn comment(&mut self) -> Parsed<Option<String>> {
+    pub fn comment(&mut self) -> Result<Option<String>, SyntaxError> {
         let (text, at) = self.quoted("a comment")?;
         if text.len() > super::MAX_COMMENT {
             let message = format!("a comment longer than {} bytes", super::MAX_COMMENT);
-            return Err(Oops::new(at, message));
+            return Err(SyntaxError::new(at, message));
         }
         Ok(Some(text.to_string()))
     }
 
-    pub fn number(&mut self, what: &str) -> Parsed<(u64, Span)> {
+    pub fn number(&mut self, what: &str) -> Result<(u64, Span), SyntaxError> {
         if let Tok::Number(text) = self.peek() {
             let text = text.clone();
             if let Some(value) = super::value::integer(&text).and_then(|v| u64::try_from(v).ok()) {
@@ -183,7 +183,7 @@ impl Parser {
         matches!(self.peek(), Tok::Newline | Tok::Punct(";" | "}") | Tok::End)
     }
 
-    pub fn statement_end(&mut self) -> Parsed<()> {
+    pub fn statement_end(&mut self) -> Result<(), SyntaxError> {
         if self.at_statement_end() {
             return Ok(());
         }
@@ -191,12 +191,12 @@ impl Parser {
     }
 
     /// Runs `parse`; after an error, notes it and goes on behind the statement that has it.
-    pub fn statement(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<()>) {
+    pub fn statement(&mut self, parse: impl FnOnce(&mut Self) -> Result<(), SyntaxError>) {
         let (depth, start) = (self.depth, self.at);
-        let Err(oops) = parse(self) else {
+        let Err(error) = parse(self) else {
             return;
         };
-        self.errors.push(oops);
+        self.errors.push(error);
         if self.errors.len() >= MAX_ERRORS {
             self.at = self.tokens.len();
         }
@@ -222,10 +222,10 @@ impl Parser {
         at: Span,
         what: &str,
         known: impl Iterator<Item = &'a str> + Clone,
-    ) -> Oops {
-        let oops = Oops::new(at, format!("`{word}` is not {what}"));
+    ) -> SyntaxError {
+        let error = SyntaxError::new(at, format!("`{word}` is not {what}"));
         match similar(word, known.clone()) {
-            Some(meant) => oops.hint(format!("did you mean `{meant}`?")),
+            Some(meant) => error.hint(format!("did you mean `{meant}`?")),
             None => {
                 let mut all: Vec<&str> = Vec::new();
                 for word in known {
@@ -233,7 +233,11 @@ impl Parser {
                         all.push(word);
                     }
                 }
-                if all.is_empty() { oops } else { oops.hint(format!("one of: {}", all.join(", "))) }
+                if all.is_empty() {
+                    error
+                } else {
+                    error.hint(format!("one of: {}", all.join(", ")))
+                }
             }
         }
     }

@@ -19,7 +19,7 @@ use super::lex::mac;
 use super::names;
 use super::value::integer;
 use crate::Nanos;
-use crate::judge::{Context, IfName};
+use crate::evaluate::{Context, IfName};
 use crate::packet::Layer;
 use crate::ruleset::{CtDirection, CtState, Kind};
 use build::{Body, Frame};
@@ -47,7 +47,7 @@ pub struct PacketDescription {
 }
 
 impl PacketDescription {
-    /// What a judge has to know beside the packet.
+    /// What an evaluator has to know beside the packet.
     pub fn context(&self, now: Nanos) -> Context {
         let Self { iif, oif, state, direction, protocol, .. } = *self;
         Context { now, iif, oif, state, direction, protocol }
@@ -94,16 +94,14 @@ const OPTIONS: &[&str] = &[
 ];
 const FLAGS: &[&str] = &["syn", "ack", "fin", "rst", "psh", "urg", "ecn", "cwr", "none"];
 
-struct Oops {
+struct SyntaxError {
     column: usize,
     length: usize,
     message: String,
     hint: Option<String>,
 }
 
-type Said<T> = Result<T, Oops>;
-
-impl Oops {
+impl SyntaxError {
     fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -118,12 +116,12 @@ impl Oops {
 pub fn describe(text: &str) -> Result<PacketDescription, DescribeError> {
     let result = if text.len() > MAX_DESCRIPTION {
         let message = format!("a description longer than {MAX_DESCRIPTION} bytes");
-        Err(Oops { column: 0, length: 1, message, hint: None })
+        Err(SyntaxError { column: 0, length: 1, message, hint: None })
     } else {
         Reader::new(text).packet()
     };
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    result.map_err(|Oops { column, length, message, hint }| DescribeError {
+    result.map_err(|SyntaxError { column, length, message, hint }| DescribeError {
         text: text.to_owned(),
         column: number(column.saturating_add(1)),
         length: number(length.max(1)),
@@ -173,18 +171,18 @@ impl<'a> Reader<'a> {
         self.words.get(self.at).map(|w| w.1)
     }
 
-    fn oops(&self, message: impl Into<String>) -> Oops {
+    fn error(&self, message: impl Into<String>) -> SyntaxError {
         let (column, length) = match self.words.get(self.at) {
             Some((column, word)) => (*column, word.chars().count()),
             None => (self.end, 1),
         };
-        Oops { column, length, message: message.into(), hint: None }
+        SyntaxError { column, length, message: message.into(), hint: None }
     }
 
-    fn expected(&self, what: &str) -> Oops {
+    fn expected(&self, what: &str) -> SyntaxError {
         match self.peek() {
-            Some(word) => self.oops(format!("expected {what}, found `{word}`")),
-            None => self.oops(format!("expected {what}, found the end")),
+            Some(word) => self.error(format!("expected {what}, found `{word}`")),
+            None => self.error(format!("expected {what}, found the end")),
         }
     }
 
@@ -201,32 +199,36 @@ impl<'a> Reader<'a> {
     }
 
     /// A word that `read` understands.
-    fn read<T>(&mut self, what: &str, read: impl Fn(&'a str) -> Option<T>) -> Said<T> {
+    fn read<T>(
+        &mut self,
+        what: &str,
+        read: impl Fn(&'a str) -> Option<T>,
+    ) -> Result<T, SyntaxError> {
         let value = self.peek().and_then(read).ok_or_else(|| self.expected(what))?;
         self.step();
         Ok(value)
     }
 
-    fn number(&mut self, what: &str, most: u64) -> Said<u64> {
+    fn number(&mut self, what: &str, most: u64) -> Result<u64, SyntaxError> {
         let read = |w| integer(w).and_then(|v| u64::try_from(v).ok()).filter(|&v| v <= most);
         self.read(&format!("{what} from 0 to {most}"), read)
     }
 
-    fn of_kind(&mut self, kind: Kind) -> Said<u128> {
+    fn of_kind(&mut self, kind: Kind) -> Result<u128, SyntaxError> {
         let most = super::value::largest(kind);
         let read = |w: &str| names::value(kind, w).or_else(|| integer(w).filter(|&v| v <= most));
         let what = names::takes(kind);
         let result = self.read(&what, read);
-        result.map_err(|oops| {
+        result.map_err(|error| {
             let known = names::of(kind).iter().map(|n| n.0);
             match self.peek().and_then(|word| similar(word, known)) {
-                Some(meant) => oops.hint(format!("did you mean `{meant}`?")),
-                None => oops,
+                Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+                None => error,
             }
         })
     }
 
-    fn packet(mut self) -> Said<PacketDescription> {
+    fn packet(mut self) -> Result<PacketDescription, SyntaxError> {
         let Some(first) = self.peek() else {
             return Err(self.expected("a packet").hint("tcp 10.0.0.1:4000 > 10.0.0.2:80 syn"));
         };
@@ -273,9 +275,9 @@ impl<'a> Reader<'a> {
         let protocol = frame.protocol();
         let tun = options.tun;
         let bytes = frame.build(tun).map_err(|message| {
-            let mut oops = self.oops(message);
-            (oops.column, oops.length) = (0, self.end);
-            oops
+            let mut error = self.error(message);
+            (error.column, error.length) = (0, self.end);
+            error
         })?;
         Ok(PacketDescription {
             bytes,
@@ -288,20 +290,20 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn unknown(&self, what: &str, known: &[&'static str]) -> Oops {
+    fn unknown(&self, what: &str, known: &[&'static str]) -> SyntaxError {
         let word = self.peek().unwrap_or("");
-        let oops = self.oops(format!("`{word}` is not {what}"));
+        let error = self.error(format!("`{word}` is not {what}"));
         match similar(word, known.iter().copied()) {
-            Some(meant) => oops.hint(format!("did you mean `{meant}`?")),
-            None => oops.hint(format!("one of: {}", known.join(", "))),
+            Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+            None => error.hint(format!("one of: {}", known.join(", "))),
         }
     }
 
-    fn arrow(&mut self) -> Said<()> {
+    fn arrow(&mut self) -> Result<(), SyntaxError> {
         if self.eat(">") { Ok(()) } else { Err(self.expected("`>` between the addresses")) }
     }
 
-    fn addresses(&mut self) -> Said<(IpAddr, IpAddr)> {
+    fn addresses(&mut self) -> Result<(IpAddr, IpAddr), SyntaxError> {
         let read = |w: &str| w.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         let source = self.read("an address, like 10.0.0.1 or fd00::1", read)?;
         self.arrow()?;
@@ -310,15 +312,15 @@ impl<'a> Reader<'a> {
         Ok((source, destination))
     }
 
-    fn same_family(&mut self, source: IpAddr, destination: IpAddr) -> Said<()> {
+    fn same_family(&mut self, source: IpAddr, destination: IpAddr) -> Result<(), SyntaxError> {
         if source.is_ipv4() == destination.is_ipv4() {
             return Ok(());
         }
         self.at = self.at.saturating_sub(1);
-        Err(self.oops("source and destination are of different families"))
+        Err(self.error("source and destination are of different families"))
     }
 
-    fn endpoint(&mut self) -> Said<(IpAddr, u16)> {
+    fn endpoint(&mut self) -> Result<(IpAddr, u16), SyntaxError> {
         let what = "an address and port, like 10.0.0.1:80 or [fd00::1]:80";
         self.read(what, |word| {
             let (address, port) = word.rsplit_once(':')?;
@@ -333,7 +335,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn ports(&mut self, tcp: bool, frame: &mut Frame) -> Said<()> {
+    fn ports(&mut self, tcp: bool, frame: &mut Frame) -> Result<(), SyntaxError> {
         self.step();
         let (source, sport) = self.endpoint()?;
         self.arrow()?;
@@ -355,13 +357,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn icmp(&mut self, v6: bool, frame: &mut Frame) -> Said<()> {
+    fn icmp(&mut self, v6: bool, frame: &mut Frame) -> Result<(), SyntaxError> {
         self.step();
         let (source, destination) = self.addresses()?;
         if source.is_ipv6() != v6 {
             self.at = self.at.saturating_sub(1);
             let other = if v6 { "icmp" } else { "icmpv6" };
-            return Err(self.oops("addresses of the other family").hint(other));
+            return Err(self.error("addresses of the other family").hint(other));
         }
         let kind = self.of_kind(if v6 { Kind::Icmpv6Type } else { Kind::IcmpType })?;
         frame.source = Some(source);
@@ -370,7 +372,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn arp(&mut self, frame: &mut Frame) -> Said<()> {
+    fn arp(&mut self, frame: &mut Frame) -> Result<(), SyntaxError> {
         self.step();
         let form =
             "arp who-has 10.0.0.2 tell 10.0.0.1, or arp reply 10.0.0.2 is-at MAC to 10.0.0.1";
@@ -400,7 +402,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn option(&mut self, frame: &mut Frame, options: &mut Options) -> Said<()> {
+    fn option(&mut self, frame: &mut Frame, options: &mut Options) -> Result<(), SyntaxError> {
         let word = self.peek().unwrap_or("");
         let start = self.at;
         self.step();
@@ -465,10 +467,10 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         self.at = start;
-        Err(self.oops(format!("`{word}` does not go with this kind of packet")))
+        Err(self.error(format!("`{word}` does not go with this kind of packet")))
     }
 
-    fn icmp_option(&mut self, word: &str, frame: &mut Frame) -> Said<()> {
+    fn icmp_option(&mut self, word: &str, frame: &mut Frame) -> Result<(), SyntaxError> {
         let small = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
         match word {
             "id" => frame.id = small(self.number("an identifier", 65_535)?),
@@ -483,19 +485,19 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn interface(&mut self) -> Said<IfName> {
+    fn interface(&mut self) -> Result<IfName, SyntaxError> {
         let good =
             |w: &str| !w.is_empty() && w.len() <= 15 && w.bytes().all(|b| b.is_ascii_graphic());
         self.read("an interface's name", |w| good(w).then(|| IfName::new(w)))
     }
 
-    fn raw(mut self, hex: &str) -> Said<PacketDescription> {
+    fn raw(mut self, hex: &str) -> Result<PacketDescription, SyntaxError> {
         let digits: Vec<u32> = hex.chars().filter_map(|c| c.to_digit(16)).collect();
         if digits.len() != hex.chars().count()
             || !digits.len().is_multiple_of(2)
             || digits.is_empty()
         {
-            return Err(self.oops("expected pairs of hex digits behind `hex:`"));
+            return Err(self.error("expected pairs of hex digits behind `hex:`"));
         }
         let pair = |p: &[u32]| p.iter().fold(0_u32, |v, d| v << 4 | d);
         let bytes: Vec<u8> = digits.chunks(2).map(|p| u8::try_from(pair(p)).unwrap_or(0)).collect();

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::diagnostic::similar;
-use super::lex::{Oops, Span, Tok, Token, lex};
+use super::lex::{Span, SyntaxError, Tok, Token, lex};
 use super::{MAX_DEFINED, MAX_FILE, MAX_INCLUDE_DEPTH, MAX_INCLUDES, MAX_TOKENS};
 
 /// Reads a file that is included.
@@ -21,7 +21,7 @@ pub(super) struct Expander<'a> {
     files: Files<'a>,
     pub sources: Vec<Source>,
     pub tokens: Vec<Token>,
-    pub errors: Vec<Oops>,
+    pub errors: Vec<SyntaxError>,
     /// Innermost block last.
     scopes: Vec<HashMap<Rc<str>, Rc<[Token]>>>,
     /// Words in definitions, those that definitions took from others.
@@ -53,7 +53,7 @@ impl<'a> Expander<'a> {
         self.sources.push(Source { name: name.to_owned(), text: kept });
         if !fits {
             let message = format!("rule files of more than {} MiB together", MAX_FILE >> 20);
-            self.errors.push(Oops::new(here, message));
+            self.errors.push(SyntaxError::new(here, message));
             return;
         }
         let (tokens, errors) = lex(text, file);
@@ -100,7 +100,7 @@ impl<'a> Expander<'a> {
     fn overflow(&mut self, at: Span, most: usize, of_what: &str) {
         if !self.full {
             self.full = true;
-            self.errors.push(Oops::new(at, format!("more than {most} words, {of_what}")));
+            self.errors.push(SyntaxError::new(at, format!("more than {most} words, {of_what}")));
         }
     }
 
@@ -124,7 +124,7 @@ impl<'a> Expander<'a> {
             Some(meant) => format!("${meant}"),
             None => format!("define {name} = VALUE on a line before"),
         };
-        self.errors.push(Oops::new(at, format!("`${name}` is not defined")).hint(hint));
+        self.errors.push(SyntaxError::new(at, format!("`${name}` is not defined")).hint(hint));
     }
 
     fn variable(&mut self, name: &Rc<str>, at: Span) {
@@ -154,27 +154,27 @@ impl<'a> Expander<'a> {
         };
         if word == "undefine" {
             if !self.scopes.iter_mut().rev().any(|s| s.remove(name).is_some()) {
-                self.errors.push(Oops::new(*name_at, format!("`{name}` is not defined")));
+                self.errors.push(SyntaxError::new(*name_at, format!("`{name}` is not defined")));
             }
             return 1;
         }
         if !matches!(rest.get(1), Some(Token { tok: Tok::Punct("="), .. })) {
-            let oops = Oops::new(at, format!("`{word} {name}` without a value"));
-            self.errors.push(oops.hint(format!("{word} {name} = VALUE")));
+            let error = SyntaxError::new(at, format!("`{word} {name}` without a value"));
+            self.errors.push(error.hint(format!("{word} {name} = VALUE")));
             return 1;
         }
         let (value, used) = self.value(rest.get(2..).unwrap_or(&[]));
         if value.is_empty() {
-            let oops = Oops::new(at, format!("`{word} {name} =` without a value"));
-            self.errors.push(oops.hint(format!("{word} {name} = VALUE")));
+            let error = SyntaxError::new(at, format!("`{word} {name} =` without a value"));
+            self.errors.push(error.hint(format!("{word} {name} = VALUE")));
         }
         let scope = self.scopes.last_mut();
         if let Some(scope) = scope
             && scope.insert(name.clone(), value).is_some()
             && word == "define"
         {
-            let oops = Oops::new(*name_at, format!("`{name}` is defined already"));
-            self.errors.push(oops.hint(format!("redefine {name} = VALUE")));
+            let error = SyntaxError::new(*name_at, format!("`{name}` is defined already"));
+            self.errors.push(error.hint(format!("redefine {name} = VALUE")));
         }
         used.saturating_add(2)
     }
@@ -214,15 +214,15 @@ impl<'a> Expander<'a> {
 
     fn include(&mut self, path: &str, at: Span, depth: usize) {
         if path.contains(['*', '?', '[']) {
-            let oops = Oops::new(at, "`include` takes one file, not a pattern");
-            return self.errors.push(oops.hint("one `include` for each file"));
+            let error = SyntaxError::new(at, "`include` takes one file, not a pattern");
+            return self.errors.push(error.hint("one `include` for each file"));
         }
         if depth >= MAX_INCLUDE_DEPTH || self.sources.len() >= MAX_INCLUDES {
             let message = format!(
                 "includes more than {MAX_INCLUDE_DEPTH} deep, or more than {MAX_INCLUDES} files: \
                  does a file include itself?"
             );
-            return self.errors.push(Oops::new(at, message));
+            return self.errors.push(SyntaxError::new(at, message));
         }
         let from = self.sources.get(usize::from(at.file)).map_or("", |s| &s.name);
         let folder = std::path::Path::new(from).parent();
@@ -230,7 +230,7 @@ impl<'a> Expander<'a> {
         let path = path.to_string_lossy();
         match (self.files)(&path) {
             Ok(text) => self.file(&path, &text, Some(at), depth.saturating_add(1)),
-            Err(error) => self.errors.push(Oops::new(at, format!("{path}: {error}"))),
+            Err(error) => self.errors.push(SyntaxError::new(at, format!("{path}: {error}"))),
         }
     }
 }

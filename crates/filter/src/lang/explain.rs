@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use super::print::{family, verdict_text};
 use super::print::{field_text, priority_text, reject_text, rule_text, statement_text, value_text};
-use crate::judge::{Decision, Mismatch, Place, RuleEnd, Step, Trace};
-use crate::ruleset::{Chain, Policy, Rule, Ruleset, Statement, Table, Verdict};
+use crate::evaluate::{Mismatch, RuleEnd, RuleLocation, Step, Trace, Verdict};
+use crate::ruleset::{Chain, Policy, Rule, RuleVerdict, Ruleset, Statement, Table};
 
 /// What a trace says: each base chain that was visited, each rule with what did not match, jumps
-/// indented, and the decision in the last line.
+/// indented, and the verdict in the last line.
 pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
     let mut teller = Teller { ruleset, out: String::new(), depth: 0, policy: None, by: None };
     for step in &trace.steps {
@@ -17,7 +17,7 @@ pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
     if trace.steps.is_empty() {
         teller.line("no base chain sees this packet");
     }
-    teller.decision(trace);
+    teller.verdict(trace);
     teller.out
 }
 
@@ -26,8 +26,8 @@ struct Teller<'a> {
     out: String,
     /// Chains that wait for one that they jumped to.
     depth: usize,
-    policy: Option<Place>,
-    by: Option<(Place, u32)>,
+    policy: Option<RuleLocation>,
+    by: Option<(RuleLocation, u32)>,
 }
 
 impl<'a> Teller<'a> {
@@ -42,12 +42,12 @@ impl<'a> Teller<'a> {
         self.out.push('\n');
     }
 
-    fn chain(&self, place: Place) -> Option<(&'a Table, &'a Chain)> {
+    fn chain(&self, place: RuleLocation) -> Option<(&'a Table, &'a Chain)> {
         let table = self.ruleset.tables.get(place.table)?;
         Some((table, table.chains.get(place.chain.0)?))
     }
 
-    fn name(&self, place: Place) -> String {
+    fn name(&self, place: RuleLocation) -> String {
         self.chain(place).map_or_else(String::new, |(_, chain)| chain.name.clone())
     }
 
@@ -111,8 +111,8 @@ impl<'a> Teller<'a> {
                 let found = looked_up(table, rule);
                 let verdict_name = verdict_text(table, *verdict);
                 self.indented(6, &format!("yes: {verdict_name}{found}"));
-                if let Verdict::Jump(to) | Verdict::Goto(to) = verdict {
-                    if matches!(verdict, Verdict::Jump(_)) {
+                if let RuleVerdict::Jump(to) | RuleVerdict::Goto(to) = verdict {
+                    if matches!(verdict, RuleVerdict::Jump(_)) {
                         self.depth = self.depth.saturating_add(1);
                     }
                     let name = table.chains.get(to.0).map_or("", |c| &c.name);
@@ -122,12 +122,12 @@ impl<'a> Teller<'a> {
         }
     }
 
-    fn decision(&mut self, trace: &Trace) {
+    fn verdict(&mut self, trace: &Trace) {
         self.depth = 0;
-        let what = match trace.decision {
-            Decision::Accept => "accepted".to_owned(),
-            Decision::Drop => "dropped".to_owned(),
-            Decision::Reject(how) => format!("rejected ({})", reject_text(how)),
+        let what = match trace.verdict {
+            Verdict::Accept => "accepted".to_owned(),
+            Verdict::Drop => "dropped".to_owned(),
+            Verdict::Reject(how) => format!("rejected ({})", reject_text(how)),
         };
         let by = match (trace.by, self.by, self.policy) {
             (Some(handle), Some((place, last)), _) if handle == last => {

@@ -3,9 +3,9 @@
 //! A file that was cut short, or whose `type filter hook forward` line is missing, is valid and lets every packet
 //! pass. A firewall must not take it by accident, so it is refused unless it says that this is meant.
 
-use super::draft::Draft;
-use super::lex::{Oops, Span};
-use crate::ruleset::{Members, Ruleset, Statement, Table, Verdict};
+use super::lex::{Span, SyntaxError};
+use super::raw_ruleset::RawRuleset;
+use crate::ruleset::{Members, RuleVerdict, Ruleset, Statement, Table};
 
 /// The definition by which a file asks to be taken although no hook leads to some chain, or to any.
 pub const ALLOW_UNHOOKED: &str = "adit_allow_unhooked";
@@ -14,7 +14,7 @@ const HINT: &str = "`type filter hook forward priority filter;` in the chain, or
                     `define adit_allow_unhooked = 1` on a line of its own";
 
 /// The chains of a table to which no base chain leads, as errors at their places.
-pub(super) fn unreached(draft: &Draft) -> Vec<Oops> {
+pub(super) fn unreached(draft: &RawRuleset) -> Vec<SyntaxError> {
     let reached = reached(&draft.table);
     let chains = draft.table.chains.iter().zip(&draft.chains).zip(reached);
     let lost = chains.filter(|(_, reached)| !reached);
@@ -23,20 +23,20 @@ pub(super) fn unreached(draft: &Draft) -> Vec<Oops> {
             "no hook leads to chain `{}` of table `{}`: no packet would come to it",
             chain.name, draft.table.name
         );
-        Oops::new(note.at, message).hint(HINT)
+        SyntaxError::new(note.at, message).hint(HINT)
     })
     .collect()
 }
 
 /// One error in place of those, where no chain at all has a hook.
-pub(super) fn without_a_base(ruleset: &Ruleset, unreached: Vec<Oops>) -> Vec<Oops> {
+pub(super) fn without_a_base(ruleset: &Ruleset, unreached: Vec<SyntaxError>) -> Vec<SyntaxError> {
     let mut chains = ruleset.tables.iter().flat_map(|table| &table.chains);
     if chains.any(|chain| chain.base.is_some()) {
         return unreached;
     }
     let start = Span { file: 0, line: 1, column: 1, length: 1 };
     let at = unreached.first().map_or(start, |first| first.at);
-    vec![Oops::new(at, "no chain has a hook: every packet would pass").hint(HINT)]
+    vec![SyntaxError::new(at, "no chain has a hook: every packet would pass").hint(HINT)]
 }
 
 /// By chain: whether a base chain is it or leads to it by jumps, gotos and verdict maps.
@@ -65,9 +65,9 @@ fn reached(table: &Table) -> Vec<bool> {
     reached
 }
 
-const fn target(verdict: Verdict) -> Option<usize> {
+const fn target(verdict: RuleVerdict) -> Option<usize> {
     match verdict {
-        Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain.0),
+        RuleVerdict::Jump(chain) | RuleVerdict::Goto(chain) => Some(chain.0),
         _ => None,
     }
 }

@@ -16,13 +16,13 @@ pub(super) struct Span {
 
 /// What is wrong, where, and what to write instead.
 #[derive(Clone, Debug)]
-pub(super) struct Oops {
+pub(super) struct SyntaxError {
     pub at: Span,
     pub message: String,
     pub hint: Option<String>,
 }
 
-impl Oops {
+impl SyntaxError {
     pub fn new(at: Span, message: impl Into<String>) -> Self {
         Self { at, message: message.into(), hint: None }
     }
@@ -32,8 +32,6 @@ impl Oops {
         self
     }
 }
-
-pub(super) type Parsed<T> = Result<T, Oops>;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Tok {
@@ -78,14 +76,14 @@ struct Lexer<'a> {
 }
 
 /// All tokens of a text and what could not be read, which is skipped.
-pub(super) fn lex(text: &str, file: u16) -> (Vec<Token>, Vec<Oops>) {
+pub(super) fn lex(text: &str, file: u16) -> (Vec<Token>, Vec<SyntaxError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lexer = Lexer { rest: text, file, line: 1, column: 1 };
     let (mut tokens, mut errors) = (Vec::new(), Vec::new());
     while let Some(next) = lexer.next() {
         match next {
             Ok(token) => tokens.push(token),
-            Err(oops) => errors.push(oops),
+            Err(error) => errors.push(error),
         }
     }
     (tokens, errors)
@@ -136,7 +134,7 @@ impl Lexer<'_> {
         }
     }
 
-    fn next(&mut self) -> Option<Parsed<Token>> {
+    fn next(&mut self) -> Option<Result<Token, SyntaxError>> {
         self.skip_blanks();
         let first = self.rest.chars().next()?;
         if first == '\n' {
@@ -188,22 +186,23 @@ impl Lexer<'_> {
             .map(str::len)
     }
 
-    fn quoted(&mut self) -> Parsed<Token> {
+    fn quoted(&mut self) -> Result<Token, SyntaxError> {
         let end = self.run(1, |c| c != '"' && c != '\n');
         if self.rest.get(end..).is_some_and(|r| r.starts_with('"')) {
             let (text, at) = self.take(end.saturating_add(1));
             let inner = text.get(1..end).unwrap_or("");
             // It is printed to terminals and logs.
             if inner.chars().any(|c| c.is_control() && c != '\t') {
-                return Err(Oops::new(at, "a control character in a quoted text"));
+                return Err(SyntaxError::new(at, "a control character in a quoted text"));
             }
             return Ok(Token { tok: Tok::Quoted(Rc::from(inner)), at });
         }
         let (_, at) = self.take(end);
-        Err(Oops::new(at, "a quoted text that does not end on its line").hint("close it with `\"`"))
+        Err(SyntaxError::new(at, "a quoted text that does not end on its line")
+            .hint("close it with `\"`"))
     }
 
-    fn at_name(&mut self) -> Parsed<Token> {
+    fn at_name(&mut self) -> Result<Token, SyntaxError> {
         for (start, group) in [("@client:", false), ("@group:", true)] {
             if let Some(behind) = self.rest.strip_prefix(start) {
                 if behind.starts_with('"') {
@@ -211,7 +210,7 @@ impl Lexer<'_> {
                     let token = self.quoted()?;
                     at.length = at.length.saturating_add(token.at.length);
                     let Tok::Quoted(name) = token.tok else {
-                        return Err(Oops::new(at, "a name is missing"));
+                        return Err(SyntaxError::new(at, "a name is missing"));
                     };
                     return who(group, name, at);
                 }
@@ -222,27 +221,32 @@ impl Lexer<'_> {
         }
         let (text, at) = self.take(self.run(1, of_word));
         match text.strip_prefix('@').unwrap_or("") {
-            "" => Err(Oops::new(at, "`@` without a set's name").hint("@name, of a set or map")),
+            "" => {
+                Err(SyntaxError::new(at, "`@` without a set's name").hint("@name, of a set or map"))
+            }
             name => Ok(Token { tok: Tok::Set(Rc::from(name)), at }),
         }
     }
 
-    fn punctuation(&mut self, first: char) -> Parsed<Token> {
+    fn punctuation(&mut self, first: char) -> Result<Token, SyntaxError> {
         if let Some(sign) = PUNCTUATION.iter().find(|p| self.rest.starts_with(*p)) {
             let (_, at) = self.take(sign.len());
             return Ok(Token { tok: Tok::Punct(sign), at });
         }
         let (_, at) = self.take(first.len_utf8());
-        Err(Oops::new(at, format!("{first:?} means nothing in a rule file")))
+        Err(SyntaxError::new(at, format!("{first:?} means nothing in a rule file")))
     }
 }
 
-fn who(group: bool, name: Rc<str>, at: Span) -> Parsed<Token> {
+fn who(group: bool, name: Rc<str>, at: Span) -> Result<Token, SyntaxError> {
     if name.is_empty() {
-        return Err(Oops::new(at, "a name is missing").hint("@client:alice or @group:staff"));
+        return Err(SyntaxError::new(at, "a name is missing").hint("@client:alice or @group:staff"));
     }
     if name.chars().any(|c| c == '"' || c.is_control()) {
-        return Err(Oops::new(at, "a name of a client or group cannot have such characters"));
+        return Err(SyntaxError::new(
+            at,
+            "a name of a client or group cannot have such characters",
+        ));
     }
     Ok(Token { tok: Tok::Who { group, name }, at })
 }

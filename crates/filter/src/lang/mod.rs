@@ -14,15 +14,15 @@ mod compare;
 mod cursor;
 mod describe;
 mod diagnostic;
-mod draft;
 mod expand;
 mod explain;
 mod fields;
-mod finish;
 mod hooks;
 mod lex;
 mod names;
 mod print;
+mod raw_ruleset;
+mod resolve;
 mod rule;
 mod set;
 mod settings;
@@ -48,7 +48,7 @@ pub use summary::Summary;
 use crate::ruleset::Ruleset;
 use cursor::Parser;
 use expand::{Expander, Source};
-use lex::Oops;
+use lex::SyntaxError;
 
 /// Bytes of a rule file with all that it includes.
 pub const MAX_FILE: usize = 16 << 20;
@@ -124,8 +124,8 @@ fn parse_as(
     let mut parser = Parser::new(tokens);
     parser.file();
     let mut later = parser.errors;
-    let unreached: Vec<Oops> = parser.drafts.iter().flat_map(hooks::unreached).collect();
-    let mut ruleset = finish::finish(parser.drafts, &mut later);
+    let unreached: Vec<SyntaxError> = parser.drafts.iter().flat_map(hooks::unreached).collect();
+    let mut ruleset = resolve::finish(parser.drafts, &mut later);
     let settings = settings::read(definitions.into_iter(), &mut later);
     (ruleset.allow_unhooked, ruleset.limits) = (settings.allow_unhooked, settings.limits);
     // What follows from a word that could not be read is not news.
@@ -138,7 +138,7 @@ fn parse_as(
     if errors.is_empty() { Ok(ruleset) } else { Err(diagnostics(errors, &sources)) }
 }
 
-fn diagnostics(mut errors: Vec<Oops>, sources: &[Source]) -> Diagnostics {
+fn diagnostics(mut errors: Vec<SyntaxError>, sources: &[Source]) -> Diagnostics {
     errors.sort_by_key(|e| (e.at.file, e.at.line, e.at.column));
     // One place is told of once: what follows from an error is not news.
     errors.dedup_by_key(|e| (e.at.file, e.at.line, e.at.column));
@@ -147,7 +147,7 @@ fn diagnostics(mut errors: Vec<Oops>, sources: &[Source]) -> Diagnostics {
     Diagnostics { list, more }
 }
 
-fn diagnostic(error: Oops, sources: &[Source]) -> Diagnostic {
+fn diagnostic(error: SyntaxError, sources: &[Source]) -> Diagnostic {
     let source = sources.get(usize::from(error.at.file));
     let index = error.at.line.saturating_sub(1) as usize;
     let line = source.and_then(|s| s.text.lines().nth(index)).unwrap_or("");

@@ -10,7 +10,7 @@ use super::value::{is_bits, largest};
 use super::{fields, names, settings};
 use crate::ruleset::{
     Base, Chain, Count, Counter, CounterId, Element, Family, Field, Icmpx, Kind, Limit, Log, Match,
-    Members, Policy, Range, Reject, Rule, Ruleset, Set, SetId, Statement, Table, Test, Verdict,
+    Members, Policy, Range, Reject, Rule, RuleVerdict, Ruleset, Set, SetId, Statement, Table, Test,
 };
 
 /// Columns after which a list of elements goes on in a new line.
@@ -479,15 +479,15 @@ fn log_text(log: &Log) -> String {
     text
 }
 
-pub(super) fn verdict_text(table: &Table, verdict: Verdict) -> String {
+pub(super) fn verdict_text(table: &Table, verdict: RuleVerdict) -> String {
     let name = |id: usize| table.chains.get(id).map_or("", |c| &c.name);
     match verdict {
-        Verdict::Accept => "accept".into(),
-        Verdict::Drop => "drop".into(),
-        Verdict::Continue => "continue".into(),
-        Verdict::Return => "return".into(),
-        Verdict::Jump(id) => format!("jump {}", name(id.0)),
-        Verdict::Goto(id) => format!("goto {}", name(id.0)),
+        RuleVerdict::Accept => "accept".into(),
+        RuleVerdict::Drop => "drop".into(),
+        RuleVerdict::Continue => "continue".into(),
+        RuleVerdict::Return => "return".into(),
+        RuleVerdict::Jump(id) => format!("jump {}", name(id.0)),
+        RuleVerdict::Goto(id) => format!("goto {}", name(id.0)),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Rules and their statements.
 
 use super::cursor::Parser;
-use super::draft::{From, Jump};
-use super::lex::{Oops, Parsed, Tok};
+use super::lex::{SyntaxError, Tok};
+use super::raw_ruleset::{From, Jump};
 use super::{MAX_PREFIX, MAX_RULES, MAX_STATEMENTS, fields};
 use crate::ruleset::{
-    ChainId, Count, Counter, Family, Icmpx, Kind, Limit, Log, Reject, Rule, Statement, Verdict,
+    ChainId, Count, Counter, Family, Icmpx, Kind, Limit, Log, Reject, Rule, RuleVerdict, Statement,
 };
 
 /// Words with which a statement can start, fields aside.
@@ -40,11 +40,11 @@ const REFUSED: &[(&str, &str)] = &[
 
 impl Parser {
     /// A rule of a chain, up to the end of its statement.
-    pub fn rule(&mut self, table: usize, chain: usize) -> Parsed<Rule> {
+    pub fn rule(&mut self, table: usize, chain: usize) -> Result<Rule, SyntaxError> {
         let start = self.span();
         self.rules = self.rules.saturating_add(1);
         if self.rules > MAX_RULES {
-            return Err(Oops::new(start, format!("more than {MAX_RULES} rules")));
+            return Err(SyntaxError::new(start, format!("more than {MAX_RULES} rules")));
         }
         let mut rule = Rule { handle: 0, line: start.line, statements: Vec::new(), comment: None };
         let mut ended = false;
@@ -55,41 +55,44 @@ impl Parser {
                 break;
             }
             if ended {
-                let oops = Oops::new(self.span(), "nothing is done behind a verdict");
-                return Err(oops.hint("the verdict as the last word of the rule"));
+                let error = SyntaxError::new(self.span(), "nothing is done behind a verdict");
+                return Err(error.hint("the verdict as the last word of the rule"));
             }
             if rule.statements.len() >= MAX_STATEMENTS {
                 let message = format!("more than {MAX_STATEMENTS} statements in a rule");
-                return Err(Oops::new(self.span(), message));
+                return Err(SyntaxError::new(self.span(), message));
             }
             let statement = self.rule_statement(table, chain)?;
             ended = match &statement {
                 Statement::Reject(_) => true,
-                Statement::Verdict(verdict) => *verdict != Verdict::Continue,
+                Statement::Verdict(verdict) => *verdict != RuleVerdict::Continue,
                 _ => false,
             };
             rule.statements.push(statement);
         }
         if rule.statements.is_empty() {
-            return Err(Oops::new(start, "a rule without a statement").hint("tcp dport 22 accept"));
+            return Err(
+                SyntaxError::new(start, "a rule without a statement").hint("tcp dport 22 accept")
+            );
         }
         Ok(rule)
     }
 
-    fn rule_statement(&mut self, table: usize, chain: usize) -> Parsed<Statement> {
+    fn rule_statement(&mut self, table: usize, chain: usize) -> Result<Statement, SyntaxError> {
         let at = self.span();
         let word = match self.peek() {
             Tok::Word(word) => word.clone(),
             Tok::Set(_) => {
-                let oops = Oops::new(at, "raw payload and set updates are not supported");
-                return Err(oops.hint("a named field, like `tcp dport`, and then the set"));
+                let error = SyntaxError::new(at, "raw payload and set updates are not supported");
+                return Err(error.hint("a named field, like `tcp dport`, and then the set"));
             }
             Tok::Punct(",") => {
-                return Err(Oops::new(at, "several values need braces").hint("{ 22, 80 }"));
+                return Err(SyntaxError::new(at, "several values need braces").hint("{ 22, 80 }"));
             }
             Tok::Number(_) | Tok::Address(_) => {
-                let oops = Oops::new(at, format!("{} belongs to no field", self.peek().named()));
-                return Err(oops.hint("a field before it, or braces around several: { 22, 80 }"));
+                let error =
+                    SyntaxError::new(at, format!("{} belongs to no field", self.peek().named()));
+                return Err(error.hint("a field before it, or braces around several: { 22, 80 }"));
             }
             _ => return Err(self.expected("a field to compare, or a statement")),
         };
@@ -107,13 +110,13 @@ impl Parser {
         if fields::refused(&word, "").is_none()
             && let Some((_, hint)) = REFUSED.iter().find(|r| r.0 == &*word)
         {
-            return Err(Oops::new(at, format!("`{word}` is not supported")).hint(*hint));
+            return Err(SyntaxError::new(at, format!("`{word}` is not supported")).hint(*hint));
         }
         self.comparison(table, at)
     }
 
     /// A verdict, in a map's element.
-    pub fn verdict(&mut self, table: usize, from: From) -> Parsed<Verdict> {
+    pub fn verdict(&mut self, table: usize, from: From) -> Result<RuleVerdict, SyntaxError> {
         let what = "accept, drop, continue, return, `jump CHAIN` or `goto CHAIN`";
         let Tok::Word(word) = self.peek() else {
             return Err(self.expected(what));
@@ -129,26 +132,33 @@ impl Parser {
         }
     }
 
-    fn verdict_word(&mut self, word: &str, table: usize, from: From) -> Parsed<Option<Verdict>> {
+    fn verdict_word(
+        &mut self,
+        word: &str,
+        table: usize,
+        from: From,
+    ) -> Result<Option<RuleVerdict>, SyntaxError> {
         let verdict = match word {
-            "accept" => Verdict::Accept,
-            "drop" => Verdict::Drop,
-            "continue" => Verdict::Continue,
-            "return" => Verdict::Return,
+            "accept" => RuleVerdict::Accept,
+            "drop" => RuleVerdict::Drop,
+            "continue" => RuleVerdict::Continue,
+            "return" => RuleVerdict::Return,
             "jump" | "goto" => {
                 self.next();
                 if self.is("{") {
-                    let oops = Oops::new(self.span(), "chains within a rule are not supported");
-                    return Err(oops.hint("chain NAME { ... } in the table, and `jump NAME`"));
+                    let error =
+                        SyntaxError::new(self.span(), "chains within a rule are not supported");
+                    return Err(error.hint("chain NAME { ... } in the table, and `jump NAME`"));
                 }
                 let (name, at) = self.name("chain")?;
-                let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+                let draft =
+                    self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no table"))?;
                 let to = ChainId(draft.chain(&name, at));
                 draft.jumps.push(Jump { from, to, at });
                 return Ok(Some(if word == "jump" {
-                    Verdict::Jump(to)
+                    RuleVerdict::Jump(to)
                 } else {
-                    Verdict::Goto(to)
+                    RuleVerdict::Goto(to)
                 }));
             }
             _ => return Ok(None),
@@ -157,7 +167,7 @@ impl Parser {
         Ok(Some(verdict))
     }
 
-    fn counter(&mut self, table: usize) -> Parsed<Counter> {
+    fn counter(&mut self, table: usize) -> Result<Counter, SyntaxError> {
         self.next();
         if self.is_word("packets") {
             return self.count().map(Counter::Own);
@@ -166,20 +176,20 @@ impl Parser {
             return Ok(Counter::Own(Count::default()));
         }
         if self.is_word("tcp") || self.is_word("ip") || self.is("{") {
-            let oops = Oops::new(self.span(), "a counter chosen by a map is not supported");
-            return Err(oops.hint("counter name \"NAME\""));
+            let error = SyntaxError::new(self.span(), "a counter chosen by a map is not supported");
+            return Err(error.hint("counter name \"NAME\""));
         }
         let (name, at) = self.name("counter")?;
-        let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+        let draft = self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no table"))?;
         Ok(Counter::Named(draft.counter(&name, at)))
     }
 
-    fn limit(&mut self) -> Parsed<Limit> {
+    fn limit(&mut self) -> Result<Limit, SyntaxError> {
         const FORM: &str = "limit rate 10/second burst 5 packets";
         self.next();
         if self.is_word("name") {
-            let oops = Oops::new(self.span(), "named limits are not supported");
-            return Err(oops.hint(format!("the limit in the rule: {FORM}")));
+            let error = SyntaxError::new(self.span(), "named limits are not supported");
+            return Err(error.hint(format!("the limit in the rule: {FORM}")));
         }
         if !self.eat_word("rate") {
             return Err(self.expected("`rate`").hint(FORM));
@@ -188,7 +198,8 @@ impl Parser {
         let (number, at) = self.number("a rate, like 10/second")?;
         let unit = self.byte_unit()?;
         let rate = number.checked_mul(unit.unwrap_or(1)).filter(|&r| r > 0);
-        let rate = rate.ok_or_else(|| Oops::new(at, "a rate is from 1 to 2^64 - 1").hint(FORM))?;
+        let rate =
+            rate.ok_or_else(|| SyntaxError::new(at, "a rate is from 1 to 2^64 - 1").hint(FORM))?;
         self.expect("/", "and second, minute, hour, day or week")?;
         let (period, at) = self.word("second, minute, hour, day or week")?;
         let Some(&(_, per)) = PERIODS.iter().find(|p| p.0 == &*period) else {
@@ -202,7 +213,7 @@ impl Parser {
         Ok(Limit { over, rate, per, burst, bytes })
     }
 
-    fn burst(&mut self, bytes: bool) -> Parsed<u64> {
+    fn burst(&mut self, bytes: bool) -> Result<u64, SyntaxError> {
         let (number, at) = self.number("a burst, like 5 packets")?;
         let unit = if self.eat_word("packets") { None } else { Some(self.byte_unit()?) };
         let burst = match (bytes, unit) {
@@ -214,11 +225,11 @@ impl Parser {
         burst.ok_or_else(|| {
             let unit =
                 if bytes { "bytes, as the rate" } else { "packets, as the rate, and at least 1" };
-            Oops::new(at, format!("this burst is counted in {unit}")).hint(hint)
+            SyntaxError::new(at, format!("this burst is counted in {unit}")).hint(hint)
         })
     }
 
-    fn byte_unit(&mut self) -> Parsed<Option<u64>> {
+    fn byte_unit(&mut self) -> Result<Option<u64>, SyntaxError> {
         let Tok::Word(word) = self.peek() else {
             return Ok(None);
         };
@@ -235,7 +246,7 @@ impl Parser {
         Ok(Some(factor))
     }
 
-    fn log(&mut self) -> Parsed<Log> {
+    fn log(&mut self) -> Result<Log, SyntaxError> {
         self.next();
         let mut log = Log::default();
         let mut snaplen_at = None;
@@ -244,40 +255,48 @@ impl Parser {
             if self.eat_word("prefix") {
                 let (prefix, at) = self.quoted("a prefix")?;
                 if prefix.len() > MAX_PREFIX {
-                    return Err(Oops::new(at, format!("a prefix longer than {MAX_PREFIX} bytes")));
+                    return Err(SyntaxError::new(
+                        at,
+                        format!("a prefix longer than {MAX_PREFIX} bytes"),
+                    ));
                 }
                 log.prefix = prefix.to_string();
             } else if self.eat_word("group") {
                 let (group, at) = self.number("a group, from 0 to 65535")?;
                 let group = u16::try_from(group);
-                log.group = Some(group.map_err(|_| Oops::new(at, "a group is from 0 to 65535"))?);
+                log.group =
+                    Some(group.map_err(|_| SyntaxError::new(at, "a group is from 0 to 65535"))?);
             } else if self.eat_word("snaplen") {
                 let (snaplen, number_at) = self.number("a number of bytes")?;
                 let snaplen = u32::try_from(snaplen);
-                log.snaplen = snaplen.map_err(|_| Oops::new(number_at, "a snaplen has 32 bits"))?;
+                log.snaplen =
+                    snaplen.map_err(|_| SyntaxError::new(number_at, "a snaplen has 32 bits"))?;
                 snaplen_at = Some(at);
             } else if self.is_word("level") {
-                let oops = Oops::new(at, "`level` is not supported: all lines have the same");
-                return Err(oops.hint("log prefix \"...\""));
+                let error =
+                    SyntaxError::new(at, "`level` is not supported: all lines have the same");
+                return Err(error.hint("log prefix \"...\""));
             } else if self.is_word("flags") {
-                let oops = Oops::new(at, "`flags` is not supported: a line says all there is");
-                return Err(oops.hint("log prefix \"...\", or `log group 1` for whole packets"));
+                let error =
+                    SyntaxError::new(at, "`flags` is not supported: a line says all there is");
+                return Err(error.hint("log prefix \"...\", or `log group 1` for whole packets"));
             } else if self.is_word("queue-threshold") {
-                let oops = Oops::new(at, "`queue-threshold` is not supported");
-                return Err(oops.hint("log group 1 snaplen 128"));
+                let error = SyntaxError::new(at, "`queue-threshold` is not supported");
+                return Err(error.hint("log group 1 snaplen 128"));
             } else {
                 break;
             }
         }
         match snaplen_at {
             Some(at) if log.group.is_none() => {
-                Err(Oops::new(at, "`snaplen` without a group").hint("log group 1 snaplen 128"))
+                Err(SyntaxError::new(at, "`snaplen` without a group")
+                    .hint("log group 1 snaplen 128"))
             }
             _ => Ok(log),
         }
     }
 
-    fn reject(&mut self, table: usize) -> Parsed<Reject> {
+    fn reject(&mut self, table: usize) -> Result<Reject, SyntaxError> {
         self.next();
         if !self.eat_word("with") {
             return Ok(Reject::Icmpx(Icmpx::PortUnreachable));
@@ -299,7 +318,7 @@ impl Parser {
         };
         if let Some(hint) = wrong {
             let message = format!("`reject with {kind}` does not fit this table's family");
-            return Err(Oops::new(at, message).hint(hint));
+            return Err(SyntaxError::new(at, message).hint(hint));
         }
         let code = match &*kind {
             "icmp" => Kind::IcmpCode,
@@ -307,7 +326,7 @@ impl Parser {
             "icmpx" => return self.icmpx(),
             "tcp-reset" | "rst" | "reset" => {
                 let message = format!("`{kind}` is not a way to reject");
-                return Err(Oops::new(at, message).hint("did you mean `tcp reset`?"));
+                return Err(SyntaxError::new(at, message).hint("did you mean `tcp reset`?"));
             }
             _ => {
                 let known = ["tcp", "icmp", "icmpv6", "icmpx"].into_iter();
@@ -323,7 +342,7 @@ impl Parser {
         })
     }
 
-    fn icmpx(&mut self) -> Parsed<Reject> {
+    fn icmpx(&mut self) -> Result<Reject, SyntaxError> {
         self.eat_word("type");
         let at = self.span();
         let word = match self.peek() {

@@ -1,7 +1,7 @@
 //! Sets, verdict maps and their elements.
 
 use super::cursor::Parser;
-use super::lex::{Oops, Parsed, Span, Tok};
+use super::lex::{Span, SyntaxError, Tok};
 use super::{MAX_ELEMENTS, MAX_KEY, MAX_NESTING, names};
 use crate::ruleset::{Element, Kind, Lifetime, Members, Set, SetId};
 
@@ -19,13 +19,14 @@ const REFUSED: &[(&str, &str)] = &[
 
 impl Parser {
     /// A named set or map, behind that word.
-    pub fn set(&mut self, table: usize, map: bool) -> Parsed<()> {
+    pub fn set(&mut self, table: usize, map: bool) -> Result<(), SyntaxError> {
         let what = if map { "map" } else { "set" };
         let (name, at) = self.name(what)?;
-        let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
+        let draft =
+            self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no such table"))?;
         let id = draft.set(&name, at);
         if !draft.define(|d| d.sets.get_mut(id).map(|s| &mut s.note), at) {
-            return Err(Oops::new(at, format!("`{name}` is defined already")));
+            return Err(SyntaxError::new(at, format!("`{name}` is defined already")));
         }
         if let Some(set) = draft.table.sets.get_mut(id) {
             set.map = map;
@@ -37,25 +38,29 @@ impl Parser {
                 break;
             }
             if matches!(self.peek(), Tok::End) {
-                return Err(Oops::new(at, format!("{what} `{name}` is not closed")).hint("}"));
+                return Err(
+                    SyntaxError::new(at, format!("{what} `{name}` is not closed")).hint("}")
+                );
             }
             self.in_set(table, id)?;
         }
         let typed = self.set_mut(table, id, at)?;
         if typed.key.is_empty() {
             let example = if map { "type ipv4_addr : verdict;" } else { "type ipv4_addr;" };
-            return Err(Oops::new(at, format!("{what} `{name}` has no type")).hint(example));
+            return Err(SyntaxError::new(at, format!("{what} `{name}` has no type")).hint(example));
         }
         together(typed, at)?;
         self.statement_end()
     }
 
-    fn set_mut(&mut self, table: usize, id: usize, at: Span) -> Parsed<&mut Set> {
+    fn set_mut(&mut self, table: usize, id: usize, at: Span) -> Result<&mut Set, SyntaxError> {
         let draft = self.drafts.get_mut(table);
-        draft.and_then(|d| d.table.sets.get_mut(id)).ok_or_else(|| Oops::new(at, "no such set"))
+        draft
+            .and_then(|d| d.table.sets.get_mut(id))
+            .ok_or_else(|| SyntaxError::new(at, "no such set"))
     }
 
-    fn in_set(&mut self, table: usize, id: usize) -> Parsed<()> {
+    fn in_set(&mut self, table: usize, id: usize) -> Result<(), SyntaxError> {
         let (word, at) = self.word("`type`, `flags` or `elements`")?;
         match &*word {
             "type" | "typeof" => {
@@ -64,7 +69,7 @@ impl Parser {
                 self.map_data(map)?;
                 let set = self.set_mut(table, id, at)?;
                 if !set.key.is_empty() {
-                    return Err(Oops::new(at, "a second type"));
+                    return Err(SyntaxError::new(at, "a second type"));
                 }
                 set.key = key;
             }
@@ -96,7 +101,8 @@ impl Parser {
             _ => {
                 return Err(match REFUSED.iter().find(|r| r.0 == &*word) {
                     Some((_, hint)) => {
-                        Oops::new(at, format!("`{word}` is not supported in a set")).hint(*hint)
+                        SyntaxError::new(at, format!("`{word}` is not supported in a set"))
+                            .hint(*hint)
                     }
                     None => Self::unknown(&word, at, "a part of a set", IN_SET.iter().copied()),
                 });
@@ -105,7 +111,7 @@ impl Parser {
         self.statement_end()
     }
 
-    fn set_flags(&mut self) -> Parsed<Flags> {
+    fn set_flags(&mut self) -> Result<Flags, SyntaxError> {
         let mut flags = Flags::default();
         loop {
             let (flag, at) = self.word("`interval`, `timeout` or `constant`")?;
@@ -114,9 +120,9 @@ impl Parser {
                 "constant" => flags.constant = true,
                 "timeout" => flags.timeouts = true,
                 "dynamic" => {
-                    let oops = Oops::new(at, "sets with `flags dynamic` are not supported");
+                    let error = SyntaxError::new(at, "sets with `flags dynamic` are not supported");
                     let hint = "`limit rate` in the rule, or `adit filter element add`";
-                    return Err(oops.hint(hint));
+                    return Err(error.hint(hint));
                 }
                 _ => {
                     let known = ["interval", "timeout", "constant"].into_iter();
@@ -130,10 +136,10 @@ impl Parser {
     }
 
     /// `: verdict` behind a map's key.
-    fn map_data(&mut self, map: bool) -> Parsed<()> {
+    fn map_data(&mut self, map: bool) -> Result<(), SyntaxError> {
         if !map {
             if self.is(":") {
-                return Err(Oops::new(self.span(), "a set's elements have no values")
+                return Err(SyntaxError::new(self.span(), "a set's elements have no values")
                     .hint("map NAME { type KEY : verdict; }"));
             }
             return Ok(());
@@ -144,24 +150,26 @@ impl Parser {
             return Ok(());
         }
         let message = format!("maps to `{data}` are not supported: only verdicts can be looked up");
-        Err(Oops::new(at, message).hint("type KEY : verdict"))
+        Err(SyntaxError::new(at, message).hint("type KEY : verdict"))
     }
 
-    fn types(&mut self) -> Parsed<Vec<Kind>> {
+    fn types(&mut self) -> Result<Vec<Kind>, SyntaxError> {
         let mut key = Vec::new();
         loop {
             let (name, at) = self.word("a type, like ipv4_addr")?;
             let Some(kind) = names::type_named(&name) else {
-                let oops = match &*name {
-                    "mark" => Oops::new(at, "there are no marks"),
+                let error = match &*name {
+                    "mark" => SyntaxError::new(at, "there are no marks"),
                     "iface_index" => {
-                        Oops::new(at, "interfaces are known by name only").hint("ifname")
+                        SyntaxError::new(at, "interfaces are known by name only").hint("ifname")
                     }
-                    "integer" | "string" => Oops::new(at, format!("type `{name}` has no width"))
-                        .hint("typeof FIELD, like `typeof ip ttl`"),
+                    "integer" | "string" => {
+                        SyntaxError::new(at, format!("type `{name}` has no width"))
+                            .hint("typeof FIELD, like `typeof ip ttl`")
+                    }
                     _ => Self::unknown(&name, at, "a type", names::types()),
                 };
-                return Err(oops);
+                return Err(error);
             };
             key.push(kind);
             if !self.eat(".") {
@@ -170,48 +178,51 @@ impl Parser {
         }
     }
 
-    fn typeof_fields(&mut self) -> Parsed<Vec<Kind>> {
+    fn typeof_fields(&mut self) -> Result<Vec<Kind>, SyntaxError> {
         let at = self.span();
         let fields = self.key()?;
         within_key(fields.iter().map(|f| f.kind()).collect(), at)
     }
 
     /// `add element FAMILY TABLE SET { ... }`, behind the table's name.
-    pub fn add_elements(&mut self, table: usize) -> Parsed<()> {
+    pub fn add_elements(&mut self, table: usize) -> Result<(), SyntaxError> {
         let (name, at) = self.name("set")?;
-        let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
+        let draft =
+            self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no such table"))?;
         let id = draft.set(&name, at);
         if draft.sets.get(id).is_none_or(|s| !s.note.defined) {
-            let oops = Oops::new(at, format!("`{name}` is not defined before its elements"));
-            return Err(oops.hint(format!("add set inet TABLE {name} {{ type ipv4_addr; }}")));
+            let error =
+                SyntaxError::new(at, format!("`{name}` is not defined before its elements"));
+            return Err(error.hint(format!("add set inet TABLE {name} {{ type ipv4_addr; }}")));
         }
         self.elements_of(table, id)?;
         self.statement_end()
     }
 
-    fn elements_of(&mut self, table: usize, id: usize) -> Parsed<()> {
+    fn elements_of(&mut self, table: usize, id: usize) -> Result<(), SyntaxError> {
         let at = self.span();
         let (key, map, interval) = {
             let set = self.set_mut(table, id, at)?;
             (set.key.clone(), set.map, set.interval)
         };
         if key.is_empty() {
-            return Err(Oops::new(at, "elements before the type").hint("`type` first"));
+            return Err(SyntaxError::new(at, "elements before the type").hint("`type` first"));
         }
         let elements = self.elements(table, id, &key, map)?;
         if !interval
             && let Some((_, at)) =
                 elements.iter().find(|(e, _)| e.key.iter().any(|r| r.first != r.last))
         {
-            let oops = Oops::new(*at, "a range in a set of single values");
-            return Err(oops.hint("`flags interval;` in the set"));
+            let error = SyntaxError::new(*at, "a range in a set of single values");
+            return Err(error.hint("`flags interval;` in the set"));
         }
         if let Some((_, at)) = elements.iter().find(|(one, _)| one.lifetime.is_some())
             && !self.set_mut(table, id, *at)?.timeouts
         {
-            return Err(Oops::new(*at, NO_TIMEOUTS).hint("`flags timeout;` in the set"));
+            return Err(SyntaxError::new(*at, NO_TIMEOUTS).hint("`flags timeout;` in the set"));
         }
-        let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
+        let draft =
+            self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no such table"))?;
         if let Some(note) = draft.sets.get_mut(id) {
             note.places.extend(elements.iter().map(|(_, at)| *at));
         }
@@ -222,20 +233,27 @@ impl Parser {
     }
 
     /// A set or map that stands in a rule, from its brace on.
-    pub fn anonymous(&mut self, table: usize, key: &[Kind], map: bool) -> Parsed<SetId> {
+    pub fn anonymous(
+        &mut self,
+        table: usize,
+        key: &[Kind],
+        map: bool,
+    ) -> Result<SetId, SyntaxError> {
         let at = self.span();
         let set = Set { key: key.to_vec(), map, ..Set::default() };
-        let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
+        let draft =
+            self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no such table"))?;
         let id = draft.push_set(set, at, true);
         let elements = self.elements(table, id, key, map)?;
         if elements.is_empty() {
-            return Err(Oops::new(at, "an empty set in a rule"));
+            return Err(SyntaxError::new(at, "an empty set in a rule"));
         }
         if let Some((_, at)) = elements.iter().find(|(one, _)| one.lifetime.is_some()) {
-            let oops = Oops::new(*at, "elements that stand in a rule have no timeout");
-            return Err(oops.hint("a named set with `flags timeout;`"));
+            let error = SyntaxError::new(*at, "elements that stand in a rule have no timeout");
+            return Err(error.hint("a named set with `flags timeout;`"));
         }
-        let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
+        let draft =
+            self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no such table"))?;
         if let Some(note) = draft.sets.get_mut(id) {
             note.places = elements.iter().map(|(_, at)| *at).collect();
         }
@@ -253,7 +271,7 @@ impl Parser {
         id: usize,
         key: &[Kind],
         map: bool,
-    ) -> Parsed<Vec<(Element, Span)>> {
+    ) -> Result<Vec<(Element, Span)>, SyntaxError> {
         let mut list = Vec::new();
         self.expect("{", "before the elements")?;
         let mut open = 1_usize;
@@ -263,7 +281,7 @@ impl Parser {
                 open = open.saturating_add(1);
                 if open > MAX_NESTING {
                     let message = format!("braces more than {MAX_NESTING} deep");
-                    return Err(Oops::new(self.before(), message));
+                    return Err(SyntaxError::new(self.before(), message));
                 }
                 continue;
             }
@@ -272,7 +290,7 @@ impl Parser {
                 self.elements = self.elements.saturating_add(1);
                 if self.elements > MAX_ELEMENTS {
                     let message = format!("more than {MAX_ELEMENTS} elements");
-                    return Err(Oops::new(at, message));
+                    return Err(SyntaxError::new(at, message));
                 }
                 let element = self.element(table, id, key, map)?;
                 list.push((element, at));
@@ -297,10 +315,10 @@ impl Parser {
         id: usize,
         key: &[Kind],
         map: bool,
-    ) -> Parsed<Element> {
+    ) -> Result<Element, SyntaxError> {
         if self.is("*") {
-            let oops = Oops::new(self.span(), "`*` for all other values is not supported");
-            return Err(oops.hint("a rule behind the one that looks up"));
+            let error = SyntaxError::new(self.span(), "`*` for all other values is not supported");
+            return Err(error.hint("a rule behind the one that looks up"));
         }
         let mut parts = Vec::with_capacity(key.len());
         for (index, &kind) in key.iter().enumerate() {
@@ -310,19 +328,20 @@ impl Parser {
             parts.push(self.range(kind)?);
         }
         if self.is(".") {
-            let oops = Oops::new(self.span(), format!("the key has {} parts here", key.len()));
-            return Err(oops);
+            let error =
+                SyntaxError::new(self.span(), format!("the key has {} parts here", key.len()));
+            return Err(error);
         }
         let (mut lifetime, mut comment) = (None, None);
         self.element_options(&mut lifetime, &mut comment)?;
         let mut verdict = None;
         if map {
             self.expect(":", "and a verdict")?;
-            verdict = Some(self.verdict(table, super::draft::From::Set(id))?);
+            verdict = Some(self.verdict(table, super::raw_ruleset::From::Set(id))?);
             self.element_options(&mut lifetime, &mut comment)?;
         } else if self.is(":") {
-            let oops = Oops::new(self.span(), "a set's elements have no values");
-            return Err(oops.hint("`vmap { KEY : VERDICT }`"));
+            let error = SyntaxError::new(self.span(), "a set's elements have no values");
+            return Err(error.hint("`vmap { KEY : VERDICT }`"));
         }
         Ok(Element { key: parts, verdict, lifetime: lifetime.map(Box::new), comment })
     }
@@ -331,7 +350,7 @@ impl Parser {
         &mut self,
         lifetime: &mut Option<Lifetime>,
         comment: &mut Option<String>,
-    ) -> Parsed<()> {
+    ) -> Result<(), SyntaxError> {
         loop {
             let at = self.span();
             if self.eat_word("comment") {
@@ -344,7 +363,7 @@ impl Parser {
                 let life = lifetime.get_or_insert(Lifetime { timeout: None, expires: None });
                 let part = if timeout { &mut life.timeout } else { &mut life.expires };
                 if part.replace(duration).is_some() {
-                    return Err(Oops::new(at, "stated twice"));
+                    return Err(SyntaxError::new(at, "stated twice"));
                 }
                 continue;
             }
@@ -352,14 +371,14 @@ impl Parser {
                 && let Some((_, hint)) = REFUSED.iter().find(|r| r.0 == &**word)
             {
                 let message = format!("`{word}` is not supported in an element");
-                return Err(Oops::new(at, message).hint(*hint));
+                return Err(SyntaxError::new(at, message).hint(*hint));
             }
             return Ok(());
         }
     }
 
     /// `1d2h3m4s5ms`, as nanoseconds.
-    fn duration(&mut self) -> Parsed<u64> {
+    fn duration(&mut self) -> Result<u64, SyntaxError> {
         const FORM: &str = "1h30m: d, h, m, s and ms, in this order";
         let (text, at) = match self.peek() {
             Tok::Number(text) => (text.clone(), self.span()),
@@ -370,8 +389,8 @@ impl Parser {
                 self.next();
                 Ok(nanoseconds(&text).unwrap_or(1))
             }
-            Some(0) => Err(Oops::new(at, "a timeout of nothing").hint(FORM)),
-            None => Err(Oops::new(at, format!("`{text}` is not a duration")).hint(FORM)),
+            Some(0) => Err(SyntaxError::new(at, "a timeout of nothing").hint(FORM)),
+            None => Err(SyntaxError::new(at, format!("`{text}` is not a duration")).hint(FORM)),
         }
     }
 }
@@ -387,7 +406,7 @@ struct Flags {
 pub(super) const NO_TIMEOUTS: &str = "the elements of this set have no timeouts";
 
 /// Parts of a set that do not go together.
-fn together(set: &Set, at: Span) -> Parsed<()> {
+fn together(set: &Set, at: Span) -> Result<(), SyntaxError> {
     if !set.timeouts {
         return Ok(());
     }
@@ -402,7 +421,7 @@ fn together(set: &Set, at: Span) -> Parsed<()> {
     } else {
         return Ok(());
     };
-    Err(Oops::new(at, why))
+    Err(SyntaxError::new(at, why))
 }
 
 /// The units of a duration, the longest first.
@@ -446,9 +465,9 @@ pub(super) fn duration_text(nanoseconds: u64) -> String {
     text
 }
 
-fn within_key(key: Vec<Kind>, at: Span) -> Parsed<Vec<Kind>> {
+fn within_key(key: Vec<Kind>, at: Span) -> Result<Vec<Kind>, SyntaxError> {
     if key.len() > MAX_KEY {
-        return Err(Oops::new(at, format!("more than {MAX_KEY} parts in a key")));
+        return Err(SyntaxError::new(at, format!("more than {MAX_KEY} parts in a key")));
     }
     Ok(key)
 }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use super::hooks::ALLOW_UNHOOKED;
-use super::lex::{Oops, Span, Tok, Token};
+use super::lex::{Span, SyntaxError, Tok, Token};
 use crate::ruleset::FlowLimits;
 
 /// What the names of such definitions begin with; others of that kind are refused.
@@ -27,7 +27,7 @@ pub(super) struct Settings {
 /// Reads the definitions outside all blocks whose names begin with [`PREFIX`].
 pub(super) fn read(
     definitions: impl Iterator<Item = (Rc<str>, Rc<[Token]>)>,
-    errors: &mut Vec<Oops>,
+    errors: &mut Vec<SyntaxError>,
 ) -> Settings {
     let mut settings = Settings::default();
     for (name, value) in definitions {
@@ -43,8 +43,8 @@ pub(super) fn read(
                 match number {
                     Some(number @ 0..=1) => *allow_unhooked = number == 1,
                     _ => {
-                        let oops = Oops::new(at, format!("`{name}` is 1 or 0"));
-                        errors.push(oops.hint(format!("define {name} = 1")));
+                        let error = SyntaxError::new(at, format!("`{name}` is 1 or 0"));
+                        errors.push(error.hint(format!("define {name} = 1")));
                     }
                 }
                 continue;
@@ -54,16 +54,17 @@ pub(super) fn read(
             UNANSWERED => &mut limits.unanswered_per_source,
             _ => {
                 let known = [ALLOW_UNHOOKED, FLOWS, PER_SOURCE, UNANSWERED].join("`, `");
-                let oops = Oops::new(at, format!("`{name}` is not a setting of adit's"));
-                errors.push(oops.hint(format!("a name without `{PREFIX}`, or one of `{known}`")));
+                let error = SyntaxError::new(at, format!("`{name}` is not a setting of adit's"));
+                errors.push(error.hint(format!("a name without `{PREFIX}`, or one of `{known}`")));
                 continue;
             }
         };
         match number {
             Some(number @ 1..=MAX_FLOWS) => *limit = Some(number),
             _ => {
-                let oops = Oops::new(at, format!("`{name}` is a number from 1 to {MAX_FLOWS}"));
-                errors.push(oops.hint(format!("define {name} = 100000")));
+                let error =
+                    SyntaxError::new(at, format!("`{name}` is a number from 1 to {MAX_FLOWS}"));
+                errors.push(error.hint(format!("define {name} = 100000")));
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use super::cursor::Parser;
-use super::draft::Draft;
-use super::lex::{Oops, Parsed, Span, Tok};
+use super::lex::{Span, SyntaxError, Tok};
+use super::raw_ruleset::RawRuleset;
 use super::{MAX_CHAINS, MAX_TABLES};
 use crate::ruleset::{Base, Count, Family, Policy};
 
@@ -50,7 +50,7 @@ impl Parser {
         }
     }
 
-    fn command(&mut self) -> Parsed<()> {
+    fn command(&mut self) -> Result<(), SyntaxError> {
         let (word, at) = self.word("`table`, or a command like `add rule`")?;
         match &*word {
             "table" => self.table(),
@@ -59,32 +59,33 @@ impl Parser {
                 let (what, at) = self.word("`rule`")?;
                 match &*what {
                     "rule" => self.rule_command(true),
-                    _ => Err(Oops::new(at, "only rules can be inserted").hint("add ...")),
+                    _ => Err(SyntaxError::new(at, "only rules can be inserted").hint("add ...")),
                 }
             }
             "flush" | "delete" | "destroy" => self.remove(&word, at),
             "define" | "redefine" => {
-                let oops = Oops::new(at, format!("`{word}` without a name"));
-                Err(oops.hint(format!("{word} NAME = VALUE")))
+                let error = SyntaxError::new(at, format!("`{word}` without a name"));
+                Err(error.hint(format!("{word} NAME = VALUE")))
             }
-            "undefine" => Err(Oops::new(at, "`undefine` without a name").hint("undefine NAME")),
-            "include" => {
-                Err(Oops::new(at, "`include` without a file").hint("include \"FILE\", in quotes"))
+            "undefine" => {
+                Err(SyntaxError::new(at, "`undefine` without a name").hint("undefine NAME"))
             }
+            "include" => Err(SyntaxError::new(at, "`include` without a file")
+                .hint("include \"FILE\", in quotes")),
             "list" | "reset" | "monitor" | "describe" | "export" | "rename" | "replace" => {
-                let oops = Oops::new(at, format!("`{word}` is no part of a rule file"));
-                Err(oops.hint("`adit filter show` lists; a file always replaces everything"))
+                let error = SyntaxError::new(at, format!("`{word}` is no part of a rule file"));
+                Err(error.hint("`adit filter show` lists; a file always replaces everything"))
             }
             "chain" | "rule" | "set" | "map" | "element" | "counter" => {
-                let oops = Oops::new(at, format!("`{word}` outside a table"));
-                Err(oops.hint(format!("add {word} inet TABLE NAME, or in table inet TABLE {{ }}")))
+                let error = SyntaxError::new(at, format!("`{word}` outside a table"));
+                Err(error.hint(format!("add {word} inet TABLE NAME, or in table inet TABLE {{ }}")))
             }
             _ => Err(Self::unknown(&word, at, "a command", COMMANDS.iter().copied())),
         }
     }
 
     /// `flush ruleset` and its like: nothing to do for what is empty, and an error otherwise.
-    fn remove(&mut self, verb: &str, at: Span) -> Parsed<()> {
+    fn remove(&mut self, verb: &str, at: Span) -> Result<(), SyntaxError> {
         let (what, _) = self.word("`ruleset` or `table`")?;
         let empty = match (&*what, verb) {
             ("ruleset", "flush") => {
@@ -96,24 +97,24 @@ impl Parser {
                     }
                     self.next();
                 }
-                self.drafts.iter().all(Draft::is_empty)
+                self.drafts.iter().all(RawRuleset::is_empty)
             }
             ("table", _) => {
                 let (family, name, _) = self.table_name()?;
                 let found =
                     self.drafts.iter().find(|d| d.table.family == family && d.table.name == *name);
-                found.is_none_or(Draft::is_empty)
+                found.is_none_or(RawRuleset::is_empty)
             }
             _ => false,
         };
         if empty {
             return self.statement_end();
         }
-        let oops = Oops::new(at, format!("`{verb} {what}` of what this file has defined"));
-        Err(oops.hint("leave it out: a file always replaces everything, so start with nothing"))
+        let error = SyntaxError::new(at, format!("`{verb} {what}` of what this file has defined"));
+        Err(error.hint("leave it out: a file always replaces everything, so start with nothing"))
     }
 
-    fn table_name(&mut self) -> Parsed<(Family, Rc<str>, Span)> {
+    fn table_name(&mut self) -> Result<(Family, Rc<str>, Span), SyntaxError> {
         let second = matches!(self.peek_second(), Tok::Word(_) | Tok::Quoted(_));
         let mut chosen = Family::Ip;
         if let Tok::Word(word) = self.peek()
@@ -121,9 +122,11 @@ impl Parser {
         {
             let word = word.clone();
             if let Some((_, hint)) = FOREIGN.iter().find(|f| f.0 == &*word) {
-                let oops =
-                    Oops::new(self.span(), format!("tables of family `{word}` are not supported"));
-                return Err(oops.hint(*hint));
+                let error = SyntaxError::new(
+                    self.span(),
+                    format!("tables of family `{word}` are not supported"),
+                );
+                return Err(error.hint(*hint));
             }
             if let Some(family) = family(&word) {
                 chosen = family;
@@ -138,24 +141,24 @@ impl Parser {
     }
 
     /// The draft of a table, made if need be.
-    fn draft(&mut self, family: Family, name: &str, at: Span) -> Parsed<usize> {
+    fn draft(&mut self, family: Family, name: &str, at: Span) -> Result<usize, SyntaxError> {
         let found =
             self.drafts.iter().position(|d| d.table.family == family && d.table.name == name);
         if let Some(found) = found {
             return Ok(found);
         }
         if self.drafts.len() >= MAX_TABLES {
-            return Err(Oops::new(at, format!("more than {MAX_TABLES} tables")));
+            return Err(SyntaxError::new(at, format!("more than {MAX_TABLES} tables")));
         }
-        self.drafts.push(Draft::new(family, name));
+        self.drafts.push(RawRuleset::new(family, name));
         Ok(self.drafts.len().saturating_sub(1))
     }
 
-    fn draft_mut(&mut self, index: usize, at: Span) -> Parsed<&mut Draft> {
-        self.drafts.get_mut(index).ok_or_else(|| Oops::new(at, "no such table"))
+    fn draft_mut(&mut self, index: usize, at: Span) -> Result<&mut RawRuleset, SyntaxError> {
+        self.drafts.get_mut(index).ok_or_else(|| SyntaxError::new(at, "no such table"))
     }
 
-    fn table(&mut self) -> Parsed<()> {
+    fn table(&mut self) -> Result<(), SyntaxError> {
         let (family, name, at) = self.table_name()?;
         if matches!(self.peek(), Tok::Word(_)) {
             let known = ["ip", "ip6", "inet", "bridge"].into_iter();
@@ -172,13 +175,13 @@ impl Parser {
                 return self.statement_end();
             }
             if matches!(self.peek(), Tok::End) {
-                return Err(Oops::new(at, format!("table `{name}` is not closed")).hint("}"));
+                return Err(SyntaxError::new(at, format!("table `{name}` is not closed")).hint("}"));
             }
             self.statement(|p| p.in_table(table));
         }
     }
 
-    fn in_table(&mut self, table: usize) -> Parsed<()> {
+    fn in_table(&mut self, table: usize) -> Result<(), SyntaxError> {
         let (word, at) = self.word("`chain`, `set`, `map` or `counter`")?;
         match &*word {
             "chain" => self.chain(table, false),
@@ -188,8 +191,9 @@ impl Parser {
             "comment" => self.comment().map(drop),
             _ => match REFUSED_IN_TABLE.iter().find(|r| r.0 == &*word) {
                 Some((_, hint)) => {
-                    let oops = Oops::new(at, format!("`{word}` is not supported in a table"));
-                    Err(oops.hint(*hint))
+                    let error =
+                        SyntaxError::new(at, format!("`{word}` is not supported in a table"));
+                    Err(error.hint(*hint))
                 }
                 None => {
                     let known = IN_TABLE.iter().copied();
@@ -199,7 +203,7 @@ impl Parser {
         }
     }
 
-    fn add(&mut self) -> Parsed<()> {
+    fn add(&mut self) -> Result<(), SyntaxError> {
         let (what, at) = match self.peek() {
             Tok::Word(w) => (w.clone(), self.span()),
             _ => {
@@ -229,7 +233,7 @@ impl Parser {
             }
             _ => match REFUSED_IN_TABLE.iter().find(|r| r.0 == &*what) {
                 Some((_, hint)) => {
-                    Err(Oops::new(at, format!("`add {what}` is not supported")).hint(*hint))
+                    Err(SyntaxError::new(at, format!("`add {what}` is not supported")).hint(*hint))
                 }
                 None => {
                     let known = ["table", "chain", "set", "map", "element", "rule", "counter"];
@@ -239,14 +243,15 @@ impl Parser {
         }
     }
 
-    fn rule_command(&mut self, first: bool) -> Parsed<()> {
+    fn rule_command(&mut self, first: bool) -> Result<(), SyntaxError> {
         let (family, name, at) = self.table_name()?;
         let table = self.draft(family, &name, at)?;
         let (name, at) = self.name("chain")?;
         for word in ["position", "handle", "index"] {
             if self.is_word(word) {
-                let oops = Oops::new(self.span(), format!("`{word}` is not supported in a file"));
-                return Err(oops.hint("the rules in the order in which they shall be judged"));
+                let error =
+                    SyntaxError::new(self.span(), format!("`{word}` is not supported in a file"));
+                return Err(error.hint("the rules in the order in which they shall be evaluated"));
             }
         }
         let draft = self.draft_mut(table, at)?;
@@ -262,12 +267,12 @@ impl Parser {
     }
 
     /// A chain's block; `command` for `add chain`, where it may lack and has no rules.
-    fn chain(&mut self, table: usize, command: bool) -> Parsed<()> {
+    fn chain(&mut self, table: usize, command: bool) -> Result<(), SyntaxError> {
         let (name, at) = self.name("chain")?;
         let draft = self.draft_mut(table, at)?;
         let chain = draft.chain(&name, at);
         if chain >= MAX_CHAINS {
-            return Err(Oops::new(at, format!("more than {MAX_CHAINS} chains in a table")));
+            return Err(SyntaxError::new(at, format!("more than {MAX_CHAINS} chains in a table")));
         }
         draft.define(|d| d.chains.get_mut(chain), at);
         if command && self.at_statement_end() {
@@ -280,13 +285,13 @@ impl Parser {
                 return self.statement_end();
             }
             if matches!(self.peek(), Tok::End) {
-                return Err(Oops::new(at, format!("chain `{name}` is not closed")).hint("}"));
+                return Err(SyntaxError::new(at, format!("chain `{name}` is not closed")).hint("}"));
             }
             self.statement(|p| p.in_chain(table, chain));
         }
     }
 
-    fn in_chain(&mut self, table: usize, chain: usize) -> Parsed<()> {
+    fn in_chain(&mut self, table: usize, chain: usize) -> Result<(), SyntaxError> {
         let at = self.span();
         if self.eat_word("type") {
             let family = self.draft_mut(table, at)?.table.family;
@@ -296,7 +301,7 @@ impl Parser {
                 match chain.base {
                     Some(old) if old.priority != base.priority => {
                         let message = "this chain has another priority already";
-                        return Err(Oops::new(at, message).hint("a chain of its own"));
+                        return Err(SyntaxError::new(at, message).hint("a chain of its own"));
                     }
                     Some(_) => {}
                     None => chain.base = Some(base),
@@ -322,7 +327,7 @@ impl Parser {
         Ok(())
     }
 
-    fn base(&mut self, family: Family) -> Parsed<Base> {
+    fn base(&mut self, family: Family) -> Result<Base, SyntaxError> {
         const FORM: &str = "type filter hook forward priority filter; policy drop;";
         let (kind, at) = self.word("`filter`")?;
         match &*kind {
@@ -331,7 +336,7 @@ impl Parser {
                 let message = format!(
                     "chains of type `{kind}` are not supported: addresses are never changed"
                 );
-                return Err(Oops::new(at, message).hint(FORM));
+                return Err(SyntaxError::new(at, message).hint(FORM));
             }
             _ => return Err(Self::unknown(&kind, at, "a type of chain", ["filter"].into_iter())),
         }
@@ -344,14 +349,14 @@ impl Parser {
             "input" | "output" | "prerouting" | "postrouting" | "ingress" | "egress" => {
                 let message =
                     format!("there is no hook `{hook}`: only what passes through is seen");
-                return Err(Oops::new(at, message).hint(FORM));
+                return Err(SyntaxError::new(at, message).hint(FORM));
             }
             _ => return Err(Self::unknown(&hook, at, "a hook", ["forward"].into_iter())),
         }
         for word in ["device", "devices"] {
             if self.is_word(word) {
-                let oops = Oops::new(self.span(), "a chain cannot be bound to a device");
-                return Err(oops.hint("`iifname \"eth1\"` in its rules"));
+                let error = SyntaxError::new(self.span(), "a chain cannot be bound to a device");
+                return Err(error.hint("`iifname \"eth1\"` in its rules"));
             }
         }
         if !self.eat_word("priority") {
@@ -362,7 +367,7 @@ impl Parser {
         Ok(Base { priority, policy: Policy::Accept })
     }
 
-    fn priority(&mut self, family: Family) -> Parsed<i32> {
+    fn priority(&mut self, family: Family) -> Result<i32, SyntaxError> {
         let at = self.span();
         let named = match self.peek() {
             Tok::Word(word) => {
@@ -390,10 +395,10 @@ impl Parser {
         let (number, at) = self.number("a priority, like filter, 0 or filter + 5")?;
         let number = i32::try_from(number).ok().map(|n| if minus { n.wrapping_neg() } else { n });
         let value = number.and_then(|n| n.checked_add(named.unwrap_or(0)));
-        value.ok_or_else(|| Oops::new(at, "a priority has 32 bits"))
+        value.ok_or_else(|| SyntaxError::new(at, "a priority has 32 bits"))
     }
 
-    fn policy(&mut self, table: usize, chain: usize, at: Span) -> Parsed<()> {
+    fn policy(&mut self, table: usize, chain: usize, at: Span) -> Result<(), SyntaxError> {
         let (word, word_at) = self.word("`accept` or `drop`")?;
         let policy = match &*word {
             "accept" => Policy::Accept,
@@ -408,8 +413,8 @@ impl Parser {
         match chain.and_then(|c| c.base.as_mut()) {
             Some(base) => base.policy = policy,
             None => {
-                let oops = Oops::new(at, "a policy in a chain that is no base chain");
-                return Err(oops.hint(format!(
+                let error = SyntaxError::new(at, "a policy in a chain that is no base chain");
+                return Err(error.hint(format!(
                     "type filter hook forward priority filter; policy {word};  or a last rule `{word}`"
                 )));
             }
@@ -417,7 +422,7 @@ impl Parser {
         Ok(())
     }
 
-    fn named_counter(&mut self, table: usize) -> Parsed<()> {
+    fn named_counter(&mut self, table: usize) -> Result<(), SyntaxError> {
         let (name, at) = self.name("counter")?;
         let mut start = Count::default();
         let block = self.eat("{");
@@ -438,7 +443,7 @@ impl Parser {
         let draft = self.draft_mut(table, at)?;
         let id = draft.counter(&name, at);
         if !draft.define(|d| d.counters.get_mut(id.0), at) {
-            return Err(Oops::new(at, format!("counter `{name}` is defined already")));
+            return Err(SyntaxError::new(at, format!("counter `{name}` is defined already")));
         }
         if let Some(counter) = draft.table.counters.get_mut(id.0) {
             counter.start = start;
@@ -447,7 +452,7 @@ impl Parser {
     }
 
     /// `packets N bytes N`
-    pub fn count(&mut self) -> Parsed<Count> {
+    pub fn count(&mut self) -> Result<Count, SyntaxError> {
         self.next();
         let (packets, _) = self.number("a number of packets")?;
         if !self.eat_word("bytes") {

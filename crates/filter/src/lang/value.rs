@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::cursor::Parser;
 use super::diagnostic::similar;
-use super::lex::{Oops, Parsed, Span, Tok, mac};
+use super::lex::{Span, SyntaxError, Tok, mac};
 use super::names;
 use crate::ruleset::{Kind, Range};
 
@@ -48,31 +48,31 @@ fn looks_like(tok: &Tok) -> &'static str {
 }
 
 impl Parser {
-    fn mismatch(&self, kind: Kind) -> Oops {
+    fn mismatch(&self, kind: Kind) -> SyntaxError {
         let (tok, at) = (self.peek(), self.span());
         let takes = names::takes(kind);
         if matches!(tok, Tok::Newline | Tok::End | Tok::Punct(_)) {
-            return Oops::new(at, format!("expected {takes}, found {}", tok.named()));
+            return SyntaxError::new(at, format!("expected {takes}, found {}", tok.named()));
         }
         let shape = looks_like(tok);
-        let oops = match tok {
+        let error = match tok {
             Tok::Number(t) if shape == "is a number" => {
-                Oops::new(at, format!("{t} is out of range: this takes {takes}"))
+                SyntaxError::new(at, format!("{t} is out of range: this takes {takes}"))
             }
-            _ => Oops::new(at, format!("this takes {takes}; {} {shape}", tok.named())),
+            _ => SyntaxError::new(at, format!("this takes {takes}; {} {shape}", tok.named())),
         };
         let meant = match tok {
             Tok::Word(w) | Tok::Quoted(w) => similar(w, names::of(kind).iter().map(|n| n.0)),
             _ => None,
         };
         match meant {
-            Some(meant) => oops.hint(format!("did you mean `{meant}`?")),
-            None => oops,
+            Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+            None => error,
         }
     }
 
     /// A single value.
-    pub fn atom(&mut self, kind: Kind) -> Parsed<u128> {
+    pub fn atom(&mut self, kind: Kind) -> Result<u128, SyntaxError> {
         let value = match (kind, self.peek()) {
             (Kind::Ipv4Addr, Tok::Number(t)) => {
                 t.parse::<Ipv4Addr>().ok().map(|a| u128::from(u32::from(a)))
@@ -84,8 +84,9 @@ impl Parser {
             (_, Tok::Number(t)) => {
                 let leading = t.len() > 1 && t.starts_with('0') && !t.starts_with("0x");
                 if leading && integer(t).is_some() {
-                    let oops = Oops::new(self.span(), format!("{t} might be meant as octal"));
-                    return Err(oops.hint("without the leading 0, or in hex with 0x"));
+                    let error =
+                        SyntaxError::new(self.span(), format!("{t} might be meant as octal"));
+                    return Err(error.hint("without the leading 0, or in hex with 0x"));
                 }
                 integer(t).filter(|&v| v <= largest(kind)).or_else(|| names::value(kind, t))
             }
@@ -97,7 +98,7 @@ impl Parser {
     }
 
     /// A value, a prefix or a range, as one range.
-    pub fn range(&mut self, kind: Kind) -> Parsed<Range> {
+    pub fn range(&mut self, kind: Kind) -> Result<Range, SyntaxError> {
         if kind == Kind::IfName {
             return self.ifname();
         }
@@ -116,14 +117,14 @@ impl Parser {
         }
         let last = self.atom(kind)?;
         if last < first {
-            let oops = Oops::new(start, "a range that ends before it starts");
-            return Err(oops.hint("the smaller value first"));
+            let error = SyntaxError::new(start, "a range that ends before it starts");
+            return Err(error.hint("the smaller value first"));
         }
         Ok(Range { first, last })
     }
 
     /// Bits joined by one of `joints`, in parentheses or not; how many there were.
-    pub fn bits(&mut self, kind: Kind, joints: &[&str]) -> Parsed<(u128, usize)> {
+    pub fn bits(&mut self, kind: Kind, joints: &[&str]) -> Result<(u128, usize), SyntaxError> {
         let closes = self.eat("(");
         let (mut value, mut count) = (0, 0_usize);
         loop {
@@ -142,7 +143,7 @@ impl Parser {
         Ok((value, count))
     }
 
-    fn ifname(&mut self) -> Parsed<Range> {
+    fn ifname(&mut self) -> Result<Range, SyntaxError> {
         let at = self.span();
         let text = match self.peek() {
             Tok::Word(t) | Tok::Quoted(t) | Tok::Number(t) => t.clone(),
@@ -156,8 +157,8 @@ impl Parser {
             && name.len() <= MAX_IFNAME
             && name.bytes().all(|b| b.is_ascii_graphic() && !b"*/\\".contains(&b));
         if !good {
-            let oops = Oops::new(at, format!("`{text}` is not the name of an interface"));
-            return Err(oops.hint("1 to 15 characters; `*` only at the end, for any ending"));
+            let error = SyntaxError::new(at, format!("`{text}` is not the name of an interface"));
+            return Err(error.hint("1 to 15 characters; `*` only at the end, for any ending"));
         }
         self.next();
         let mut bytes = [0_u8; 16];
@@ -169,10 +170,10 @@ impl Parser {
     }
 }
 
-fn prefix(address: u128, length: u64, kind: Kind, at: Span) -> Parsed<Range> {
+fn prefix(address: u128, length: u64, kind: Kind, at: Span) -> Result<Range, SyntaxError> {
     let bits = u64::from(kind.bits());
     let Some(host) = bits.checked_sub(length) else {
-        return Err(Oops::new(at, format!("a prefix has at most {bits} bits here")));
+        return Err(SyntaxError::new(at, format!("a prefix has at most {bits} bits here")));
     };
     let host = u32::try_from(host).unwrap_or(0);
     let fill = 1_u128.checked_shl(host).map_or(u128::MAX, |v| v.wrapping_sub(1));

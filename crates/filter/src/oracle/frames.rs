@@ -5,7 +5,7 @@ use adit_wire::{Gso, VnetHeader};
 
 use super::Source;
 use crate::Nanos;
-use crate::judge::{Context, IfName};
+use crate::evaluate::{Context, IfName};
 use crate::packet::{Layer, Malformed, Packet};
 use crate::ruleset::{CtDirection, CtState};
 

@@ -3,8 +3,8 @@
 use super::Source;
 use crate::ruleset::{
     Base, Chain, ChainId, Count, Counter, CounterId, Element, Family, Field, Icmpx, Kind, Limit,
-    Log, Match, Members, NamedCounter, Policy, Range, Reject, Rule, Ruleset, Set, SetId, Statement,
-    Table, Test, Verdict,
+    Log, Match, Members, NamedCounter, Policy, Range, Reject, Rule, RuleVerdict, Ruleset, Set,
+    SetId, Statement, Table, Test,
 };
 
 const FIELDS: &[Field] = &[
@@ -212,19 +212,24 @@ fn chain(at: usize, world: &mut World, source: &mut Source<'_>) -> Chain {
 
 /// What a rule of chain `at` may say: it jumps only to later chains, so that there are no circles.
 /// Of maps, which any chain may use, only the last chain is a target.
-fn verdict(at: usize, world: &World, source: &mut Source<'_>) -> Verdict {
+fn verdict(at: usize, world: &World, source: &mut Source<'_>) -> RuleVerdict {
     let later = if at + 1 < world.chains {
         at + 1 + source.below(world.chains - at - 1)
     } else {
-        return source.pick(&[Verdict::Accept, Verdict::Drop, Verdict::Continue, Verdict::Return]);
+        return source.pick(&[
+            RuleVerdict::Accept,
+            RuleVerdict::Drop,
+            RuleVerdict::Continue,
+            RuleVerdict::Return,
+        ]);
     };
     match source.below(8) {
-        0 | 1 => Verdict::Accept,
-        2 | 3 => Verdict::Drop,
-        4 => Verdict::Return,
-        5 => Verdict::Goto(ChainId(later)),
-        6 => Verdict::Continue,
-        _ => Verdict::Jump(ChainId(later)),
+        0 | 1 => RuleVerdict::Accept,
+        2 | 3 => RuleVerdict::Drop,
+        4 => RuleVerdict::Return,
+        5 => RuleVerdict::Goto(ChainId(later)),
+        6 => RuleVerdict::Continue,
+        _ => RuleVerdict::Jump(ChainId(later)),
     }
 }
 

@@ -94,7 +94,7 @@ impl Packet<'_> {
     /// that rules look at (where the payload is a packet with a sum to come).
     ///
     /// What a virtual machine says of its frames comes here as it was said. Elsewhere, the sum could
-    /// be made to write another address or port over the one that was judged.
+    /// be made to write another address or port over the one that was evaluated.
     #[inline]
     pub fn sum_spares_headers(&self, vnet: &VnetHeader) -> bool {
         if !vnet.needs_csum {

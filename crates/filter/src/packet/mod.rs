@@ -3,7 +3,7 @@
 //! Fields are offsets into the frame and the few values that everybody asks for. Bounds: see
 //! [`MAX_EXTENSIONS`]; nothing here reads beyond the bytes that the headers account for.
 //!
-//! What is refused here is dropped whatever the rules say, because no rule could judge it rightly:
+//! What is refused here is dropped whatever the rules say, because no rule could evaluate it rightly:
 //! see [`Malformed`].
 
 mod checksum;
@@ -158,7 +158,7 @@ pub struct Cut {
     pub checksum_known: bool,
 }
 
-/// Why a packet cannot be judged at all. Such a packet is dropped and counted, whatever the rules.
+/// Why a packet cannot be evaluated at all. Such a packet is dropped and counted, whatever the rules.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum Malformed {
     /// Shorter than its link header.
@@ -185,6 +185,6 @@ pub enum Malformed {
     Hidden,
     /// The checksum that is still to be filled in would be written over a header, or a super-packet is
     /// longer than its IP header says.
-    #[error("what is still to be done to it would not be done to what was judged")]
+    #[error("what is still to be done to it would not be done to what was evaluated")]
     Offload,
 }

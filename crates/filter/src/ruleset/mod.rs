@@ -139,7 +139,7 @@ pub struct Element {
     /// One range for each part of the key.
     pub key: Vec<Range>,
     /// The verdict, in a map.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<RuleVerdict>,
     /// How long it is a member, if not for ever.
     pub lifetime: Option<Box<Lifetime>>,
     /// The comment, if it has one.
@@ -232,7 +232,7 @@ pub enum Statement {
     /// Writes the packet down.
     Log(Log),
     /// Decides.
-    Verdict(Verdict),
+    Verdict(RuleVerdict),
     /// Looks the key up in a map and does what is found there; goes on if nothing is.
     VerdictMap {
         /// The fields that are looked up.
@@ -310,7 +310,7 @@ pub struct Log {
 
 /// What happens with a packet.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
-pub enum Verdict {
+pub enum RuleVerdict {
     /// This base chain lets it pass.
     Accept,
     /// It ends here.

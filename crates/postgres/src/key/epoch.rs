@@ -124,7 +124,7 @@ pub struct OpenedEpoch {
 
 /// Why an epoch cannot be opened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotOpened {
+pub enum EpochOpenError {
     /// None, more than [`MAX_READERS`], or one twice.
     #[error("an epoch has 1 to 4 readers, each once")]
     Readers,
@@ -279,12 +279,12 @@ impl EpochRecord {
     ///
     /// # Errors
     /// A field is out of range.
-    pub fn encode(&self) -> Result<Vec<u8>, NotOpened> {
-        let count = u8::try_from(self.readers.len()).map_err(|_| NotOpened::Readers)?;
+    pub fn encode(&self) -> Result<Vec<u8>, EpochOpenError> {
+        let count = u8::try_from(self.readers.len()).map_err(|_| EpochOpenError::Readers)?;
         if !readers_fit(&self.readers) {
-            return Err(NotOpened::Readers);
+            return Err(EpochOpenError::Readers);
         }
-        let mut out = self.epoch.encode().ok_or(NotOpened::Field)?;
+        let mut out = self.epoch.encode().ok_or(EpochOpenError::Field)?;
         out.u8(count);
         out.wraps(&self.readers);
         Ok(out.done())
@@ -354,15 +354,15 @@ pub fn open(
     network: &NetworkKey,
     readers: &[(NodeId, &SealPublic)],
     random: &mut Random,
-) -> Result<OpenedEpoch, NotOpened> {
+) -> Result<OpenedEpoch, EpochOpenError> {
     if epoch.generation != network.generation() {
-        return Err(NotOpened::Field);
+        return Err(EpochOpenError::Field);
     }
     let psk = network.wrap_key()?;
     let secret = EpochSecret::new(random.bytes());
     let mut wraps = Vec::with_capacity(readers.len());
     for (reader, key) in readers {
-        let info = wrap_info(epoch.encode().ok_or(NotOpened::Field)?, *reader);
+        let info = wrap_info(epoch.encode().ok_or(EpochOpenError::Field)?, *reader);
         let (enc, sealed) =
             wrap::wrap(secret.expose(), key.as_bytes(), &psk, &info, random).ok_or(CryptoError)?;
         wraps.push(Wrap { reader: *reader, enc, sealed });

@@ -15,7 +15,7 @@ use crate::NodeId;
 /// Not a key.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a key: {0}")]
-pub struct BadKey(pub(super) &'static str);
+pub struct KeyError(pub(super) &'static str);
 
 /// What opens the wraps of epochs' secrets: the seed of an X-Wing key (ML-KEM-768 and X25519).
 #[derive(Clone, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl SealSecret {
     ///
     /// # Errors
     /// The library failed.
-    pub fn public(&self) -> Result<SealPublic, BadKey> {
-        wrap::public(&self.0).map(SealPublic).ok_or(BadKey("the library refuses the seed"))
+    pub fn public(&self) -> Result<SealPublic, KeyError> {
+        wrap::public(&self.0).map(SealPublic).ok_or(KeyError("the library refuses the seed"))
     }
 }
 
@@ -70,12 +70,12 @@ impl SealPublic {
     ///
     /// # Errors
     /// Another length, or numbers out of range.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadKey> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
         if bytes.len() != Self::LEN {
-            return Err(BadKey("a key to seal with has 1216 bytes"));
+            return Err(KeyError("a key to seal with has 1216 bytes"));
         }
         if !wrap::is_public(bytes) {
-            return Err(BadKey("a number in the key to seal with is out of range"));
+            return Err(KeyError("a number in the key to seal with is out of range"));
         }
         Ok(Self(bytes.to_vec()))
     }
@@ -147,7 +147,7 @@ impl NodeKeys {
     ///
     /// # Errors
     /// The library failed.
-    pub fn public(&self, id: NodeId) -> Result<NodePublic, BadKey> {
+    pub fn public(&self, id: NodeId) -> Result<NodePublic, KeyError> {
         Ok(NodePublic { id, sign: self.sign.public(), seal: self.seal.public()? })
     }
 
@@ -214,10 +214,10 @@ impl fmt::Display for Fingerprint {
 }
 
 impl FromStr for Fingerprint {
-    type Err = BadKey;
+    type Err = KeyError;
 
-    fn from_str(text: &str) -> Result<Self, BadKey> {
-        const BAD: BadKey = BadKey("a fingerprint is 64 hexadecimal digits");
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        const BAD: KeyError = KeyError("a fingerprint is 64 hexadecimal digits");
         if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(BAD);
         }
@@ -252,7 +252,7 @@ impl AuditorKey {
     ///
     /// # Errors
     /// The library failed.
-    pub fn public(&self) -> Result<SealPublic, BadKey> {
+    pub fn public(&self) -> Result<SealPublic, KeyError> {
         self.seal.public()
     }
 
@@ -279,8 +279,8 @@ impl AuditorKey {
     ///
     /// # Errors
     /// Not such a file, or damaged.
-    pub fn from_text(text: &str) -> Result<Self, BadKey> {
-        const BAD: BadKey = BadKey("not an auditor's key file, or damaged");
+    pub fn from_text(text: &str) -> Result<Self, KeyError> {
+        const BAD: KeyError = KeyError("not an auditor's key file, or damaged");
         let mut lines = text.lines();
         if lines.next() != Some(Self::TITLE) {
             return Err(BAD);

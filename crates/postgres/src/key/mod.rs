@@ -25,8 +25,8 @@ mod tests;
 
 pub use checkpoint::Checkpoint;
 pub use identity::{
-    AuditorKey, BadKey, Fingerprint, NodeKeys, NodePublic, Reader, SealPublic, SealSecret,
+    AuditorKey, Fingerprint, KeyError, NodeKeys, NodePublic, Reader, SealPublic, SealSecret,
 };
 pub use network::NetworkKey;
-pub use record::{MAX_NAME, MAX_SUBNETS, NetworkRecord, NodeRecord, UnfitRecord, is_name};
-pub use ring::{BadRing, KeyRing, Members};
+pub use record::{MAX_NAME, MAX_SUBNETS, NetworkRecord, NodeRecord, RecordError, is_name};
+pub use ring::{KeyRing, Members, RingError};

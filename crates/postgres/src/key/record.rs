@@ -17,7 +17,7 @@ pub const MAX_SUBNETS: usize = 256;
 
 /// Why a record from the database is not believed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnfitRecord {
+pub enum RecordError {
     /// It is not what someone with the network's key wrote.
     #[error("its MAC is wrong: somebody without the network's key has changed it")]
     Mac,
@@ -111,9 +111,9 @@ impl NodeRecord {
     ///
     /// # Errors
     /// The MAC is another's, or what is under it is out of bounds.
-    pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<NodePublic, UnfitRecord> {
+    pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<NodePublic, RecordError> {
         if !key.node_mac()?.verify(&[&self.encode()], mac) {
-            return Err(UnfitRecord::Mac);
+            return Err(RecordError::Mac);
         }
         self.unproven()
     }
@@ -122,21 +122,21 @@ impl NodeRecord {
     ///
     /// # Errors
     /// It is out of bounds.
-    pub fn unproven(&self) -> Result<NodePublic, UnfitRecord> {
+    pub fn unproven(&self) -> Result<NodePublic, RecordError> {
         if self.id.0 <= 0 {
-            return Err(UnfitRecord::Id);
+            return Err(RecordError::Id);
         }
         if !is_name(&self.name) {
-            return Err(UnfitRecord::Name);
+            return Err(RecordError::Name);
         }
         if self.address4.is_none() && self.address6.is_none() {
-            return Err(UnfitRecord::Address);
+            return Err(RecordError::Address);
         }
         if self.subnets.len() > MAX_SUBNETS {
-            return Err(UnfitRecord::Subnets);
+            return Err(RecordError::Subnets);
         }
-        let sign = self.sign_key.as_slice().try_into().map_err(|_| UnfitRecord::Key)?;
-        let seal = SealPublic::from_bytes(&self.seal_key).map_err(|_| UnfitRecord::Key)?;
+        let sign = self.sign_key.as_slice().try_into().map_err(|_| RecordError::Key)?;
+        let seal = SealPublic::from_bytes(&self.seal_key).map_err(|_| RecordError::Key)?;
         Ok(NodePublic { id: self.id, sign, seal })
     }
 }
@@ -185,10 +185,10 @@ impl NetworkRecord {
     ///
     /// # Errors
     /// The MAC is another's.
-    pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<(), UnfitRecord> {
+    pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<(), RecordError> {
         match key.network_mac()?.verify(&[&self.encode()], mac) {
             true => Ok(()),
-            false => Err(UnfitRecord::Mac),
+            false => Err(RecordError::Mac),
         }
     }
 }

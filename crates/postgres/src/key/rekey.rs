@@ -74,7 +74,7 @@ pub struct Renewal {
 
 /// Why no new key can be made.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotRekeyed {
+pub enum RekeyError {
     /// None, more than [`MAX_MEMBERS`], one twice, one above the highest, or not the owner.
     #[error("a rekey is for 1 to 1024 nodes, each once, with the network's owner")]
     Members,
@@ -88,7 +88,7 @@ pub enum NotRekeyed {
 
 /// Why a new key from the database is not taken.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RefusedRekey {
+pub enum RekeyRejection {
     /// Not a record.
     #[error("its record is not one")]
     Malformed,
@@ -154,12 +154,12 @@ impl RekeyRecord {
     ///
     /// # Errors
     /// A field is out of range.
-    pub fn encode(&self) -> Result<Vec<u8>, NotRekeyed> {
+    pub fn encode(&self) -> Result<Vec<u8>, RekeyError> {
         if !self.rekey.fits(&self.members) {
-            return Err(NotRekeyed::Members);
+            return Err(RekeyError::Members);
         }
-        let mut out = self.rekey.encode().ok_or(NotRekeyed::Field)?;
-        out.i32(i32::try_from(self.members.len()).map_err(|_| NotRekeyed::Members)?);
+        let mut out = self.rekey.encode().ok_or(RekeyError::Field)?;
+        out.i32(i32::try_from(self.members.len()).map_err(|_| RekeyError::Members)?);
         out.wraps(&self.members);
         Ok(out.done())
     }
@@ -167,9 +167,9 @@ impl RekeyRecord {
     /// Reads one; strictly: what it encodes to is what was read.
     ///
     /// # Errors
-    /// [`RefusedRekey::Malformed`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, RefusedRekey> {
-        Self::decode(Decoder::new(bytes)).ok_or(RefusedRekey::Malformed)
+    /// [`RekeyRejection::Malformed`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, RekeyRejection> {
+        Self::decode(Decoder::new(bytes)).ok_or(RekeyRejection::Malformed)
     }
 
     fn decode(mut from: Decoder<'_>) -> Option<Self> {
@@ -200,14 +200,14 @@ pub fn make(
     current: &NetworkKey,
     members: &[(NodeId, &SealPublic)],
     random: &mut Random,
-) -> Result<Rekeyed, NotRekeyed> {
+) -> Result<Rekeyed, RekeyError> {
     let key = current.successor(random).filter(|key| key.generation() == rekey.generation);
-    let key = key.ok_or(NotRekeyed::Field)?;
+    let key = key.ok_or(RekeyError::Field)?;
     let owner = keys.public(NodeId::OWNER).map_err(|_| CryptoError)?;
     let psk = current.rekey_key()?;
     let mut wraps = Vec::with_capacity(members.len().min(MAX_MEMBERS));
     for (member, public) in members {
-        let info = wrap_info(&rekey, &owner, *member).ok_or(NotRekeyed::Field)?;
+        let info = wrap_info(&rekey, &owner, *member).ok_or(RekeyError::Field)?;
         let wrapped = wrap::wrap(&key.encode(), public.as_bytes(), &psk, &info, random);
         let (enc, sealed) = wrapped.ok_or(CryptoError)?;
         wraps.push(Wrap { reader: *member, enc, sealed });
@@ -231,25 +231,25 @@ pub fn accept(
     owner: &NodePublic,
     (record, signature): (&[u8], &[u8]),
     wrap: Option<&Wrap>,
-) -> Result<Renewal, RefusedRekey> {
+) -> Result<Renewal, RekeyRejection> {
     if !owner.signed(&[SIGNED, record].concat(), signature) {
-        return Err(RefusedRekey::Signature);
+        return Err(RekeyRejection::Signature);
     }
     let RekeyRecord { rekey, members } = RekeyRecord::parse(record)?;
     if rekey.network != network {
-        return Err(RefusedRekey::Network);
+        return Err(RekeyRejection::Network);
     }
     if Some(rekey.generation) != ring.generation().next() {
-        return Err(RefusedRekey::Order);
+        return Err(RekeyRejection::Order);
     }
     let own = members.iter().find(|(member, _)| *member == reader.id());
-    let (_, hash) = own.ok_or(RefusedRekey::NotAMember)?;
-    let wrap = wrap.filter(|wrap| wrap.hash() == *hash).ok_or(RefusedRekey::Wrap)?;
-    let info = wrap_info(&rekey, owner, reader.id()).ok_or(RefusedRekey::Malformed)?;
+    let (_, hash) = own.ok_or(RekeyRejection::NotAMember)?;
+    let wrap = wrap.filter(|wrap| wrap.hash() == *hash).ok_or(RekeyRejection::Wrap)?;
+    let info = wrap_info(&rekey, owner, reader.id()).ok_or(RekeyRejection::Malformed)?;
     let psk = ring.newest().rekey_key()?;
     let opened = wrap::unwrap(reader.seal.as_bytes(), &psk, &info, &wrap.enc, &wrap.sealed);
     let key = opened.as_deref().and_then(|bytes| NetworkKey::decode(bytes));
-    let key = key.filter(|key| key.generation() == rekey.generation).ok_or(RefusedRekey::Key)?;
+    let key = key.filter(|key| key.generation() == rekey.generation).ok_or(RekeyRejection::Key)?;
     let members = Members::new(rekey.highest, members.iter().map(|(member, _)| *member));
     Ok(Renewal { key, members, made: rekey.made })
 }
@@ -329,7 +329,7 @@ mod tests {
             }
         }
 
-        fn accept(&self) -> Result<Renewal, RefusedRekey> {
+        fn accept(&self) -> Result<Renewal, RekeyRejection> {
             let reader = self.keys.reader(NodeId(self.me));
             let signed = (&self.record[..], &self.signature[..]);
             accept(reader, &self.ring, self.tag, &self.owner, signed, self.wrap.as_ref())
@@ -364,10 +364,10 @@ mod tests {
         let rekeyed = made(&first());
         for wrap in &rekeyed.wraps {
             let mut attempt = Try { me: 2, keys: keys(12), wrap: Some(wrap.clone()), ..Try::new() };
-            assert_eq!(attempt.accept(), Err(RefusedRekey::NotAMember));
+            assert_eq!(attempt.accept(), Err(RekeyRejection::NotAMember));
             // Nor as another, for its key is not theirs.
             attempt.me = wrap.reader.0;
-            assert_eq!(attempt.accept(), Err(RefusedRekey::Key));
+            assert_eq!(attempt.accept(), Err(RekeyRejection::Key));
         }
         let secret = rekeyed.key.as_bytes();
         let all = rekeyed.wraps.iter().flat_map(|wrap| [&wrap.enc, &wrap.sealed]);
@@ -380,40 +380,40 @@ mod tests {
     #[test]
     fn each_check_refuses_alone() {
         assert!(Try::new().accept().is_ok());
-        let cases: [(RefusedRekey, Edit<Try>); 15] = [
-            (RefusedRekey::Signature, |t| t.signature[0] ^= 1),
-            (RefusedRekey::Signature, |t| t.signature.truncate(63)),
+        let cases: [(RekeyRejection, Edit<Try>); 15] = [
+            (RekeyRejection::Signature, |t| t.signature[0] ^= 1),
+            (RekeyRejection::Signature, |t| t.signature.truncate(63)),
             // The database signs by a key of its own, or another node does.
-            (RefusedRekey::Signature, |t| t.owner = keys(13).public(NodeId(1)).unwrap()),
-            (RefusedRekey::Signature, |t| {
+            (RekeyRejection::Signature, |t| t.owner = keys(13).public(NodeId(1)).unwrap()),
+            (RekeyRejection::Signature, |t| {
                 t.signature = keys(11).signing().sign(&t.record).unwrap().to_vec();
             }),
-            (RefusedRekey::Malformed, |t| {
+            (RekeyRejection::Malformed, |t| {
                 t.record.push(0);
                 let signed = [SIGNED, &t.record[..]].concat();
                 t.signature = keys(11).signing().sign(&signed).unwrap().to_vec();
             }),
-            (RefusedRekey::Network, |t| t.tag = "t2"),
-            (RefusedRekey::NotAMember, |t| t.me = 2),
-            (RefusedRekey::Wrap, |t| t.wrap = None),
-            (RefusedRekey::Wrap, |t| t.wrap.as_mut().unwrap().sealed[0] ^= 1),
-            (RefusedRekey::Wrap, |t| t.wrap = Some(made(&first()).wraps[1].clone())),
-            (RefusedRekey::Key, |t| t.keys = keys(12)),
-            (RefusedRekey::Key, |t| {
+            (RekeyRejection::Network, |t| t.tag = "t2"),
+            (RekeyRejection::NotAMember, |t| t.me = 2),
+            (RekeyRejection::Wrap, |t| t.wrap = None),
+            (RekeyRejection::Wrap, |t| t.wrap.as_mut().unwrap().sealed[0] ^= 1),
+            (RekeyRejection::Wrap, |t| t.wrap = Some(made(&first()).wraps[1].clone())),
+            (RekeyRejection::Key, |t| t.keys = keys(12)),
+            (RekeyRejection::Key, |t| {
                 t.ring = NetworkKey::generate(&mut random(7)).into();
             }),
             // The owner itself puts a wrap under another record.
-            (RefusedRekey::Key, |t| {
+            (RekeyRejection::Key, |t| {
                 let mut record = RekeyRecord::parse(&t.record).unwrap();
                 record.rekey.made.0 += 1;
                 t.sign(&record);
             }),
-            (RefusedRekey::Key, |t| {
+            (RekeyRejection::Key, |t| {
                 let mut record = RekeyRecord::parse(&t.record).unwrap();
                 record.rekey.highest.0 += 1;
                 t.sign(&record);
             }),
-            (RefusedRekey::Order, |t| {
+            (RekeyRejection::Order, |t| {
                 let mut record = RekeyRecord::parse(&t.record).unwrap();
                 record.rekey.generation.0 += 1;
                 t.sign(&record);
@@ -431,7 +431,7 @@ mod tests {
         let mut attempt = Try::new();
         let renewal = attempt.accept().unwrap();
         attempt.ring.take(Instant::default(), renewal.made, renewal);
-        assert_eq!(attempt.accept(), Err(RefusedRekey::Order), "the same again");
+        assert_eq!(attempt.accept(), Err(RekeyRejection::Order), "the same again");
         let second = made(attempt.ring.newest());
         let reader = attempt.keys.reader(NodeId(3));
         let signed = (&second.record[..], &second.signature[..]);
@@ -439,10 +439,10 @@ mod tests {
             |ring: &KeyRing| accept(reader, ring, "t1", &public(1), signed, Some(&second.wraps[2]));
         let renewal = accept(&attempt.ring).unwrap();
         // One that has the first key alone must take both.
-        assert_eq!(accept(&KeyRing::from(first())), Err(RefusedRekey::Order));
+        assert_eq!(accept(&KeyRing::from(first())), Err(RekeyRejection::Order));
         attempt.ring.take(Instant::default(), renewal.made, renewal);
-        assert_eq!(accept(&attempt.ring), Err(RefusedRekey::Order));
-        assert_eq!(attempt.accept(), Err(RefusedRekey::Order), "put back");
+        assert_eq!(accept(&attempt.ring), Err(RekeyRejection::Order));
+        assert_eq!(attempt.accept(), Err(RekeyRejection::Order), "put back");
         assert_eq!(attempt.ring.generation(), Generation(3));
     }
 
@@ -460,7 +460,7 @@ mod tests {
             let wrap = rekeyed.wraps.into_iter().find(|wrap| wrap.reader == NodeId(3));
             let (record, signature) = (rekeyed.record, rekeyed.signature.to_vec());
             let attempt = Try { record, signature, wrap, ..Try::new() };
-            assert_eq!(attempt.accept(), Err(RefusedRekey::Signature));
+            assert_eq!(attempt.accept(), Err(RekeyRejection::Signature));
         }
     }
 
@@ -469,7 +469,7 @@ mod tests {
         for at in 0..Try::new().record.len() {
             let mut attempt = Try::new();
             attempt.record[at] ^= 1;
-            assert_eq!(attempt.accept(), Err(RefusedRekey::Signature), "byte {at}");
+            assert_eq!(attempt.accept(), Err(RekeyRejection::Signature), "byte {at}");
         }
     }
 
@@ -503,13 +503,13 @@ mod tests {
         }
         let bytes = good.encode().unwrap();
         for len in 0..bytes.len() {
-            assert_eq!(RekeyRecord::parse(&bytes[..len]), Err(RefusedRekey::Malformed), "{len}");
+            assert_eq!(RekeyRecord::parse(&bytes[..len]), Err(RekeyRejection::Malformed), "{len}");
         }
         // A count that promises more than there is.
         let mut endless = bytes;
         endless.truncate(KIND.len() + 3 + 16);
         endless.extend(i32::MAX.to_be_bytes());
-        assert_eq!(RekeyRecord::parse(&endless), Err(RefusedRekey::Malformed));
+        assert_eq!(RekeyRecord::parse(&endless), Err(RekeyRejection::Malformed));
     }
 
     #[test]
@@ -521,10 +521,10 @@ mod tests {
             make(rekey, &own, &current, members, &mut random(5)).map(drop)
         };
         assert_eq!(attempt(rekey(2), &members), Ok(()));
-        assert_eq!(attempt(rekey(3), &members), Err(NotRekeyed::Field));
-        assert_eq!(attempt(rekey(2), &[]), Err(NotRekeyed::Members));
+        assert_eq!(attempt(rekey(3), &members), Err(RekeyError::Field));
+        assert_eq!(attempt(rekey(2), &[]), Err(RekeyError::Members));
         let without = [(NodeId(3), &one.seal)];
-        assert_eq!(attempt(rekey(2), &without), Err(NotRekeyed::Members));
+        assert_eq!(attempt(rekey(2), &without), Err(RekeyError::Members));
         let last = NetworkKey::new(Generation(i32::MAX), &[7; 32]);
         assert!(make(rekey(2), &own, &last, &members, &mut random(5)).is_err());
     }

@@ -66,7 +66,7 @@ impl Members {
 /// A line of the file of keys is none.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
-pub struct BadRing {
+pub struct RingError {
     /// Which, from 1.
     pub line: usize,
     why: &'static str,
@@ -184,13 +184,13 @@ impl KeyRing {
     ///
     /// # Errors
     /// A line is none, generations do not rise, or the file does not go with that key.
-    pub fn from_text(first: NetworkKey, text: &str) -> Result<Self, BadRing> {
+    pub fn from_text(first: NetworkKey, text: &str) -> Result<Self, RingError> {
         let mut ring: Option<Self> = None;
         let mut first = Some(first);
         let mut lines = 0;
         for (at, line) in text.lines().enumerate() {
             lines = at.saturating_add(1);
-            let bad = |why| BadRing { line: lines, why };
+            let bad = |why| RingError { line: lines, why };
             match line.split_once(' ') {
                 _ if line.starts_with('#') => {}
                 Some(("key", text)) => {
@@ -223,7 +223,8 @@ impl KeyRing {
             })
         };
         let found = ring.filter(forgotten);
-        found.ok_or(BadRing { line: lines, why: "the key that the node joined with is not there" })
+        found
+            .ok_or(RingError { line: lines, why: "the key that the node joined with is not there" })
     }
 }
 

@@ -69,7 +69,7 @@ pub struct Seen {
 
 /// Why settings from the database are not believed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnfitSettings {
+pub enum SettingsError {
     /// There is no row.
     #[error("there are none")]
     None,
@@ -191,40 +191,40 @@ impl History {
         owner: &NodePublic,
         rows: &[SignedSettings],
         seen: Option<Seen>,
-    ) -> Result<Self, UnfitSettings> {
+    ) -> Result<Self, SettingsError> {
         if rows.len() > MAX_SETTINGS {
-            return Err(UnfitSettings::TooMany);
+            return Err(SettingsError::TooMany);
         }
-        let newest = rows.last().ok_or(UnfitSettings::None)?;
+        let newest = rows.last().ok_or(SettingsError::None)?;
         let (mut serial, mut hash) = (0_i64, [0; 32]);
         let mut known = seen.is_none();
         for row in rows {
             let next = serial.saturating_add(1);
             if row.settings.serial != next {
-                return Err(UnfitSettings::Gap { serial: next });
+                return Err(SettingsError::Gap { serial: next });
             }
             if row.settings.previous != hash {
-                return Err(UnfitSettings::Chain { serial });
+                return Err(SettingsError::Chain { serial });
             }
             (serial, hash) = (next, row.hash(tag));
             if let Some(seen) = seen.filter(|seen| seen.serial == serial) {
                 if seen.hash != hash {
-                    return Err(UnfitSettings::Changed { serial });
+                    return Err(SettingsError::Changed { serial });
                 }
                 known = true;
             }
         }
         if !owner.signed(&newest.settings.message(tag), &newest.signature) {
-            return Err(UnfitSettings::Signature { serial });
+            return Err(SettingsError::Signature { serial });
         }
         if let Some(Seen { serial: seen, .. }) = seen.filter(|_| !known) {
-            return Err(UnfitSettings::Older { found: serial, seen });
+            return Err(SettingsError::Older { found: serial, seen });
         }
         if let Some(row) = rows.iter().find(|row| !row.settings.in_bounds()) {
-            return Err(UnfitSettings::Bounds { serial: row.settings.serial });
+            return Err(SettingsError::Bounds { serial: row.settings.serial });
         }
         let mut all = rows.iter().map(|row| row.settings.clone());
-        let first = all.next().ok_or(UnfitSettings::None)?;
+        let first = all.next().ok_or(SettingsError::None)?;
         Ok(Self { first, later: all.collect(), seen: Seen { serial, hash } })
     }
 
@@ -259,15 +259,15 @@ impl History {
         keys: &NodeKeys,
         now: UnixTime,
         change: NetworkSettings,
-    ) -> Result<SignedSettings, UnfitSettings> {
+    ) -> Result<SignedSettings, SettingsError> {
         let serial = self.seen.serial.saturating_add(1);
         if usize::try_from(serial).is_ok_and(|serial| serial > MAX_SETTINGS) {
-            return Err(UnfitSettings::TooMany);
+            return Err(SettingsError::TooMany);
         }
         let made = now.max(self.current().made);
         let next = NetworkSettings { serial, made, previous: self.seen.hash, ..change };
         if !next.in_bounds() {
-            return Err(UnfitSettings::Bounds { serial });
+            return Err(SettingsError::Bounds { serial });
         }
         Ok(next.sign(tag, keys)?)
     }
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    fn verify(rows: &[SignedSettings], seen: Option<Seen>) -> Result<History, UnfitSettings> {
+    fn verify(rows: &[SignedSettings], seen: Option<Seen>) -> Result<History, SettingsError> {
         History::verify("t1", &owner(), rows, seen)
     }
 
@@ -328,15 +328,15 @@ mod tests {
         assert_eq!(history.seen().serial, 3);
         let of = |serial| history.at(serial).map(|settings| settings.retention_bytes);
         assert_eq!([of(0), of(1), of(2), of(4)], [None, Some(1 << 30), Some(2 << 30), None]);
-        assert_eq!(verify(&[], None), Err(UnfitSettings::None));
+        assert_eq!(verify(&[], None), Err(SettingsError::None));
     }
 
     #[test]
     fn a_row_that_another_node_signed_or_that_was_altered_is_refused() {
         let forged = first().sign("t1", &keys(3)).unwrap();
-        assert_eq!(verify(&[forged], None), Err(UnfitSettings::Signature { serial: 1 }));
+        assert_eq!(verify(&[forged], None), Err(SettingsError::Signature { serial: 1 }));
         let other = first().sign("t2", &keys(2)).unwrap();
-        assert_eq!(verify(&[other], None), Err(UnfitSettings::Signature { serial: 1 }));
+        assert_eq!(verify(&[other], None), Err(SettingsError::Signature { serial: 1 }));
         let edits: [fn(&mut NetworkSettings); 9] = [
             |s| s.made.0 += 1,
             |s| s.packet_size = 1400,
@@ -352,10 +352,10 @@ mod tests {
             let mut newest = rows(2);
             edit(&mut newest[1].settings);
             let refused = verify(&newest, None);
-            assert_eq!(refused, Err(UnfitSettings::Signature { serial: 2 }), "{at}");
+            assert_eq!(refused, Err(SettingsError::Signature { serial: 2 }), "{at}");
             let mut older = rows(2);
             edit(&mut older[0].settings);
-            assert_eq!(verify(&older, None), Err(UnfitSettings::Chain { serial: 1 }), "{at}");
+            assert_eq!(verify(&older, None), Err(SettingsError::Chain { serial: 1 }), "{at}");
         }
     }
 
@@ -363,7 +363,7 @@ mod tests {
     fn rows_that_are_missing_repeated_or_moved_are_refused() {
         let good = rows(3);
         let gap = |rows: &[SignedSettings], serial| {
-            assert_eq!(verify(rows, None), Err(UnfitSettings::Gap { serial }));
+            assert_eq!(verify(rows, None), Err(SettingsError::Gap { serial }));
         };
         gap(&good[1..], 1);
         gap(&[good[0].clone(), good[2].clone()], 2);
@@ -376,7 +376,7 @@ mod tests {
         let good = rows(3);
         let seen = Some(verify(&good, None).unwrap().seen());
         assert!(verify(&good, seen).is_ok());
-        assert_eq!(verify(&good[..2], seen), Err(UnfitSettings::Older { found: 2, seen: 3 }));
+        assert_eq!(verify(&good[..2], seen), Err(SettingsError::Older { found: 2, seen: 3 }));
         // The owner itself cannot give the number twice.
         let history = verify(&good[..2], None).unwrap();
         let change = NetworkSettings { audit: Audit::Full, ..history.current().clone() };
@@ -384,7 +384,7 @@ mod tests {
         let mut rows = good[..2].to_vec();
         rows.push(other);
         assert!(verify(&rows, None).is_ok());
-        assert_eq!(verify(&rows, seen), Err(UnfitSettings::Changed { serial: 3 }));
+        assert_eq!(verify(&rows, seen), Err(SettingsError::Changed { serial: 3 }));
     }
 
     #[test]
@@ -400,9 +400,9 @@ mod tests {
             let mut bad = first();
             edit(&mut bad);
             let row = bad.sign("t1", &keys(2)).unwrap();
-            assert_eq!(verify(&[row], None), Err(UnfitSettings::Bounds { serial: 1 }));
+            assert_eq!(verify(&[row], None), Err(SettingsError::Bounds { serial: 1 }));
             let next = verify(&rows(1), None).unwrap().next("t1", &keys(2), UnixTime(0), bad);
-            assert_eq!(next, Err(UnfitSettings::Bounds { serial: 2 }));
+            assert_eq!(next, Err(SettingsError::Bounds { serial: 2 }));
         }
     }
 
@@ -414,7 +414,7 @@ mod tests {
         let next = history.next("t1", &keys(2), UnixTime(5), change).unwrap();
         assert_eq!(next.settings.made, history.current().made);
         let many = vec![good[0].clone(); MAX_SETTINGS + 1];
-        assert_eq!(verify(&many, None), Err(UnfitSettings::TooMany));
+        assert_eq!(verify(&many, None), Err(SettingsError::TooMany));
     }
 
     /// The encoding is in databases for years: these numbers never change under this version.

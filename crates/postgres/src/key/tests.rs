@@ -4,8 +4,8 @@ use adit_crypto::sha256;
 use adit_engine::{Random, UnixTime};
 
 use super::epoch::{
-    Epoch, EpochRecord, Expected, NotOpened, OpenedEpoch, Previous, Refused, Wrap, accept, check,
-    open,
+    Epoch, EpochOpenError, EpochRecord, Expected, OpenedEpoch, Previous, Refused, Wrap, accept,
+    check, open,
 };
 use super::*;
 use crate::{Audit, Durability, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
@@ -55,9 +55,9 @@ fn a_node_whose_record_the_network_wrote_is_believed_and_only_then() {
     let public = node().verify(&network(), &mac).unwrap();
     assert_eq!(public, keys(2).public(NodeId(7)).unwrap());
     let other = NetworkKey::generate(&mut random(3));
-    assert_eq!(node().verify(&other, &mac), Err(UnfitRecord::Mac));
-    assert_eq!(node().verify(&network(), &mac[..31]), Err(UnfitRecord::Mac));
-    assert_eq!(node().verify(&network(), &[]), Err(UnfitRecord::Mac));
+    assert_eq!(node().verify(&other, &mac), Err(RecordError::Mac));
+    assert_eq!(node().verify(&network(), &mac[..31]), Err(RecordError::Mac));
+    assert_eq!(node().verify(&network(), &[]), Err(RecordError::Mac));
 }
 
 #[test]
@@ -82,25 +82,25 @@ fn each_field_of_a_node_altered_alone_is_refused() {
         let mut record = node();
         alter(&mut record);
         assert_ne!(record, node(), "{what}");
-        assert_eq!(record.verify(&network(), &mac), Err(UnfitRecord::Mac), "{what}");
+        assert_eq!(record.verify(&network(), &mac), Err(RecordError::Mac), "{what}");
     }
 }
 
 /// Everybody with the network's key can write a MAC: what is under it is looked at all the same.
 #[test]
 fn a_record_out_of_bounds_is_refused_in_spite_of_its_mac() {
-    let unfit: [(UnfitRecord, Edit<NodeRecord>); 10] = [
-        (UnfitRecord::Id, |n| n.id = NodeId(0)),
-        (UnfitRecord::Id, |n| n.id = NodeId(-1)),
-        (UnfitRecord::Name, |n| n.name = String::new()),
-        (UnfitRecord::Name, |n| n.name = "a".repeat(25)),
-        (UnfitRecord::Name, |n| n.name = "a\nb".into()),
-        (UnfitRecord::Address, |n| (n.address4, n.address6) = (None, None)),
-        (UnfitRecord::Subnets, |n| n.subnets = vec!["10.0.0.0/8".parse().unwrap(); 257]),
-        (UnfitRecord::Key, |n| n.sign_key.push(0)),
-        (UnfitRecord::Key, |n| n.seal_key.truncate(1215)),
+    let unfit: [(RecordError, Edit<NodeRecord>); 10] = [
+        (RecordError::Id, |n| n.id = NodeId(0)),
+        (RecordError::Id, |n| n.id = NodeId(-1)),
+        (RecordError::Name, |n| n.name = String::new()),
+        (RecordError::Name, |n| n.name = "a".repeat(25)),
+        (RecordError::Name, |n| n.name = "a\nb".into()),
+        (RecordError::Address, |n| (n.address4, n.address6) = (None, None)),
+        (RecordError::Subnets, |n| n.subnets = vec!["10.0.0.0/8".parse().unwrap(); 257]),
+        (RecordError::Key, |n| n.sign_key.push(0)),
+        (RecordError::Key, |n| n.seal_key.truncate(1215)),
         // Coefficients of ML-KEM are below 3329.
-        (UnfitRecord::Key, |n| n.seal_key[..3].fill(0xff)),
+        (RecordError::Key, |n| n.seal_key[..3].fill(0xff)),
     ];
     for (refusal, alter) in unfit {
         let mut record = node();
@@ -125,7 +125,7 @@ fn each_field_of_the_network_altered_alone_is_refused() {
         let mut record = network_record();
         alter(&mut record);
         assert_ne!(record, network_record(), "{what}");
-        assert_eq!(record.verify(&network(), &mac), Err(UnfitRecord::Mac), "{what}");
+        assert_eq!(record.verify(&network(), &mac), Err(RecordError::Mac), "{what}");
     }
 }
 
@@ -467,11 +467,11 @@ fn an_epoch_needs_readers_each_once() {
     let me = keys(2).public(NodeId(7)).unwrap();
     for readers in [vec![], vec![(NodeId(7), &me.seal); 2]] {
         let refusal = open(epoch(), &keys(2), &network(), &readers, &mut random(5)).unwrap_err();
-        assert_eq!(refusal, NotOpened::Readers);
+        assert_eq!(refusal, EpochOpenError::Readers);
     }
     let bad = Epoch { first_seq: Seq(0), ..epoch() };
     let refusal = open(bad, &keys(2), &network(), &[(NodeId(7), &me.seal)], &mut random(5));
-    assert_eq!(refusal.unwrap_err(), NotOpened::Field);
+    assert_eq!(refusal.unwrap_err(), EpochOpenError::Field);
 }
 
 #[test]
@@ -567,7 +567,7 @@ fn an_old_epoch_opens_with_the_ring_and_a_new_one_only_with_the_new_key() {
     assert_eq!(accept(&forged.into(), &new), Err(Refused::Key));
     // No epoch is made under another key than it names.
     let wrong = open(self::epoch(), &keys(2), &second, &readers, &mut random(5));
-    assert!(matches!(wrong, Err(NotOpened::Field)));
+    assert!(matches!(wrong, Err(EpochOpenError::Field)));
 }
 
 /// The network's second key beside the first.

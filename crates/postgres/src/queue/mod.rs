@@ -156,7 +156,7 @@ impl Codel {
     }
 
     /// Whether to drop this one.
-    fn judge(&mut self, now: Instant, above: bool, interval: Duration) -> bool {
+    fn should_drop(&mut self, now: Instant, above: bool, interval: Duration) -> bool {
         if !above {
             self.dropping = false;
             return false;
@@ -277,7 +277,7 @@ impl Queues {
             let above = flow.codel.above(now, now.since(first.at), behind, patience);
             if old {
                 count(&mut self.dropped.old);
-            } else if flow.codel.judge(now, above, patience.interval) {
+            } else if flow.codel.should_drop(now, above, patience.interval) {
                 count(&mut self.dropped.codel);
             } else {
                 flow.passed = true;

@@ -7,8 +7,8 @@
 //! The driver asks [`Receiver::query`] after each call and when [`Receiver::deadline`] has come, runs the one query
 //! that it gets, and answers it with the call named there, or with [`Receiver::gone`] or [`Receiver::lost`].
 
+mod types;
 mod watch;
-mod words;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use adit_engine::{Instant, Random, Seed};
 use adit_wire::ip::Ip;
 
+pub use self::types::{Dated, Delivery, Epoch, Hint, Position, Query, Stats};
 pub use self::watch::{Look, Watch};
-pub use self::words::{Dated, Delivery, Epoch, Hint, Position, Query, Stats};
 use crate::limits::{EPOCHS_AHEAD, EXPIRED_MS, FORGED_PAGES, PAGE_BYTES, PAGE_ROWS, SEQ_WINDOW};
 use crate::queue::{count, later};
 use crate::routes::Routes;
@@ -85,7 +85,7 @@ struct Seen {
 }
 
 /// What a row is.
-enum Verdict {
+enum RowCheck {
     /// Appended; so many bytes.
     Authentic(usize),
     Repeated,
@@ -322,8 +322,8 @@ impl Receiver {
             seen.lowest = Some(seen.lowest.map_or(row.seq, |lowest| lowest.min(row.seq)));
             seen.highest = Some(seen.highest.map_or(row.seq, |highest| highest.max(row.seq)));
             let start = out.bytes.len();
-            match self.judge(leaf, row, &mut out.bytes) {
-                Verdict::Authentic(len) => {
+            match self.check_row(leaf, row, &mut out.bytes) {
+                RowCheck::Authentic(len) => {
                     seen.authentic = seen.authentic.saturating_add(1);
                     if newest_first {
                         out.bytes.truncate(start);
@@ -336,11 +336,11 @@ impl Receiver {
                         self.deliver(start, len, routes, out);
                     }
                 }
-                Verdict::Repeated if newest_first => {}
-                Verdict::Repeated => count(&mut self.stats.repeated),
-                Verdict::Forged => count(&mut self.stats.forged),
-                Verdict::OldKey => count(&mut self.stats.old_key),
-                Verdict::Unknown => count(&mut seen.unknown),
+                RowCheck::Repeated if newest_first => {}
+                RowCheck::Repeated => count(&mut self.stats.repeated),
+                RowCheck::Forged => count(&mut self.stats.forged),
+                RowCheck::OldKey => count(&mut self.stats.old_key),
+                RowCheck::Unknown => count(&mut seen.unknown),
             }
         }
         if seen.authentic > 0 {
@@ -355,40 +355,40 @@ impl Receiver {
     }
 
     /// Opens a row if nothing in it is behind the position, and moves the position to it.
-    fn judge(&mut self, leaf: LeafNo, row: &Row<'_>, out: &mut Vec<u8>) -> Verdict {
-        let Some(reading) = &self.reading else { return Verdict::Forged };
+    fn check_row(&mut self, leaf: LeafNo, row: &Row<'_>, out: &mut Vec<u8>) -> RowCheck {
+        let Some(reading) = &self.reading else { return RowCheck::Forged };
         if row.epoch < reading.no {
-            return Verdict::Repeated;
+            return RowCheck::Repeated;
         }
         if row.epoch == reading.no {
             if row.seq <= self.position.seq {
-                return Verdict::Repeated;
+                return RowCheck::Repeated;
             }
             if reading.generation < self.oldest_key {
-                return Verdict::OldKey;
+                return RowCheck::OldKey;
             }
-            let Ok(len) = reading.open.open(row, out) else { return Verdict::Forged };
+            let Ok(len) = reading.open.open(row, out) else { return RowCheck::Forged };
             self.move_to(row.seq, self.position.seq);
-            return Verdict::Authentic(len);
+            return RowCheck::Authentic(len);
         }
         let Some(index) = self.ahead.iter().position(|epoch| epoch.no == row.epoch) else {
-            return Verdict::Unknown;
+            return RowCheck::Unknown;
         };
-        let Some(next) = self.ahead.get(index) else { return Verdict::Unknown };
+        let Some(next) = self.ahead.get(index) else { return RowCheck::Unknown };
         // A row of a later leaf would make the reader pass over all that is before it there.
         if next.leaf != leaf {
-            return Verdict::Forged;
+            return RowCheck::Forged;
         }
         if next.generation < self.oldest_key {
-            return Verdict::OldKey;
+            return RowCheck::OldKey;
         }
-        let Ok(len) = next.open.open(row, out) else { return Verdict::Forged };
+        let Ok(len) = next.open.open(row, out) else { return RowCheck::Forged };
         let behind = Seq(next.first_seq.0.saturating_sub(1));
         for _ in 0..=index {
             self.advance();
         }
         self.move_to(row.seq, behind);
-        Verdict::Authentic(len)
+        RowCheck::Authentic(len)
     }
 
     fn move_to(&mut self, seq: Seq, from: Seq) {

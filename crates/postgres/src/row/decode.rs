@@ -9,7 +9,7 @@ use crate::{EpochNo, Seq, StreamId};
 
 /// Why values are no row.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoRow {
+pub enum RowError {
     /// A column that is never null is.
     #[error("{0} is null")]
     Null(&'static str),
@@ -22,7 +22,7 @@ pub enum NoRow {
 ///
 /// # Errors
 /// They are none; says which column.
-pub fn row(values: Fields<'_>) -> Result<Row<'_>, NoRow> {
+pub fn row(values: Fields<'_>) -> Result<Row<'_>, RowError> {
     let [seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload] =
         values;
     let i32_of = |name, value| {
@@ -53,16 +53,16 @@ pub fn row(values: Fields<'_>) -> Result<Row<'_>, NoRow> {
     })
 }
 
-fn present<T>(name: &'static str, value: Option<T>) -> Result<T, NoRow> {
-    value.ok_or(NoRow::Null(name))
+fn present<T>(name: &'static str, value: Option<T>) -> Result<T, RowError> {
+    value.ok_or(RowError::Null(name))
 }
 
 fn optional<T>(
     name: &'static str,
     value: Option<&[u8]>,
     parse: impl FnOnce(&[u8]) -> Option<T>,
-) -> Result<Option<T>, NoRow> {
-    value.map(|value| parse(value).ok_or(NoRow::Malformed(name))).transpose()
+) -> Result<Option<T>, RowError> {
+    value.map(|value| parse(value).ok_or(RowError::Malformed(name))).transpose()
 }
 
 /// A host's address from the binary value of an `inet`; `None` for what is none, a network among it.
@@ -139,7 +139,7 @@ mod tests {
         for (at, (name, (_, needed))) in NAMES.iter().zip(&values).enumerate() {
             let mut fields = fields(&values);
             fields[at] = None;
-            let expected = if *needed { Some(NoRow::Null(name)) } else { None };
+            let expected = if *needed { Some(RowError::Null(name)) } else { None };
             assert_eq!(row(fields).err(), expected, "{name}");
         }
     }
@@ -155,7 +155,7 @@ mod tests {
                 // The lengths of these are looked at where they are used.
                 let expected = match *name {
                     "tag" | "chain" | "payload" => None,
-                    name => Some(NoRow::Malformed(name)),
+                    name => Some(RowError::Malformed(name)),
                 };
                 assert_eq!(row(fields).err(), expected, "{name}, {} bytes", wrong.len());
             }

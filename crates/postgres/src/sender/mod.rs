@@ -12,7 +12,7 @@
 
 mod sealing;
 mod stream;
-mod words;
+mod types;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -23,7 +23,7 @@ use adit_wire::VnetHeader;
 
 use self::sealing::{Sealing, cost};
 use self::stream::{Leaves, State, Stream};
-pub use self::words::{
+pub use self::types::{
     Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Stats, Unsigned, Want,
 };
 use crate::key::Checkpoint;

@@ -17,12 +17,12 @@ pub const SENT_COLUMNS: &str =
 ///
 /// # Errors
 /// The tag has other characters, or none.
-pub fn schema(tag: &str) -> Result<String, BadTag> {
+pub fn schema(tag: &str) -> Result<String, TagError> {
     if tag.is_empty()
         || tag.len() > 16
         || !tag.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
     {
-        return Err(BadTag);
+        return Err(TagError);
     }
     Ok(SCHEMA
         .replace("{owner_text}", &format!("'{}'", owner(tag)))
@@ -39,7 +39,7 @@ pub fn schema(tag: &str) -> Result<String, BadTag> {
 ///
 /// # Errors
 /// As [`schema`].
-pub fn roles(tag: &str, member: bool) -> Result<String, BadTag> {
+pub fn roles(tag: &str, member: bool) -> Result<String, TagError> {
     schema(tag)?;
     let (owner, nodes, guests, auditors) = (owner(tag), nodes(tag), guests(tag), auditors(tag));
     let member = if member { format!("GRANT {owner} TO CURRENT_USER;\n") } else { String::new() };
@@ -56,7 +56,7 @@ pub fn roles(tag: &str, member: bool) -> Result<String, BadTag> {
 /// Not a tag.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a tag is 1 to 16 lower-case letters and digits")]
-pub struct BadTag;
+pub struct TagError;
 
 /// The role that owns everything.
 pub fn owner(tag: &str) -> String {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_tag_that_could_end_a_name_is_refused() {
         for tag in ["", "a b", "a\"", "a'", "A", "abcdefghijklmnopq"] {
-            assert_eq!(schema(tag), Err(BadTag), "{tag:?}");
+            assert_eq!(schema(tag), Err(TagError), "{tag:?}");
         }
     }
 }

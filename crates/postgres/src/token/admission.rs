@@ -52,7 +52,7 @@ pub struct Admission {
 
 /// Why a node does not answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAdmitted {
+pub enum AdmissionError {
     /// Made without the network's key, or for another network.
     #[error("no node has made this invitation")]
     Invitation,
@@ -197,17 +197,17 @@ pub fn admit(
     tag: &str,
     now: UnixTime,
     random: &mut Random,
-) -> Result<Admission, NotAdmitted> {
+) -> Result<Admission, AdmissionError> {
     let invitation = JoinKey::from_nodes(network, tag, request.invitation);
-    let (key, until) = invitation.ok_or(NotAdmitted::Invitation)?;
+    let (key, until) = invitation.ok_or(AdmissionError::Invitation)?;
     if until < now {
-        return Err(NotAdmitted::Old);
+        return Err(AdmissionError::Old);
     }
-    let to = SealPublic::from_bytes(request.key).map_err(|_| NotAdmitted::Request)?;
+    let to = SealPublic::from_bytes(request.key).map_err(|_| AdmissionError::Request)?;
     let asked = self::request(tag, request.role, &to);
     let mac = HmacKey::new(Digest::Sha256, &*key.derive(b"request")?)?;
     if !mac.verify(&[&asked], request.proof) {
-        return Err(NotAdmitted::Request);
+        return Err(AdmissionError::Request);
     }
     let psk = key.derive(b"answer")?;
     let wrapped = wrap::wrap(&network.encode(), to.as_bytes(), &psk, &asked, random);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     impl Scene {
-        fn admit(&mut self, proof: &[u8; 32], now: UnixTime) -> Result<Admission, NotAdmitted> {
+        fn admit(&mut self, proof: &[u8; 32], now: UnixTime) -> Result<Admission, AdmissionError> {
             let key = self.joiner.public().unwrap();
             let (role, invitation, key) = (ROLE, &self.invitation[..], key.as_bytes());
             let request = Request { role, invitation, key, proof };
@@ -290,16 +290,20 @@ mod tests {
     fn a_node_answers_no_other_request() {
         let right = scene().proof();
         for (refusal, now, edit) in [
-            (NotAdmitted::Old, UnixTime(NOW.0 + 1), (|_, _| {}) as fn(&mut Scene, &mut [u8; 32])),
-            (NotAdmitted::Request, NOW, |_, proof| proof[0] ^= 1),
-            (NotAdmitted::Request, NOW, |scene, _| {
+            (
+                AdmissionError::Old,
+                UnixTime(NOW.0 + 1),
+                (|_, _| {}) as fn(&mut Scene, &mut [u8; 32]),
+            ),
+            (AdmissionError::Request, NOW, |_, proof| proof[0] ^= 1),
+            (AdmissionError::Request, NOW, |scene, _| {
                 // The database asks with a key of its own.
                 scene.joiner = SealSecret::generate(&mut scene.random);
             }),
-            (NotAdmitted::Invitation, NOW, |scene, _| scene.invitation[0] ^= 1),
-            (NotAdmitted::Invitation, NOW, |scene, _| scene.invitation[20] ^= 1),
-            (NotAdmitted::Invitation, NOW, |scene, _| scene.invitation.truncate(31)),
-            (NotAdmitted::Invitation, NOW, |scene, _| {
+            (AdmissionError::Invitation, NOW, |scene, _| scene.invitation[0] ^= 1),
+            (AdmissionError::Invitation, NOW, |scene, _| scene.invitation[20] ^= 1),
+            (AdmissionError::Invitation, NOW, |scene, _| scene.invitation.truncate(31)),
+            (AdmissionError::Invitation, NOW, |scene, _| {
                 scene.network = NetworkKey::generate(&mut scene.random);
             }),
         ] {

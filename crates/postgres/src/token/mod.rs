@@ -16,7 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
-pub use self::admission::{Admission, JoinKey, NotAdmitted, Request, admit};
+pub use self::admission::{Admission, AdmissionError, JoinKey, Request, admit};
 
 const PREFIX: &str = "adit1-";
 const VERSION: u8 = 2;
@@ -75,7 +75,7 @@ pub struct Token {
 
 /// Why a text is not a token.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadToken {
+pub enum TokenError {
     /// Something else altogether.
     #[error("a token begins with adit1-")]
     Prefix,
@@ -101,19 +101,19 @@ impl fmt::Display for Token {
 }
 
 impl FromStr for Token {
-    type Err = BadToken;
+    type Err = TokenError;
 
-    fn from_str(text: &str) -> Result<Self, BadToken> {
-        let text = text.trim().strip_prefix(PREFIX).ok_or(BadToken::Prefix)?;
-        let bytes = from_checked_text(text).ok_or(BadToken::Damaged)?;
-        let (version, rest) = bytes.split_first().ok_or(BadToken::Damaged)?;
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let text = text.trim().strip_prefix(PREFIX).ok_or(TokenError::Prefix)?;
+        let bytes = from_checked_text(text).ok_or(TokenError::Damaged)?;
+        let (version, rest) = bytes.split_first().ok_or(TokenError::Damaged)?;
         if *version != VERSION {
-            return Err(BadToken::Version);
+            return Err(TokenError::Version);
         }
-        let (secret, role) = rest.split_first_chunk().ok_or(BadToken::Damaged)?;
+        let (secret, role) = rest.split_first_chunk().ok_or(TokenError::Damaged)?;
         let role = std::str::from_utf8(role).ok().filter(|role| is_role(role));
         Ok(Self {
-            role: role.ok_or(BadToken::Role)?.to_owned(),
+            role: role.ok_or(TokenError::Role)?.to_owned(),
             secret: JoinSecret(Zeroizing::new(*secret)),
         })
     }
@@ -186,7 +186,7 @@ mod tests {
             let lost = format!("{head}{}", &tail[1..]);
             let cut = head.to_owned();
             for bad in [changed, lost, cut] {
-                assert_eq!(bad.parse::<Token>(), Err(BadToken::Damaged), "at {at}: {bad}");
+                assert_eq!(bad.parse::<Token>(), Err(TokenError::Damaged), "at {at}: {bad}");
             }
         }
     }
@@ -200,17 +200,17 @@ mod tests {
         let long = "a".repeat(MAX_ROLE);
         assert_eq!(role(long.as_bytes()).parse::<Token>().unwrap().role, long);
         let cases = [
-            (BadToken::Prefix, TEXT[1..].to_owned()),
-            (BadToken::Prefix, String::new()),
-            (BadToken::Damaged, PREFIX.to_owned()),
-            (BadToken::Damaged, format!("{PREFIX}{}", "A".repeat(300))),
-            (BadToken::Damaged, text(&[])),
-            (BadToken::Damaged, text(&good[..24])),
-            (BadToken::Version, text(&[&[1], &good[1..]].concat())),
-            (BadToken::Role, role(b"")),
-            (BadToken::Role, role(format!("{long}a").as_bytes())),
-            (BadToken::Role, role(b"adit\"; DROP")),
-            (BadToken::Role, role(&[0xff])),
+            (TokenError::Prefix, TEXT[1..].to_owned()),
+            (TokenError::Prefix, String::new()),
+            (TokenError::Damaged, PREFIX.to_owned()),
+            (TokenError::Damaged, format!("{PREFIX}{}", "A".repeat(300))),
+            (TokenError::Damaged, text(&[])),
+            (TokenError::Damaged, text(&good[..24])),
+            (TokenError::Version, text(&[&[1], &good[1..]].concat())),
+            (TokenError::Role, role(b"")),
+            (TokenError::Role, role(format!("{long}a").as_bytes())),
+            (TokenError::Role, role(b"adit\"; DROP")),
+            (TokenError::Role, role(&[0xff])),
         ];
         for (refusal, bad) in cases {
             assert_eq!(bad.parse::<Token>(), Err(refusal), "{bad}");

@@ -14,7 +14,7 @@
 
 mod finding;
 mod retention;
-mod words;
+mod types;
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub use finding::{Finding, Place, Signed, Unsettled};
 pub use retention::{Kept, Retention};
-pub use words::{CheckpointRow, EpochRow, Stream, Summary};
+pub use types::{CheckpointRow, EpochRow, Stream, Summary};
 
 use crate::key::epoch::{Epoch, EpochRecord, Expected, Previous, Refused, accept, check};
 use crate::key::{Checkpoint, KeyRing, Reader};
@@ -161,7 +161,7 @@ impl<'k> Verifier<'k> {
             self.follows(row.no, record.epoch.previous.as_ref());
             self.settled(row.no, record);
         }
-        self.judge(row, said);
+        self.check_settings(row, said);
         let count = match row.expired {
             Some(_) => &mut self.summary.expired,
             None => &mut self.summary.epochs,
@@ -220,7 +220,7 @@ impl<'k> Verifier<'k> {
     }
 
     /// Whether what has been dropped can have expired.
-    fn judge(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
+    fn check_settings(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
         let Some(retention) = self.stream.retention.clone() else { return };
         let (Some(dropped), Some(said)) = (row.expired, said) else { return };
         if retention.forbids(said.opened) {

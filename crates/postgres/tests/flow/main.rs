@@ -1,7 +1,7 @@
 //! A sender and a receiver with a database between them that is modelled in memory, on virtual time: hours of outages in
 //! milliseconds, and a database that lies.
 
-mod lies;
+mod hostile_database;
 mod model;
 mod outages;
 mod property;

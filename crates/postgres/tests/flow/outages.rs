@@ -1,6 +1,6 @@
 //! What goes wrong without anybody's malice.
 
-use crate::world::{Fate, World};
+use crate::world::{CommitOutcome, World};
 
 #[test]
 fn everything_arrives_in_order_when_nothing_fails() {
@@ -54,18 +54,18 @@ fn an_idle_stream_is_not_asked_for_and_its_node_asks_one_question_a_second() {
 
 #[test]
 fn a_batch_in_doubt_is_neither_repeated_nor_sent_again() {
-    for fate in [Fate::Present, Fate::Absent] {
+    for outcome in [CommitOutcome::Present, CommitOutcome::Absent] {
         let mut world = World::new();
         world.check_it_works();
         world.traffic(5, 0);
         world.pass(1);
-        world.cut_sender(fate);
+        world.cut_sender(outcome);
         world.pass(100);
         world.connect_sender();
         world.pass(200);
         // The first was in flight, the others waited.
-        let expected = if fate == Fate::Present { 55 } else { 54 };
-        assert_eq!(world.came.len(), expected, "{fate:?}");
+        let expected = if outcome == CommitOutcome::Present { 55 } else { 54 };
+        assert_eq!(world.came.len(), expected, "{outcome:?}");
         assert_eq!(world.sender.stats().in_doubt, 1);
         world.check_it_works();
     }
@@ -75,7 +75,7 @@ fn a_batch_in_doubt_is_neither_repeated_nor_sent_again() {
 fn ten_minutes_without_a_database_cost_memory_within_bounds_and_resume_at_once() {
     let mut world = World::new();
     world.check_it_works();
-    world.cut_sender(Fate::Absent);
+    world.cut_sender(CommitOutcome::Absent);
     world.cut_receiver();
     for _ in 0..600 {
         world.traffic(100, 10);
@@ -125,13 +125,13 @@ fn a_backlog_within_one_leaf_is_skipped_too() {
 #[test]
 fn restarts_of_either_process_repeat_nothing() {
     for kept in [false, true] {
-        for fate in [Fate::Present, Fate::Absent] {
+        for outcome in [CommitOutcome::Present, CommitOutcome::Absent] {
             let mut world = World::new();
             world.check_it_works();
             for round in 0..5 {
                 world.traffic(20, 1);
                 if round % 2 == 0 {
-                    world.restart_sender(fate, kept);
+                    world.restart_sender(outcome, kept);
                 } else {
                     world.restart_receiver(kept);
                 }
@@ -172,12 +172,12 @@ fn a_database_restored_from_a_backup_goes_on_with_new_numbers() {
         let backup = world.db.clone();
         world.traffic(2000, 2);
         world.pass(100);
-        world.cut_sender(Fate::Absent);
+        world.cut_sender(CommitOutcome::Absent);
         world.cut_receiver();
         world.db = backup;
         world.pass(500);
         if sender_restarts {
-            world.restart_sender(Fate::Absent, kept);
+            world.restart_sender(CommitOutcome::Absent, kept);
         }
         world.connect_sender();
         world.connect_receiver();
@@ -210,7 +210,7 @@ fn a_leaf_dropped_under_the_reader_ends_nothing() {
 fn a_newest_leaf_that_was_dropped_is_followed_by_another() {
     let mut world = World::new();
     world.check_it_works();
-    world.cut_sender(Fate::Absent);
+    world.cut_sender(CommitOutcome::Absent);
     let newest = *world.db.leaves.last_key_value().unwrap().0;
     world.db.drop_leaf(newest);
     world.pass(3000);
@@ -225,13 +225,13 @@ fn a_newest_leaf_that_was_dropped_is_followed_by_another() {
 fn a_crash_that_empties_an_unlogged_leaf_gives_no_number_twice() {
     let mut world = World::new();
     world.check_it_works();
-    world.cut_sender(Fate::Absent);
+    world.cut_sender(CommitOutcome::Absent);
     world.cut_receiver();
     world.db.leaves.values_mut().flatten().for_each(Vec::clear);
     world.connect_sender();
     world.connect_receiver();
     world.check_it_works();
-    world.restart_sender(Fate::Absent, false);
+    world.restart_sender(CommitOutcome::Absent, false);
     world.db.leaves.values_mut().flatten().for_each(Vec::clear);
     world.check_it_works();
 }
@@ -242,7 +242,7 @@ fn a_sender_whose_clock_is_wrong_is_still_heard() {
     world.check_it_works();
     for wrong_by in [-1_000_000_000, 3_000_000_000, 0] {
         world.wrong_by = wrong_by;
-        world.restart_sender(Fate::Absent, false);
+        world.restart_sender(CommitOutcome::Absent, false);
         world.check_it_works();
     }
 }
@@ -265,7 +265,7 @@ fn a_slow_commit_gathers_more_and_a_silence_leaves_a_leaf_behind_only_once() {
 fn a_reader_that_starts_at_a_leaf_that_is_gone_misses_nothing_of_the_next() {
     let mut world = World::new();
     world.check_it_works();
-    world.cut_sender(Fate::Present);
+    world.cut_sender(CommitOutcome::Present);
     world.db.drop_leaf(1);
     world.restart_receiver(true);
     world.pass(3000);

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::model::{Db, EpochRow, Stored};
-use crate::world::{Fate, World};
+use crate::world::{CommitOutcome, World};
 
 #[derive(Copy, Clone, Debug)]
 enum Event {
@@ -12,11 +12,11 @@ enum Event {
     Pass(u64),
     Latency(u64),
     LoseNotifications(bool),
-    CutSender(Fate),
+    CutSender(CommitOutcome),
     ConnectSender,
     CutReceiver,
     ConnectReceiver,
-    RestartSender(Fate),
+    RestartSender(CommitOutcome),
     RestartReceiver,
     Backup,
     Restore,
@@ -69,18 +69,18 @@ enum Lie {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let fate = prop_oneof![Just(Fate::Present), Just(Fate::Absent)];
+    let outcome = prop_oneof![Just(CommitOutcome::Present), Just(CommitOutcome::Absent)];
     prop_oneof![
         8 => (1..80_usize, 0..12_u64).prop_map(|(count, every)| Event::Send { count, every }),
         4 => (1..400_u64).prop_map(Event::Pass),
         1 => (400..4000_u64).prop_map(Event::Pass),
         1 => (1..300_u64).prop_map(Event::Latency),
         1 => any::<bool>().prop_map(Event::LoseNotifications),
-        2 => fate.clone().prop_map(Event::CutSender),
+        2 => outcome.clone().prop_map(Event::CutSender),
         2 => Just(Event::ConnectSender),
         1 => Just(Event::CutReceiver),
         2 => Just(Event::ConnectReceiver),
-        1 => fate.prop_map(Event::RestartSender),
+        1 => outcome.prop_map(Event::RestartSender),
         1 => Just(Event::RestartReceiver),
         1 => Just(Event::Backup),
         1 => Just(Event::Restore),
@@ -132,15 +132,15 @@ impl Play {
             Event::Pass(ms) => world.pass(ms),
             Event::Latency(ms) => world.latency = ms,
             Event::LoseNotifications(lose) => world.lose_notifications = lose,
-            Event::CutSender(fate) => world.cut_sender(fate),
+            Event::CutSender(outcome) => world.cut_sender(outcome),
             Event::ConnectSender => world.connect_sender(),
             Event::CutReceiver => world.cut_receiver(),
             Event::ConnectReceiver => world.connect_receiver(),
-            Event::RestartSender(fate) => world.restart_sender(fate, true),
+            Event::RestartSender(outcome) => world.restart_sender(outcome, true),
             Event::RestartReceiver => world.restart_receiver(true),
             Event::Backup => self.backup = world.db.clone(),
             Event::Restore => {
-                world.cut_sender(Fate::Absent);
+                world.cut_sender(CommitOutcome::Absent);
                 world.db = self.backup.clone();
                 world.connect_sender();
                 world.connect_receiver();

@@ -32,7 +32,7 @@ pub struct Record {
 
 /// What becomes of a batch in flight when its connection is lost.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum CommitOutcome {
     Present,
     Absent,
 }
@@ -383,9 +383,9 @@ impl World {
     }
 
     /// The sender's connection is lost; what was in flight is there or not.
-    pub fn cut_sender(&mut self, fate: Fate) {
+    pub fn cut_sender(&mut self, outcome: CommitOutcome) {
         if let Some(Flight { batch, .. }) = self.flight.take()
-            && fate == Fate::Present
+            && outcome == CommitOutcome::Present
         {
             let now = self.db_now();
             for part in &batch.parts {
@@ -412,8 +412,8 @@ impl World {
     }
 
     /// The sending process ends and another starts, which knows nothing but the database and, perhaps, what was kept.
-    pub fn restart_sender(&mut self, fate: Fate, kept: bool) {
-        self.cut_sender(fate);
+    pub fn restart_sender(&mut self, outcome: CommitOutcome, kept: bool) {
+        self.cut_sender(outcome);
         let given = self.sender.given(STREAM).filter(|_| kept).unwrap_or_default();
         // Another second by the clock.
         self.now += 1000;

@@ -10,18 +10,20 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::bounded::{Bounded, BoundedTls};
+use super::connect_fault::{ConnectFault, several};
 use super::dial::{Line, Place, dial, places};
-use super::fault::{ConnectFault, several};
+use super::message_limit::{LimitedStream, LimitedTls};
 use super::target::{Host, Session, Target};
 use super::tls;
 
 /// What a connection goes over: each message is measured before it is held.
-type Bare = Bounded<Box<dyn Line>>;
+type Bare = LimitedStream<Box<dyn Line>>;
 
 /// What must be polled for a connection to live; its messages are the notifications.
-pub type Connection =
-    tokio_postgres::Connection<Bare, Bounded<<MakeRustlsConnect as MakeTlsConnect<Bare>>::Stream>>;
+pub type Connection = tokio_postgres::Connection<
+    Bare,
+    LimitedStream<<MakeRustlsConnect as MakeTlsConnect<Bare>>::Stream>,
+>;
 
 /// A connection, not yet polled by anybody.
 pub struct Opened {
@@ -96,13 +98,13 @@ async fn reach(
 ) -> Result<Opened, ConnectFault> {
     let line = dial(place, config).await.map_err(|error| ConnectFault::io(host, &error))?;
     let line = match config.get_ssl_mode() {
-        SslMode::Disable => Bounded::messages(line),
-        _ => Bounded::answer_first(line),
+        SslMode::Disable => LimitedStream::messages(line),
+        _ => LimitedStream::answer_first(line),
     };
     let Ok(tls) = MakeTlsConnect::<Bare>::make_tls_connect(tls, &host.name);
     let fault = |error: tokio_postgres::Error| ConnectFault::new(target, host, &error);
     let (client, mut connection) =
-        config.connect_raw(line, BoundedTls(tls)).await.map_err(fault)?;
+        config.connect_raw(line, LimitedTls(tls)).await.map_err(fault)?;
     if let Some((question, wanted, why)) = asked_of(session) {
         let answer = tokio::select! {
             biased;

@@ -1,9 +1,9 @@
 //! Connections to the database: where it is, who we are there, how the line is protected.
 
-mod bounded;
 mod connect;
+mod connect_fault;
 mod dial;
-mod fault;
+mod message_limit;
 mod params;
 pub(super) mod pooler;
 mod service;
@@ -11,6 +11,6 @@ mod target;
 mod tls;
 
 pub use connect::{Connection, Opened, connect, open};
-pub use fault::ConnectFault;
+pub use connect_fault::ConnectFault;
 pub use params::Environment;
 pub use target::Target;

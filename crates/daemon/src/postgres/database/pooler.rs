@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 use super::connect::open;
-use super::fault::ConnectFault;
+use super::connect_fault::ConnectFault;
 use super::target::Target;
 
 /// What to say of it.

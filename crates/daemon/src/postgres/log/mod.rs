@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::database::{Environment, Target};
 use super::member::Member;
-use super::places::Places;
+use super::paths::Paths;
 use crate::fault::Fault;
 
 /// Whose eyes, and on what.
@@ -61,8 +61,8 @@ impl Eyes {
     ///
     /// # Errors
     /// Its files are missing or wrong.
-    pub fn of_node(places: &Places) -> Result<Self, Fault> {
-        let member = Member::load(places)?;
+    pub fn of_node(paths: &Paths) -> Result<Self, Fault> {
+        let member = Member::load(paths)?;
         let target = member.target()?;
         let keys = Keys::Node(Box::new(member));
         Ok(Self { target, keys, from: None, to: None, stream: None })

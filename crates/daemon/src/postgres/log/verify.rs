@@ -102,9 +102,9 @@ impl<'e> Own<'e> {
     /// Reads the node's files before the log, which only grows meanwhile.
     fn of(eyes: &'e Eyes) -> Result<Self, Fault> {
         let Keys::Node(node) = &eyes.keys else { return Ok(Self::default()) };
-        let places = &node.places;
-        let received = positions::received(&places.positions_file()).map_err(|error| {
-            let file = places.positions_file();
+        let paths = &node.paths;
+        let received = positions::received(&paths.positions_file()).map_err(|error| {
+            let file = paths.positions_file();
             Fault::environment(format!("cannot read {}: {error}", file.display()))
         })?;
         Ok(Self { pins: Some(&node.pins), received })

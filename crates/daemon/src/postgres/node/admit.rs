@@ -3,7 +3,7 @@
 use adit_postgres::token::{Request, admit};
 use tokio_postgres::{Client, Row};
 
-use super::cause::Cause;
+use super::db_error::DbError;
 use super::shared::Shared;
 use crate::clock::unix_time;
 use crate::say;
@@ -13,7 +13,7 @@ const QUESTIONS: &str = "SELECT role::text, key, asked, proof FROM adit.question
 const ANSWER: &str = "SELECT adit.answer($1::text::name, $2, $3, $4)";
 
 /// Answers those who ask under an invitation. What was not made by a node, or not asked by the invited one, is passed over.
-pub(super) async fn answer(shared: &Shared, client: &Client) -> Result<(), Cause> {
+pub(super) async fn answer(shared: &Shared, client: &Client) -> Result<(), DbError> {
     let Some(directory) = shared.directory.borrow().clone() else { return Ok(()) };
     let tag = &directory.network.tag;
     let key = shared.ring.borrow().newest().clone();

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 use adit_postgres::limits;
 
-use super::machine::{is_elsewhere, without_routes};
+use super::host_plan::{is_elsewhere, without_routes};
 use super::{UpOptions, settings};
 use crate::fault::Fault;
 use crate::helper::NodeDuty;
 use crate::host::{Device, HostPlan, PlannedRoute, Via};
 use crate::postgres::database::Target;
-use crate::postgres::{Places, Settings};
+use crate::postgres::{Paths, Settings};
 
 /// What the helper checks requests against.
 #[derive(Debug)]
 pub(crate) struct Bounds {
-    places: Places,
+    paths: Paths,
     settings: Settings,
     /// Every plan, but for its routes, and for its MTU where the network's settings have it.
     plan: HostPlan,
@@ -29,16 +29,16 @@ impl Bounds {
     /// # Errors
     /// They are wrong.
     pub(crate) fn of(duty: &NodeDuty) -> Result<Self, Fault> {
-        let places = Places::new(duty.dir.as_deref(), &duty.name)?;
+        let paths = Paths::new(duty.dir.as_deref(), &duty.name)?;
         let options = UpOptions {
             device: duty.device.clone(),
             packet_size: duty.packet_size,
             ..UpOptions::default()
         };
-        let settings = settings(&places, &options)?;
+        let settings = settings(&paths, &options)?;
         let readable = Target::files_of_node(&settings)?;
         let plan = without_routes(&settings);
-        Ok(Self { places, settings, plan, routes: duty.routes, readable })
+        Ok(Self { paths, settings, plan, routes: duty.routes, readable })
     }
 
     /// The device.
@@ -53,17 +53,17 @@ impl Bounds {
 
     /// The keys of nodes seen before.
     pub(crate) fn pins(&self) -> PathBuf {
-        self.places.pins_file()
+        self.paths.pins_file()
     }
 
     /// The network's later keys.
     pub(crate) fn ring(&self) -> PathBuf {
-        self.places.ring_file()
+        self.paths.ring_file()
     }
 
     /// The control socket.
     pub(crate) fn control(&self) -> PathBuf {
-        self.places.control_socket()
+        self.paths.control_socket()
     }
 
     /// Whether a plan is the settings' one, with routes that may be other nodes'.

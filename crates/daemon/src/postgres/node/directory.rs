@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use adit_engine::UnixTime;
 use adit_postgres::key::settings::{
-    History, MAX_SETTINGS, NetworkSettings, Seen, SignedSettings, UnfitSettings,
+    History, MAX_SETTINGS, NetworkSettings, Seen, SettingsError, SignedSettings,
 };
 use adit_postgres::key::{KeyRing, NetworkKey, NetworkRecord, NodePublic, NodeRecord};
 use adit_postgres::routes::{Ends, Peer, unambiguous};
@@ -18,7 +18,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, GenericClient, Row};
 
-use super::cause::Cause;
+use super::db_error::DbError;
 pub(in crate::postgres) use super::pins::Pins;
 
 /// Rows of the tables that are looked at: some may be made up.
@@ -129,7 +129,7 @@ impl Tables {
 }
 
 /// Reads the tables.
-pub(in crate::postgres) async fn load(client: &Client, me: NodeId) -> Result<Tables, Cause> {
+pub(in crate::postgres) async fn load(client: &Client, me: NodeId) -> Result<Tables, DbError> {
     let network = client.query_one(NETWORK, &[]).await?;
     let settings = settings_rows(client).await?;
     // A limit is the database's to keep, or not.
@@ -162,7 +162,7 @@ pub(in crate::postgres) fn history(
     let rows: Option<Vec<_>> = rows.iter().map(settings_record).collect();
     let rows = rows.ok_or("a row makes no sense")?;
     History::verify(tag, owner, &rows, seen).map_err(|error| match error {
-        UnfitSettings::Older { .. } | UnfitSettings::Changed { .. } => format!(
+        SettingsError::Older { .. } | SettingsError::Changed { .. } => format!(
             "{error}; if the database was restored from a backup, remove the line \"settings\" from the file `pins` of each node"
         ),
         error => error.to_string(),
@@ -171,18 +171,18 @@ pub(in crate::postgres) fn history(
 
 /// Keeps what the network's key and the owner's signature vouch for. `pins` learns nodes that were never seen before, who was
 /// removed, and the newest settings. `former` settings are kept where those in the database are not believed. `own` is this node.
-pub(in crate::postgres) fn believe(
+pub(in crate::postgres) fn verify(
     tables: &Tables,
     own: &NodePublic,
     ring: &KeyRing,
     pins: &mut Pins,
     former: Option<&Rc<History>>,
-) -> Result<Directory, Cause> {
+) -> Result<Directory, DbError> {
     let (me, key) = (own.id, ring.newest());
     let (network, mac) = network_record(&tables.network)
-        .ok_or_else(|| Cause::new("the network's row in the database makes no sense"))?;
+        .ok_or_else(|| DbError::new("the network's row in the database makes no sense"))?;
     network.verify(key, &mac).map_err(|error| {
-        Cause::new(format!("the network's row in the database is not believed: {error}"))
+        DbError::new(format!("the network's row in the database is not believed: {error}"))
     })?;
     let records: Vec<_> = tables.nodes.iter().filter_map(node_record).collect();
     let owner = owner(&records, own, key, pins);
@@ -191,7 +191,7 @@ pub(in crate::postgres) fn believe(
             Ok(history) => (pins.settled(history, former), None),
             Err(reason) => {
                 let words = format!("network settings: not believed: {reason}");
-                let Some(former) = former else { return Err(Cause::new(words)) };
+                let Some(former) = former else { return Err(DbError::new(words)) };
                 (Rc::clone(former), Some(words))
             }
         };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::cause::Cause;
-use super::link::{Link, within};
+use super::connection::{Link, within};
+use super::db_error::DbError;
 use super::shared::Shared;
 
 /// Without another reason.
@@ -28,13 +28,13 @@ pub(super) async fn run(shared: Rc<Shared>) -> Infallible {
             Ok(0) => {}
             Ok(leaves) => tracing::debug!("{leaves} leaves beyond the retention were dropped"),
             // The connection that writes tells of the database's troubles.
-            Err(cause) => tracing::debug!("nothing was dropped: {}", cause.words),
+            Err(cause) => tracing::debug!("nothing was dropped: {}", cause.message),
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn expire(shared: &Shared) -> Result<usize, Cause> {
+async fn expire(shared: &Shared) -> Result<usize, DbError> {
     let link = Link::open(&shared.target, &shared.purpose("expire"), None).await?;
     within(LIMIT, async {
         link.client.batch_execute("SET statement_timeout = '110s'").await?;

@@ -12,21 +12,21 @@
 mod admit;
 mod backoff;
 mod bounds;
-mod cause;
+mod connection;
+mod db_error;
 mod device;
 pub(super) mod directory;
 mod expire;
 mod health;
-mod inward;
-mod link;
-mod machine;
-mod outward;
+mod host_plan;
 mod pins;
 pub(super) mod positions;
 mod reader;
 mod report;
+mod rx;
 mod shared;
 mod tuples;
+mod tx;
 mod writer;
 
 use std::cell::{Cell, RefCell};
@@ -56,7 +56,7 @@ use self::positions::Positions;
 use self::shared::{Counters, Shared};
 use super::change::in_words;
 use super::database::Target;
-use super::{Places, Secrets, Settings};
+use super::{Paths, Secrets, Settings};
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, Server};
 use crate::fault::Fault;
@@ -92,8 +92,8 @@ pub struct UpOptions {
 }
 
 /// Runs a node until it is told to end.
-pub fn up(places: &Places, options: &UpOptions) -> ExitCode {
-    match start(places, options) {
+pub fn up(paths: &Paths, options: &UpOptions) -> ExitCode {
+    match start(paths, options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
             tracing::error!("{fault}");
@@ -102,18 +102,18 @@ pub fn up(places: &Places, options: &UpOptions) -> ExitCode {
     }
 }
 
-fn start(places: &Places, options: &UpOptions) -> Result<(), Fault> {
+fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
     log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
     // Keys stay out of core dumps; where that cannot be, the tunnel works all the same.
     let _ = adit_linux::privileges::protect_memory();
-    let settings = settings(places, options)?;
-    let secrets = Secrets::load(places)?;
-    places.create()?;
-    let _lock = only_one(places)?;
+    let settings = settings(paths, options)?;
+    let secrets = Secrets::load(paths)?;
+    paths.create()?;
+    let _lock = only_one(paths)?;
     let duty = NodeDuty {
-        dir: places.dir().map(Path::to_owned),
-        name: places.name.clone(),
+        dir: paths.dir().map(Path::to_owned),
+        name: paths.name.clone(),
         device: options.device.clone(),
         packet_size: options.packet_size,
         routes: !options.no_routes,
@@ -125,12 +125,12 @@ fn start(places: &Places, options: &UpOptions) -> Result<(), Fault> {
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(places, options, settings, secrets, helper.is_some()))
+    local.block_on(&runtime, serve(paths, options, settings, secrets, helper.is_some()))
 }
 
 /// The settings with what the command line says instead.
-fn settings(places: &Places, options: &UpOptions) -> Result<Settings, Fault> {
-    let mut settings = Settings::load(places)?;
+fn settings(paths: &Paths, options: &UpOptions) -> Result<Settings, Fault> {
+    let mut settings = Settings::load(paths)?;
     if let Some(device) = &options.device {
         settings.device.clone_from(device);
     }
@@ -151,8 +151,8 @@ fn settings(places: &Places, options: &UpOptions) -> Result<Settings, Fault> {
 }
 
 /// Held while the process lives.
-fn only_one(places: &Places) -> Result<File, Fault> {
-    let path = places.lock_file();
+fn only_one(paths: &Paths) -> Result<File, Fault> {
+    let path = paths.lock_file();
     let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
     let file = open.map_err(|error| {
         Fault::environment(format!("cannot open {}: {error}; run it as root", path.display()))
@@ -167,25 +167,25 @@ fn only_one(places: &Places) -> Result<File, Fault> {
 }
 
 async fn serve(
-    places: &Places,
+    paths: &Paths,
     options: &UpOptions,
     settings: Settings,
     secrets: Secrets,
     helped: bool,
 ) -> Result<(), Fault> {
     let target = Target::of_node(&settings, &secrets)?;
-    let pins = Pins::load(&places.pins_file())?;
-    let positions = Positions::open(&places.positions_file()).map_err(|error| {
-        Fault::environment(format!("cannot open {}: {error}", places.positions_file().display()))
+    let pins = Pins::load(&paths.pins_file())?;
+    let positions = Positions::open(&paths.positions_file()).map_err(|error| {
+        Fault::environment(format!("cannot open {}: {error}", paths.positions_file().display()))
     })?;
     let tun = host::Device::Tun(Some(settings.device.clone()));
     let (mut host, device) = HostHandle::open(&tun, plane_backend::tun_offloads(), 1)?;
     let mut device = device.ok_or_else(|| Fault::ours("there is no device"))?;
     let queue = device.queues.pop().ok_or_else(|| Fault::ours("the device has no queue"))?;
-    host.apply(&machine::plan(&settings, None, !options.no_routes)).await?;
+    host.apply(&host_plan::plan(&settings, None, !options.no_routes)).await?;
     let device = Device::new(queue, device.offloads)
         .map_err(|error| Fault::environment(format!("cannot watch the device: {error}")))?;
-    let control = Server::open(&places.control_socket())?;
+    let control = Server::open(&paths.control_socket())?;
     let signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
     drop_rights(options, helped)?;
@@ -195,7 +195,7 @@ async fn serve(
         keys: secrets.keys,
         generations: Cell::new((secrets.ring.generation(), secrets.ring.generation())),
         ring: RefCell::new(secrets.ring),
-        ring_file: places.ring_file(),
+        ring_file: paths.ring_file(),
         key_trouble: RefCell::default(),
         instance: format!("{:08x}", u32::from_be_bytes(instance)),
         device,
@@ -222,7 +222,7 @@ async fn serve(
         1,
         "node {} of {}: {} on {}, packets of up to {} bytes",
         shared.settings.name,
-        places.name,
+        paths.name,
         addresses.join(" "),
         shared.settings.device,
         shared.settings.packet_size(None)
@@ -234,7 +234,7 @@ async fn serve(
     let mut node = Node {
         shared,
         host,
-        network: places.name.clone(),
+        network: paths.name.clone(),
         started: unix_time().0,
         routes: !options.no_routes,
         said: BTreeMap::new(),
@@ -282,7 +282,7 @@ struct Node {
 impl Node {
     async fn run(&mut self, mut control: Server, mut signals: Signals) -> Result<(), Fault> {
         let shared = Rc::clone(&self.shared);
-        let drained = tokio::task::spawn_local(outward::drain(Rc::clone(&shared)));
+        let drained = tokio::task::spawn_local(tx::drain(Rc::clone(&shared)));
         let _drained = Aborted(drained.abort_handle());
         let _others: Vec<Aborted> = [
             tokio::task::spawn_local(keep(Rc::clone(&shared), Side::Writer)).abort_handle(),
@@ -310,7 +310,7 @@ impl Node {
                     }
                 }
                 fault = self.host.lost() => return Err(fault),
-                () = shared.changed.notified() => self.bring_in_line().await,
+                () = shared.changed.notified() => self.reconcile().await,
                 () = shared.unwell.notified() => {}
                 () = sleep(SETTLED), if unwell => shared.health.borrow_mut().settle(now()),
                 ended = &mut drained => {
@@ -351,7 +351,7 @@ impl Node {
     }
 
     /// Says who came and went, and makes routes follow.
-    async fn bring_in_line(&mut self) {
+    async fn reconcile(&mut self) {
         let Some(directory) = self.shared.directory.borrow().clone() else { return };
         let mut now_said = BTreeMap::new();
         for node in &directory.nodes {
@@ -380,7 +380,7 @@ impl Node {
         self.refused.clone_from(&directory.refused);
         self.said = now_said;
         self.tell_settings(&directory);
-        let plan = machine::plan(&self.shared.settings, Some(&directory), self.routes);
+        let plan = host_plan::plan(&self.shared.settings, Some(&directory), self.routes);
         match self.host.change(&plan).await {
             Ok(Applied::Same) => {}
             Ok(Applied::Changed(notes)) => notes.iter().for_each(|note| tracing::warn!("{note}")),
@@ -425,8 +425,8 @@ async fn keep(shared: Rc<Shared>, side: Side) {
     loop {
         let began = now();
         let ended = match side {
-            Side::Writer => outward::write(&shared).await,
-            Side::Reader => inward::read(&shared).await,
+            Side::Writer => tx::write(&shared).await,
+            Side::Reader => rx::read(&shared).await,
         };
         let cause = match ended {
             Ok(never) => match never {},
@@ -436,7 +436,7 @@ async fn keep(shared: Rc<Shared>, side: Side) {
         if now().since(began) > LASTED {
             backoff.reset();
         }
-        shared.health.borrow_mut().down(now(), side, &cause.words);
+        shared.health.borrow_mut().down(now(), side, &cause.message);
         shared.unwell.notify_one();
         sleep(backoff.pause()).await;
     }

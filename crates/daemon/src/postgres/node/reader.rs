@@ -12,7 +12,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use super::cause::Cause;
+use super::db_error::DbError;
 use crate::postgres::fields::{fields, value};
 
 /// Statements that are remembered: some for each of as many senders as a node may know.
@@ -43,7 +43,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) async fn new(client: &'a Client, me: NodeId) -> Result<Self, Cause> {
+    pub(super) async fn new(client: &'a Client, me: NodeId) -> Result<Self, DbError> {
         // One plan for ever: a leaf grows from nothing to millions of rows, and only the index is right for both.
         client
             .batch_execute(
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         after: &[(StreamId, EpochNo)],
         limit: u32,
         me: NodeId,
-    ) -> Result<Vec<Row>, Cause> {
+    ) -> Result<Vec<Row>, DbError> {
         let streams: Vec<i32> = after.iter().map(|(stream, _)| stream.0).collect();
         let epochs: Vec<i32> = after.iter().map(|(_, epoch)| epoch.0).collect();
         let of: [&(dyn ToSql + Sync); 4] = [&streams, &epochs, &i64::from(limit), &me.0];
@@ -75,12 +75,12 @@ impl<'a> Reader<'a> {
     }
 
     /// How many wake-ups were sent to this node.
-    pub(super) async fn count(&self) -> Result<i64, Cause> {
+    pub(super) async fn count(&self) -> Result<i64, DbError> {
         Ok(self.client.query_one(&self.count, &[]).await?.try_get(0)?)
     }
 
     /// Asks for the rows of a [`Query::Page`]; for other queries there are none.
-    pub(super) async fn page(&self, stream: StreamId, query: Query) -> Result<Vec<Row>, Cause> {
+    pub(super) async fn page(&self, stream: StreamId, query: Query) -> Result<Vec<Row>, DbError> {
         let Query::Page { leaf, after, until, limit, newest_first } = query else {
             return Ok(Vec::new());
         };
@@ -104,14 +104,14 @@ impl<'a> Reader<'a> {
         stream: StreamId,
         leaf: LeafNo,
         after: i64,
-    ) -> Result<Option<i64>, Cause> {
+    ) -> Result<Option<i64>, DbError> {
         let late = i32::try_from(EXPIRED_MS).unwrap_or(i32::MAX);
         let of: [&(dyn ToSql + Sync); 6] = [&stream.0, &leaf.0, &after, &i64::MAX, &late, &1_i64];
         let row = self.client.query_opt(&self.newest, &of).await?;
         Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
 
-    async fn statement(&self, sender: NodeId, leaf: LeafNo) -> Result<Statement, Cause> {
+    async fn statement(&self, sender: NodeId, leaf: LeafNo) -> Result<Statement, DbError> {
         if let Some(statement) = self.statements.borrow().get(&(sender, leaf)) {
             return Ok(statement.clone());
         }

@@ -14,11 +14,11 @@ use adit_postgres::sender::{Config, Kept, Sender};
 use adit_postgres::{Durability, Generation, NodeId, StreamId, limits};
 use tokio::sync::Notify;
 
-use super::cause::Cause;
+use super::connection::within;
+use super::db_error::DbError;
 use super::device::Device;
 use super::directory::{Directory, Pins};
 use super::health::Health;
-use super::link::within;
 use super::positions::{Positions, Way};
 use crate::clock::now;
 use crate::postgres::Settings;
@@ -102,14 +102,14 @@ impl Shared {
     }
 
     /// Makes sure, once, that no pooler shares sessions: what a session is told would reach others.
-    pub(super) async fn own_sessions(&self) -> Result<(), Cause> {
+    pub(super) async fn own_sessions(&self) -> Result<(), DbError> {
         let look = || async {
             let shares = pooler::shares_sessions(&self.target).await;
             let shares = shares.map_err(|unknown| match unknown {
-                Unknown::Connect(fault) => Cause::new(fault.to_string()),
+                Unknown::Connect(fault) => DbError::new(fault.to_string()),
                 Unknown::Ask(error) => error.into(),
             })?;
-            if shares { Err(Cause::new(pooler::WORDS)) } else { Ok(()) }
+            if shares { Err(DbError::new(pooler::WORDS)) } else { Ok(()) }
         };
         self.own_sessions.get_or_try_init(|| within(PROBE, look())).await.copied()
     }

@@ -12,7 +12,7 @@ use futures_util::SinkExt;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use super::cause::Cause;
+use super::db_error::DbError;
 use super::tuples;
 
 /// Wakes the readers and counts that. In a transaction of its own that is never waited for on disk: a NOTIFY holds a lock
@@ -47,7 +47,7 @@ impl<'a> Writer<'a> {
         client: &'a Client,
         me: NodeId,
         durability: Durability,
-    ) -> Result<Self, Cause> {
+    ) -> Result<Self, DbError> {
         let flush = if durability == Durability::Strict { "on" } else { "off" };
         client.batch_execute(&format!("SET synchronous_commit = {flush}")).await?;
         let (wake, sign) = (client.prepare(WAKE).await?, client.prepare(SIGN).await?);
@@ -55,17 +55,17 @@ impl<'a> Writer<'a> {
     }
 
     /// Stores checkpoints: streams, epochs, numbers, chains' values and signatures.
-    pub(super) async fn sign(&self, checkpoints: [&(dyn ToSql + Sync); 5]) -> Result<(), Cause> {
+    pub(super) async fn sign(&self, checkpoints: [&(dyn ToSql + Sync); 5]) -> Result<(), DbError> {
         self.client.query_one(&self.sign, &checkpoints).await?;
         Ok(())
     }
 
     /// Writes all of it in one statement and wakes the receivers. When it returns, all is committed as the durability
     /// says, and the batch comes back for its buffers; after an error, it may be or not.
-    pub(super) async fn commit(&mut self, mut batch: Batch) -> Result<Batch, Cause> {
+    pub(super) async fn commit(&mut self, mut batch: Batch) -> Result<Batch, DbError> {
         let Some(leaf) = batch.parts.first().map(|part| part.leaf) else { return Ok(batch) };
         if batch.parts.iter().any(|part| part.leaf != leaf) {
-            return Err(Cause::new("a batch of our own making is of several leaves"));
+            return Err(DbError::new("a batch of our own making is of several leaves"));
         }
         let rows = batch.rows();
         let statement = self.statement(leaf, rows).await?;
@@ -82,9 +82,10 @@ impl<'a> Writer<'a> {
         // Both are sent at once, in this order: whether the rows were refused is known only later, and a reader that is
         // woken for nothing loses nothing.
         let wake = async { self.client.query(&self.wake, &[&channels, &payloads, &bells]).await };
-        let (written, woken) = tokio::join!(write(self.client, &statement, rows, &all), wake);
+        let (written, notifications) =
+            tokio::join!(write(self.client, &statement, rows, &all), wake);
         written?;
-        woken?;
+        notifications?;
         for (part, bytes) in batch.parts.iter_mut().zip(all) {
             // Without copying, since nothing else holds the bytes any more.
             part.bytes = bytes.into();
@@ -92,7 +93,7 @@ impl<'a> Writer<'a> {
         Ok(batch)
     }
 
-    async fn statement(&mut self, leaf: LeafNo, rows: usize) -> Result<Statement, Cause> {
+    async fn statement(&mut self, leaf: LeafNo, rows: usize) -> Result<Statement, DbError> {
         if self.leaf != leaf {
             (self.leaf, self.statements) = (leaf, Statements::default());
         }
@@ -120,12 +121,12 @@ async fn write(
     statement: &Statement,
     rows: usize,
     parts: &[Bytes],
-) -> Result<(), Cause> {
+) -> Result<(), DbError> {
     if rows <= FEW_ROWS {
         let mut parameters = Vec::new();
         for part in parts {
             let more = tuples::parameters(part)
-                .ok_or_else(|| Cause::new("a batch of our own making is malformed"))?;
+                .ok_or_else(|| DbError::new("a batch of our own making is malformed"))?;
             parameters.extend(more);
         }
         client.execute_raw(statement, parameters).await?;

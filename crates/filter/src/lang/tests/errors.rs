@@ -417,7 +417,7 @@ fn what_is_wrong_around_rules_is_told() {
         ),
         (
             "add rule t c position 3 accept",
-            "1:14 `position` is not supported in a file | the rules in the order in which they shall be judged",
+            "1:14 `position` is not supported in a file | the rules in the order in which they shall be evaluated",
         ),
         (
             "add element t s { 10.0.0.1 }",

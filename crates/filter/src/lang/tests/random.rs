@@ -159,14 +159,14 @@ impl Maker {
         Range { first: value.min(other), last: value.max(other) }
     }
 
-    fn verdict(&mut self, chains: &[usize]) -> Verdict {
+    fn verdict(&mut self, chains: &[usize]) -> RuleVerdict {
         match self.below(6) {
-            0 => Verdict::Accept,
-            1 => Verdict::Drop,
-            2 => Verdict::Return,
-            3 if !chains.is_empty() => Verdict::Jump(ChainId(self.pick(chains))),
-            4 if !chains.is_empty() => Verdict::Goto(ChainId(self.pick(chains))),
-            _ => Verdict::Accept,
+            0 => RuleVerdict::Accept,
+            1 => RuleVerdict::Drop,
+            2 => RuleVerdict::Return,
+            3 if !chains.is_empty() => RuleVerdict::Jump(ChainId(self.pick(chains))),
+            4 if !chains.is_empty() => RuleVerdict::Goto(ChainId(self.pick(chains))),
+            _ => RuleVerdict::Accept,
         }
     }
 
@@ -340,7 +340,7 @@ impl Maker {
                 };
                 Statement::VerdictMap { key, map }
             }
-            2 => Statement::Verdict(Verdict::Continue),
+            2 => Statement::Verdict(RuleVerdict::Continue),
             _ => Statement::Verdict(self.verdict(chains)),
         });
         Rule { handle: self.handle, line: 0, statements, comment: self.comment() }

@@ -60,7 +60,7 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
 /// A node's files, and the duty of `adit postgres up` there.
 fn node() -> (tempfile::TempDir, NodeDuty) {
     let dir = tempfile::tempdir().unwrap();
-    let paths = postgres::Places::new(Some(dir.path()), "vpn").unwrap();
+    let paths = postgres::Paths::new(Some(dir.path()), "vpn").unwrap();
     paths.create().unwrap();
     let settings = "database = \"postgres://db.example/vpn?sslmode=verify-full&sslrootcert=/etc/ca.crt&\
         sslcert=/etc/node.crt&sslkey=/etc/node.key\"\nrole = \"r\"\nnode = 1\nname = \"n\"\n\
@@ -128,7 +128,7 @@ fn a_nodes_plan_is_the_settings_one_with_routes_to_other_nodes() {
 #[test]
 fn a_node_without_a_packet_size_of_its_own_may_follow_the_networks() {
     let (_dir, duty) = node();
-    let paths = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
+    let paths = postgres::Paths::new(duty.dir.as_deref(), "vpn").unwrap();
     let settings = std::fs::read_to_string(paths.settings_file()).unwrap();
     std::fs::write(paths.settings_file(), settings.replace("packet-size = 1400\n", "")).unwrap();
     let policy = Policy::derive(&Duty::Postgres(duty), &[], 1).unwrap();
@@ -145,7 +145,7 @@ fn a_node_without_a_packet_size_of_its_own_may_follow_the_networks() {
 fn a_node_reads_certificates_and_replaces_its_pins_and_the_networks_keys_alone() {
     let (_dir, duty) = node();
     let policy = Policy::derive(&Duty::Postgres(duty.clone()), &[], 1).unwrap();
-    let paths = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
+    let paths = postgres::Paths::new(duty.dir.as_deref(), "vpn").unwrap();
     for request in [
         Request::Read("/etc/ca.crt".into()),
         Request::Read("/etc/node.crt".into()),

@@ -1,0 +1,111 @@
+//! How workers use the router: under a lock that is taken once for each burst.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_filter::firewall::{Burst, Firewall, FrameContext, FrameVerdict, Worker};
+use adit_filter::{IfName, Nanos};
+use adit_linux::packet::Frame;
+use adit_wire::VnetHeader;
+
+use super::{Leave, Outgoing, Router, Step};
+use crate::hook::HookVerdict;
+use crate::port::Side;
+
+/// One worker's part of the router, and what it evaluates with.
+#[derive(Debug)]
+pub(crate) struct RoutedHook {
+    /// Without rules, everything is forwarded.
+    worker: Option<Worker>,
+    /// What the rules are told of packets from either side; where they go out is only known later.
+    frame_contexts: [FrameContext; 2],
+    router: Arc<Mutex<Router>>,
+}
+
+impl RoutedHook {
+    pub fn new(
+        firewall: Option<&Arc<Firewall>>,
+        router: &Arc<Mutex<Router>>,
+        frame_contexts: [FrameContext; 2],
+    ) -> Self {
+        let worker = firewall.map(Firewall::worker);
+        Self { worker, frame_contexts, router: Arc::clone(router) }
+    }
+
+    /// Begins a run of frames.
+    pub fn burst(&mut self, from: Side, now: u64) -> RoutedBurst<'_> {
+        let [a, b] = &self.frame_contexts;
+        let (frame_context, back) = match from {
+            Side::A => (*a, b.oif),
+            Side::B => (*b, a.oif),
+        };
+        let now = Nanos(now);
+        // Always in this order, or two workers could wait for each other.
+        let burst = self.worker.as_mut().map(|worker| worker.burst(now));
+        RoutedBurst { burst, router: lock(&self.router), frame_context, back, from, now }
+    }
+
+    /// When [`RoutedHook::tick`] has something to do, on the boot clock.
+    pub fn wake(&self) -> Option<u64> {
+        lock(&self.router).wake().map(|at| at.0)
+    }
+
+    /// Lets the router ask again, and give up; what it says.
+    pub fn tick(&self, now: u64) -> Vec<Outgoing> {
+        let mut router = lock(&self.router);
+        router.tick(Nanos(now));
+        router.take()
+    }
+}
+
+fn lock(router: &Mutex<Router>) -> MutexGuard<'_, Router> {
+    // What it knows stays true where a thread ended in the middle.
+    router.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A run of frames from one side.
+pub(crate) struct RoutedBurst<'a> {
+    burst: Option<Burst<'a>>,
+    router: MutexGuard<'a, Router>,
+    frame_context: FrameContext,
+    /// The name of the port that they came by, where one leaves again.
+    back: IfName,
+    from: Side,
+    now: Nanos,
+}
+
+impl RoutedBurst<'_> {
+    pub fn evaluate(&mut self, frame: &mut Frame<'_>) -> HookVerdict<'_> {
+        let Self { burst, router, frame_context, back, from, now } = self;
+        let hop = match router.arrive(frame.bytes, frame.vnet, *from, *now) {
+            Step::Forward(hop) => hop,
+            Step::Consumed => return HookVerdict::Consumed,
+            Step::Drop(_) => return HookVerdict::Unrouted,
+        };
+        let oif = if hop.to == *from { *back } else { frame_context.oif };
+        let frame_context =
+            FrameContext { vnet: VnetHeader::decode(frame.vnet), oif, ..*frame_context };
+        let verdict = match burst {
+            Some(burst) => burst.evaluate(frame.bytes, &frame_context),
+            None => FrameVerdict::Pass,
+        };
+        match verdict {
+            FrameVerdict::Pass => match router.leave(frame.bytes, frame.vnet, *from, hop, *now) {
+                Leave::Send => HookVerdict::Filtered(FrameVerdict::Pass),
+                Leave::Consumed => HookVerdict::Consumed,
+                Leave::Drop(_) => HookVerdict::Unrouted,
+            },
+            FrameVerdict::Release(assembled) => {
+                for piece in assembled.pieces() {
+                    router.release(piece, *from, hop, *now);
+                }
+                HookVerdict::Consumed
+            }
+            other => HookVerdict::Filtered(other),
+        }
+    }
+
+    /// Ends the run: the frames that the router sends.
+    pub fn finish(mut self) -> Vec<Outgoing> {
+        self.router.take()
+    }
+}

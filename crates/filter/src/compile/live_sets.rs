@@ -1,0 +1,171 @@
+//! Sets whose members come and go: a connected client's addresses, a group's.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::compile::lookup::One;
+use crate::compile::segments::merged;
+use crate::compile::sorted::Sorted;
+use crate::ruleset::Range;
+
+/// Addresses from `first` to `last`, of one family.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct IpRange {
+    /// The lowest.
+    pub first: IpAddr,
+    /// The highest.
+    pub last: IpAddr,
+}
+
+impl From<IpAddr> for IpRange {
+    fn from(address: IpAddr) -> Self {
+        Self { first: address, last: address }
+    }
+}
+
+impl IpRange {
+    /// All addresses that share the first `length` bits of `address`; all bits if there are fewer.
+    pub fn prefix(address: IpAddr, length: u8) -> Self {
+        match address {
+            IpAddr::V4(address) => {
+                let rest = u32::MAX.checked_shr(length.into()).unwrap_or(0);
+                let bits = address.to_bits();
+                Self {
+                    first: IpAddr::V4((bits & !rest).into()),
+                    last: IpAddr::V4((bits | rest).into()),
+                }
+            }
+            IpAddr::V6(address) => {
+                let rest = u128::MAX.checked_shr(length.into()).unwrap_or(0);
+                let bits = address.to_bits();
+                Self {
+                    first: IpAddr::V6((bits & !rest).into()),
+                    last: IpAddr::V6((bits | rest).into()),
+                }
+            }
+        }
+    }
+
+    /// Whether `address` is one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        // Addresses of one family only are compared; IPv4's come before all of IPv6's.
+        self.first <= address && address <= self.last
+    }
+
+    /// As numbers, if it is of the family asked for.
+    fn of(self, v6: bool) -> Option<Range> {
+        match (self.first, self.last) {
+            (IpAddr::V4(first), IpAddr::V4(last)) if !v6 => {
+                Some(Range { first: first.to_bits().into(), last: last.to_bits().into() })
+            }
+            (IpAddr::V6(first), IpAddr::V6(last)) if v6 => {
+                Some(Range { first: first.to_bits(), last: last.to_bits() })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The members of all such sets at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveSets {
+    pub generation: u32,
+    /// By slot.
+    sets: Vec<Arc<Changing>>,
+}
+
+/// One such set.
+#[derive(Debug)]
+enum Changing {
+    Addresses(One),
+    Elements(Sorted),
+}
+
+impl LiveSets {
+    pub fn new(generation: u32, addresses: usize, elements: Vec<Sorted>) -> Self {
+        let empty = Arc::new(Changing::Addresses(One::new(&[])));
+        let elements = elements.into_iter().map(|set| Arc::new(Changing::Elements(set)));
+        let sets = std::iter::repeat_n(empty, addresses).chain(elements).collect();
+        Self { generation, sets }
+    }
+
+    /// Changes a set of elements.
+    pub fn change(&mut self, generation: u32, slot: usize, change: impl FnOnce(&mut Sorted)) {
+        self.generation = generation;
+        if let Some(set) = self.sets.get_mut(slot)
+            && let Changing::Elements(now) = &**set
+        {
+            let mut next = now.clone();
+            change(&mut next);
+            *set = Arc::new(Changing::Elements(next));
+        }
+    }
+
+    pub fn replace(&mut self, generation: u32, slots: &[(usize, bool)], addresses: &[IpRange]) {
+        self.generation = generation;
+        for (slot, v6) in slots {
+            if let Some(set) = self.sets.get_mut(*slot) {
+                let ranges = addresses.iter().filter_map(|range| range.of(*v6));
+                let ranges = merged(ranges.collect()).into_iter().map(|range| (range, 1));
+                let ranges: Vec<_> = ranges.collect();
+                *set = Arc::new(Changing::Addresses(One::new(&ranges)));
+            }
+        }
+    }
+
+    #[inline]
+    pub fn has(&self, slot: u32, value: u128) -> bool {
+        self.sets.get(slot as usize).is_some_and(|set| match &**set {
+            Changing::Addresses(set) => set.find(value) != 0,
+            Changing::Elements(set) => set.has(&[value]),
+        })
+    }
+
+    /// As [`Self::has`], for a key of several parts.
+    pub fn has_key(&self, slot: u32, key: &[u128]) -> bool {
+        self.sets.get(slot as usize).is_some_and(|set| match &**set {
+            Changing::Addresses(_) => false,
+            Changing::Elements(set) => set.has(key),
+        })
+    }
+}
+
+/// Which rules and members are in force. No two filters of a process share one, so that a flow's
+/// memo of an earlier filter is never taken for this one's.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    now: AtomicU32,
+    change: Mutex<()>,
+}
+
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+fn next() -> u32 {
+    loop {
+        // 0 is what an empty memo has.
+        let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if next != 0 {
+            return next;
+        }
+    }
+}
+
+impl Generation {
+    pub fn new() -> Self {
+        Self { now: AtomicU32::new(next()), change: Mutex::new(()) }
+    }
+
+    #[inline]
+    pub fn get(&self) -> u32 {
+        self.now.load(Ordering::Acquire)
+    }
+
+    /// Lets `change` put the next generation in place, one caller after the other.
+    pub fn advance(&self, change: impl FnOnce(u32)) {
+        let _one = self.change.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let generation = next();
+        change(generation);
+        self.now.store(generation, Ordering::Release);
+    }
+}

@@ -1,0 +1,256 @@
+use super::clients::Client;
+use super::flow_key::FlowKey;
+use super::hash::Seed;
+use super::tcp::Tcp;
+use super::{FlowState, Flowing, Timeouts};
+use crate::Nanos;
+use crate::evaluate::VerdictCache;
+use crate::ruleset::CtDirection;
+
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A flow, in three cache lines: what finds it, what TCP needs, what the rules and people want.
+#[derive(Copy, Clone, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Flow {
+    pub(super) key: FlowKey,
+    /// When the last packet that counts came.
+    pub(super) seen: Nanos,
+    /// [`seconds`] when it was put at the end of its queue.
+    pub(super) queued: u16,
+    pub(super) class: Class,
+    bits: u8,
+    /// The next flow of the same bucket, or the next free slot.
+    pub(super) chain: u32,
+    pub(super) tcp: Tcp,
+    /// [`sixteenths`] of its first packet.
+    pub(super) born: u32,
+    pub(super) memos: [VerdictCache; 2],
+    /// The client whose address its first packet came from.
+    pub(super) owner: Client,
+    /// The one before it in the queue of its class.
+    pub(super) older: u32,
+    pub(super) packets: [u64; 2],
+    pub(super) bytes: [u64; 2],
+    /// The next in the queue of its class.
+    pub(super) newer: u32,
+    /// The generation of rules and members by which its first packet was accepted.
+    pub(super) generation: u32,
+}
+
+/// The first packet went from the higher end to the lower.
+const DOWNWARDS: u8 = 1;
+/// A packet against the first was seen.
+const ANSWERED: u8 = 2;
+/// TCP: the handshake was seen to be completed.
+const ASSURED: u8 = 4;
+/// TCP, established: it may be dead, and is not waited for so long.
+const STUCK: u8 = 8;
+
+impl Flow {
+    /// What lies in a free slot.
+    pub(super) fn empty() -> Self {
+        Self {
+            key: FlowKey::EMPTY,
+            seen: Nanos(0),
+            chain: NONE,
+            newer: NONE,
+            older: NONE,
+            queued: 0,
+            class: Class::Free,
+            bits: 0,
+            tcp: Tcp::EMPTY,
+            born: 0,
+            memos: [VerdictCache::default(); 2],
+            owner: 0,
+            packets: [0; 2],
+            bytes: [0; 2],
+            generation: 0,
+        }
+    }
+
+    pub(super) fn new(key: FlowKey, downwards: bool, class: Class, tcp: Tcp, now: Nanos) -> Self {
+        let bits = if downwards { DOWNWARDS } else { 0 };
+        Self { key, seen: now, class, tcp, bits, born: sixteenths(now), ..Self::empty() }
+    }
+
+    /// Who answers for it: the client, or the address that its first packet came from.
+    pub(super) fn source_hash(&self, seed: &Seed) -> u64 {
+        source_hash(&self.key, self.downwards(), self.owner, seed)
+    }
+
+    /// Between whom it is.
+    pub(super) fn between(&self) -> Flowing {
+        let [(source, _), (destination, _)] = self.key.ends(self.downwards());
+        let clients = self.key.clients(self.downwards());
+        Flowing { addresses: [source, destination], clients, owner: self.owner }
+    }
+
+    const fn get(&self, bit: u8) -> bool {
+        self.bits & bit != 0
+    }
+
+    fn set(&mut self, bit: u8, on: bool) {
+        self.bits = if on { self.bits | bit } else { self.bits & !bit };
+    }
+
+    pub(super) const fn downwards(&self) -> bool {
+        self.get(DOWNWARDS)
+    }
+
+    pub(super) const fn answered(&self) -> bool {
+        self.get(ANSWERED)
+    }
+
+    pub(super) fn set_answered(&mut self) {
+        self.set(ANSWERED, true);
+    }
+
+    pub(super) const fn assured(&self) -> bool {
+        self.get(ASSURED)
+    }
+
+    pub(super) fn set_assured(&mut self) {
+        self.set(ASSURED, true);
+    }
+
+    pub(super) const fn stuck(&self) -> bool {
+        self.get(STUCK)
+    }
+
+    pub(super) fn set_stuck(&mut self, on: bool) {
+        self.set(STUCK, on);
+    }
+
+    pub(super) const fn direction(&self, downwards: bool) -> CtDirection {
+        if downwards == self.downwards() { CtDirection::Original } else { CtDirection::Reply }
+    }
+
+    pub(super) fn count(&mut self, direction: CtDirection, packets: u64, bytes: u64) {
+        let ([po, pr], [bo, br]) = (&mut self.packets, &mut self.bytes);
+        let (p, b) = match direction {
+            CtDirection::Original => (po, bo),
+            CtDirection::Reply => (pr, br),
+        };
+        *p = p.saturating_add(packets);
+        *b = b.saturating_add(bytes);
+    }
+
+    pub(super) fn verdict_cache(&mut self, direction: CtDirection) -> &mut VerdictCache {
+        let [original, reply] = &mut self.memos;
+        match direction {
+            CtDirection::Original => original,
+            CtDirection::Reply => reply,
+        }
+    }
+}
+
+/// As [`Flow::source_hash`], of a flow that is not entered yet.
+pub(super) fn source_hash(key: &FlowKey, downwards: bool, owner: Client, seed: &Seed) -> u64 {
+    match owner {
+        0 => key.source_hash(downwards, seed),
+        owner => seed.hash([owner.into(), 2, 2]),
+    }
+}
+
+/// Which queue a flow waits in: all of one have the same time, and may be as easily forgotten.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(super) enum Class {
+    Free,
+    Close,
+    TimeWait,
+    SynSent,
+    SynRecv,
+    PickedUp,
+    Udp,
+    Icmp,
+    Other,
+    UdpAnswered,
+    IcmpAnswered,
+    OtherAnswered,
+    LastAck,
+    CloseWait,
+    FinWait,
+    UdpStream,
+    Established,
+}
+
+impl Class {
+    pub(super) const COUNT: usize = 17;
+
+    pub(super) const ALL: [Self; Self::COUNT] = [
+        Self::Free,
+        Self::Close,
+        Self::TimeWait,
+        Self::SynSent,
+        Self::SynRecv,
+        Self::PickedUp,
+        Self::Udp,
+        Self::Icmp,
+        Self::Other,
+        Self::UdpAnswered,
+        Self::IcmpAnswered,
+        Self::OtherAnswered,
+        Self::LastAck,
+        Self::CloseWait,
+        Self::FinWait,
+        Self::UdpStream,
+        Self::Established,
+    ];
+
+    /// Only the sender of the first packet is known to want it.
+    pub(super) const fn unanswered(self) -> bool {
+        matches!(
+            self,
+            Self::SynSent | Self::SynRecv | Self::PickedUp | Self::Udp | Self::Icmp | Self::Other
+        )
+    }
+
+    pub(super) const fn state(self) -> FlowState {
+        match self {
+            Self::Free | Self::Close => FlowState::Close,
+            Self::TimeWait => FlowState::TimeWait,
+            Self::SynSent => FlowState::SynSent,
+            Self::SynRecv => FlowState::SynRecv,
+            Self::PickedUp => FlowState::PickedUp,
+            Self::Udp | Self::Icmp | Self::Other => FlowState::Unanswered,
+            Self::UdpAnswered | Self::IcmpAnswered | Self::OtherAnswered => FlowState::Answered,
+            Self::LastAck => FlowState::LastAck,
+            Self::CloseWait => FlowState::CloseWait,
+            Self::FinWait => FlowState::FinWait,
+            Self::UdpStream => FlowState::Stream,
+            Self::Established => FlowState::Established,
+        }
+    }
+
+    pub(super) const fn timeout(self, of: &Timeouts) -> std::time::Duration {
+        match self {
+            Self::Free => std::time::Duration::ZERO,
+            Self::Close => of.close,
+            Self::TimeWait => of.time_wait,
+            Self::SynSent => of.syn_sent,
+            Self::SynRecv => of.syn_recv,
+            Self::PickedUp => of.stuck,
+            Self::Udp | Self::UdpAnswered => of.udp,
+            Self::Icmp | Self::IcmpAnswered => of.icmp,
+            Self::Other | Self::OtherAnswered => of.other,
+            Self::LastAck => of.last_ack,
+            Self::CloseWait => of.close_wait,
+            Self::FinWait => of.fin_wait,
+            Self::UdpStream => of.udp_stream,
+            Self::Established => of.established,
+        }
+    }
+}
+
+/// Seconds, around again after 18 hours: for spans of minutes.
+pub(super) const fn seconds(now: Nanos) -> u16 {
+    (now.0 / 1_000_000_000) as u16
+}
+
+/// Sixteenths of a second, around again after eight years.
+pub(super) const fn sixteenths(now: Nanos) -> u32 {
+    (now.0 / 62_500_000) as u32
+}

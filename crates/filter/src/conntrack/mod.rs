@@ -1,0 +1,437 @@
+//! Connection tracking: which packets belong together, and what their ends can have sent.
+//!
+//! ```text
+//!   Tracker::burst ──► Burst::look(packet) ──► Tracked { state, direction } ──► the rules
+//!                      Burst::confirm(tracked) ◄── accepted: only now a new flow is entered
+//! ```
+//!
+//! States, timeouts and windows are those of Linux, so that a rule file means the same in both.
+//! A known flow's time starts again when its packet is looked at, not when the rules have accepted
+//! it, as there too: a flow whose packets are dropped lives on as long as they come.
+//!
+//! After a start the table is empty, and what was open before is taken up from the middle
+//! ([`Limits::loose`]): its next packet is new, the answer to that is established.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::Nanos;
+use crate::evaluate::VerdictCache;
+use crate::packet::{Ip, Network, Packet, Transport};
+use crate::ruleset::{CtDirection, CtState};
+
+mod clients;
+mod first_packet;
+mod flow;
+mod flow_key;
+mod flow_table;
+mod hash;
+mod limits;
+mod shard;
+mod stats;
+mod tcp;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use clients::{Client, Peers};
+pub use flow_key::{Crossing, Path};
+pub use limits::{Limits, Timeouts};
+pub use stats::{FlowInfo, FlowState, Invalid, TrackStats};
+
+use clients::Clients;
+use first_packet::Ends;
+pub(crate) use first_packet::{MAX_FIRST, write as first_packet};
+use flow::Class;
+use flow_key::{FlowKey, FlowTuple, IcmpRole};
+use hash::Seed;
+use shard::{Seen, Shard};
+use tcp::{Segment, Tcp};
+
+/// Flows that [`Tracker::sweep`] looks at in one call.
+const SWEEP: u32 = 1024;
+
+/// All flows, in as many shards as there are workers. Any number of threads may use it.
+#[derive(Debug)]
+pub struct Tracker {
+    limits: Limits,
+    /// Flows at most, now.
+    most: AtomicU64,
+    seed: Seed,
+    shards: Box<[Mutex<Shard>]>,
+    clients: Clients,
+    invalid: [AtomicU64; Invalid::COUNT],
+}
+
+impl Tracker {
+    /// An empty table. `seed` is random: it keeps strangers from choosing where flows lie.
+    pub fn new(limits: Limits, seed: [u8; 16]) -> Self {
+        let seed = Seed::new(seed);
+        let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
+        let most = AtomicU64::new(limits.flows as u64);
+        let (clients, invalid) = (Clients::default(), Default::default());
+        Self { seed, shards: shards.collect(), most, limits, clients, invalid }
+    }
+
+    /// A client has this network from now on; `None`: it has it no more.
+    pub(crate) fn set_network(&self, address: IpAddr, length: u8, client: Option<&str>) {
+        self.clients.set_network(address, length, self.number(client));
+    }
+
+    /// A tunnel peer belongs to this client from now on; `None`: it is gone.
+    pub(crate) fn set_peer(&self, peer: u32, client: Option<&str>) {
+        self.clients.set_peer(peer, self.number(client));
+    }
+
+    /// The number of a client. The flows of clients that are forgotten for it end.
+    fn number(&self, client: Option<&str>) -> Client {
+        // No lock is held meanwhile: a burst that holds a shard asks for the client of an address.
+        let (number, retired) = self.clients.number_of(client);
+        if !retired.is_empty() {
+            let all = |flow: &Flowing| flow.clients.into_iter().chain([flow.owner]);
+            self.flush(|flow| all(flow).any(|client| retired.contains(&client)));
+        }
+        number
+    }
+
+    /// The clients of peers and addresses.
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    /// Changes the numbers of flows that there may be; those that are there stay until others need their place.
+    pub fn resize(&self, limits: &Limits) {
+        self.most.store(limits.flows as u64, Ordering::Relaxed);
+        let limits = Limits { shards: self.limits.shards, ..limits.clone() };
+        self.shards.iter().for_each(|shard| lock(shard).resize(&limits));
+    }
+
+    /// The bounds it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// For a run of packets, all taken to be of the moment `now`. It holds the lock of one shard
+    /// at a time, until it is dropped: keep none while waiting, and one at a time in a thread.
+    pub fn burst(&self, now: Nanos) -> Burst<'_> {
+        Burst { tracker: self, now, generation: 0, held: None, invalid: [0; Invalid::COUNT] }
+    }
+
+    /// Counts, of all shards.
+    pub fn stats(&self) -> TrackStats {
+        let mut stats =
+            TrackStats { limit: self.most.load(Ordering::Relaxed), ..TrackStats::default() };
+        for shard in &self.shards {
+            stats.add(&mut lock(shard));
+        }
+        stats.invalid = Invalid::ALL
+            .into_iter()
+            .zip(&self.invalid)
+            .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count != 0)
+            .collect();
+        stats
+    }
+
+    /// Some of the flows, from `cursor` on (0 at first), and where to go on; `None` at the end.
+    /// Flows that come or go meanwhile may be seen or not.
+    pub fn flows(&self, now: Nanos, cursor: u64) -> (Vec<FlowInfo>, Option<u64>) {
+        let (index, segment) = (cursor >> 32, cursor & u64::from(u32::MAX));
+        let Some(shard) = usize::try_from(index).ok().and_then(|index| self.shards.get(index))
+        else {
+            return (Vec::new(), None);
+        };
+        match lock(shard).describe(segment as usize, &self.clients, now) {
+            Some(flows) => (flows, cursor.checked_add(1)),
+            None => (Vec::new(), index.checked_add(1).map(|next| next << 32)),
+        }
+    }
+
+    /// Ends the flows that `matches` names, and returns how many there were.
+    pub(crate) fn flush(&self, matches: impl Fn(&Flowing) -> bool) -> u64 {
+        let mut ended = 0u64;
+        for shard in &self.shards {
+            // A part at a time: workers wait for the lock.
+            let mut segment = 0usize;
+            while let Some(some) = lock(shard).flush(segment, &matches) {
+                ended = ended.saturating_add(some);
+                segment = segment.saturating_add(1);
+            }
+        }
+        ended
+    }
+
+    /// Removes flows whose time is over, at most a thousand of each shard at a time; true if more are left.
+    /// Bursts do this too: it is for when no packets come.
+    pub fn sweep(&self, now: Nanos) -> bool {
+        // Each shard, whatever the one before says.
+        self.shards.iter().filter(|shard| lock(shard).sweep(now, SWEEP)).count() > 0
+    }
+}
+
+/// Between whom a flow is, as its first packet has them.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Flowing {
+    /// Source and destination.
+    pub addresses: [IpAddr; 2],
+    /// The clients that the packet came from and went to.
+    pub clients: [Client; 2],
+    /// The client to which the source belongs.
+    owner: Client,
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of one packet. [`Burst::confirm`] enters it if it starts a flow.
+#[derive(Copy, Clone, Debug)]
+pub struct Tracked {
+    /// One bit.
+    pub state: CtState,
+    /// Which way it goes in its flow. [`CtDirection::Original`] without one.
+    pub direction: CtDirection,
+    /// The flow's transport protocol: for an ICMP error, that of the flow it is about. `None`
+    /// without a flow (invalid, untracked): there, `ct direction` and `ct l4proto` do not match.
+    pub protocol: Option<u8>,
+    /// Whether its flow was accepted by other rules than those in force, or for other members.
+    pub stale: bool,
+    place: Place,
+}
+
+#[derive(Copy, Clone, Debug)]
+enum Place {
+    Nowhere,
+    /// About a flow, but not of it.
+    About {
+        slot: u32,
+        key: FlowKey,
+        hash: u64,
+    },
+    Known {
+        slot: u32,
+        key: FlowKey,
+        hash: u64,
+    },
+    New {
+        way: FlowTuple,
+        hash: u64,
+    },
+}
+
+impl Tracked {
+    const fn flow(&self) -> Option<(u32, FlowKey, u64)> {
+        match self.place {
+            Place::Known { slot, key, hash } | Place::About { slot, key, hash } => {
+                Some((slot, key, hash))
+            }
+            Place::Nowhere | Place::New { .. } => None,
+        }
+    }
+
+    /// For a packet of no flow: not tracked at all, or invalid.
+    pub const fn without(state: CtState) -> Self {
+        let direction = CtDirection::Original;
+        Self { state, direction, protocol: None, stale: false, place: Place::Nowhere }
+    }
+}
+
+/// A run of packets on the table.
+#[derive(Debug)]
+pub struct Burst<'a> {
+    tracker: &'a Tracker,
+    now: Nanos,
+    generation: u32,
+    held: Option<(usize, MutexGuard<'a, Shard>)>,
+    invalid: [u32; Invalid::COUNT],
+}
+
+impl Burst<'_> {
+    /// What a packet is to the flows that are known. A known flow is brought up to date here,
+    /// whatever becomes of the packet, as the kernel does; a new one waits for
+    /// [`Self::confirm`].
+    ///
+    /// `path` and VLAN tags tell flows with the same addresses apart: an answer has to take the opposite path.
+    ///
+    /// Takes whole packets: a fragment, and whatever fails its checksum, is invalid.
+    #[inline]
+    pub fn look(&mut self, packet: &Packet<'_>, path: Path) -> Tracked {
+        let Network::Ip(ip) = &packet.network else { return Tracked::without(CtState::UNTRACKED) };
+        match self.track(packet, ip, path) {
+            Ok(tracked) => tracked,
+            Err(reason) => {
+                if let Some(count) = self.invalid.get_mut(reason as usize) {
+                    *count = count.saturating_add(1);
+                }
+                Tracked::without(CtState::INVALID)
+            }
+        }
+    }
+
+    fn track(&mut self, packet: &Packet<'_>, ip: &Ip, path: Path) -> Result<Tracked, Invalid> {
+        if ip.fragment.is_some_and(|piece| piece.more || piece.offset != 0) {
+            return Err(Invalid::Headers);
+        }
+        if !packet.checksum_ok() {
+            return Err(Invalid::Checksum);
+        }
+        let segment = match packet.transport {
+            Transport::Tcp(_) => Some(Segment::of(packet).ok_or(Invalid::Flags)?),
+            Transport::Icmp(icmp) => match IcmpRole::of(ip.source.is_ipv6(), icmp.kind) {
+                IcmpRole::Error => return self.related(packet, ip, path),
+                IcmpRole::Neighbour => return Ok(Tracked::without(CtState::UNTRACKED)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let way = FlowKey::of(packet, ip)?.within(packet.vlans(), path);
+        let hash = way.key.hash(&self.tracker.seed);
+        let (now, generation) = (self.now, self.generation);
+        let shard = self.shard(hash).ok_or(Invalid::State)?;
+        let tracked = |state, direction, place| Tracked {
+            state,
+            direction,
+            protocol: Some(way.key.protocol()),
+            stale: false,
+            place,
+        };
+        if let Some(slot) = shard.find(&way, hash, now) {
+            match shard.advance(slot, way.downwards, packet, segment.as_ref(), now) {
+                Seen::Known(state, direction) => {
+                    let place = Place::Known { slot, key: way.key, hash };
+                    let stale = shard.is_stale(slot, generation);
+                    return Ok(Tracked { stale, ..tracked(state, direction, place) });
+                }
+                Seen::Last(state, direction) => {
+                    return Ok(tracked(state, direction, Place::Nowhere));
+                }
+                Seen::Invalid(reason) => return Err(reason),
+                Seen::Over => {}
+            }
+        }
+        self.may_start(packet, ip, segment.as_ref())?;
+        Ok(tracked(CtState::NEW, CtDirection::Original, Place::New { way, hash }))
+    }
+
+    /// Whether a packet without a flow may start one.
+    fn may_start(
+        &self,
+        packet: &Packet<'_>,
+        ip: &Ip,
+        segment: Option<&Segment<'_>>,
+    ) -> Result<(), Invalid> {
+        if let Some(segment) = segment
+            && !Tcp::may_start(segment, self.tracker.limits.loose)
+        {
+            return Err(Invalid::State);
+        }
+        if let Transport::Icmp(icmp) = packet.transport
+            && IcmpRole::of(ip.source.is_ipv6(), icmp.kind) != IcmpRole::Query
+        {
+            return Err(Invalid::Icmp);
+        }
+        Ok(())
+    }
+
+    /// An ICMP error: of the flow whose packet it carries the head of, if it goes to where that
+    /// packet came from. It changes nothing there.
+    fn related(&mut self, packet: &Packet<'_>, ip: &Ip, path: Path) -> Result<Tracked, Invalid> {
+        let head = packet.transport_bytes().get(8..).ok_or(Invalid::IcmpError)?;
+        let (way, source) =
+            FlowKey::embedded(ip.source.is_ipv6(), head).ok_or(Invalid::IcmpError)?;
+        if source != ip.destination {
+            return Err(Invalid::IcmpError);
+        }
+        // That packet went the other way.
+        let way = way.within(packet.vlans(), path.back());
+        let hash = way.key.hash(&self.tracker.seed);
+        let (now, generation) = (self.now, self.generation);
+        let shard = self.shard(hash).ok_or(Invalid::IcmpError)?;
+        let slot = shard.find(&way, hash, now).ok_or(Invalid::IcmpError)?;
+        let stale = shard.is_stale(slot, generation);
+        let flow = shard.table().get(slot).ok_or(Invalid::IcmpError)?;
+        Ok(Tracked {
+            stale,
+            state: CtState::RELATED,
+            direction: flow.direction(!way.downwards),
+            protocol: Some(way.key.protocol()),
+            place: Place::About { slot, key: way.key, hash },
+        })
+    }
+
+    /// Enters the flow of a packet that was accepted; does nothing for one of a known flow.
+    /// False if there is no room, which is counted: the packet is to be dropped.
+    #[inline]
+    pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
+        let Place::New { way, hash } = &tracked.place else { return true };
+        let (now, generation) = (self.now, self.generation);
+        let owner = self.tracker.clients.of(|| {
+            let [(source, _), _] = way.key.ends(way.downwards);
+            source
+        });
+        let shard = self.shard(*hash);
+        shard.is_some_and(|shard| shard.enter(way, *hash, packet, (owner, generation), now))
+    }
+
+    /// By which rules and members the packets from here on are evaluated. Flows that were accepted by others are
+    /// [`Tracked::stale`].
+    #[inline]
+    pub(crate) fn set_generation(&mut self, generation: u32) {
+        self.generation = generation;
+    }
+
+    /// The ends of the flow that a packet is of or about.
+    pub(crate) fn ends(&mut self, tracked: &Tracked) -> Option<Ends> {
+        let (slot, key, hash) = tracked.flow()?;
+        let flow = self.shard(hash)?.table().get(slot).filter(|flow| flow.key == key)?;
+        let [source, destination] = key.ends(flow.downwards());
+        Some(Ends { protocol: key.protocol(), source, destination })
+    }
+
+    /// A stale flow was evaluated again: it goes on, or it ends.
+    pub(crate) fn reevaluated(&mut self, tracked: &Tracked, accepted: bool) {
+        let (Some((slot, key, hash)), generation) = (tracked.flow(), self.generation) else {
+            return;
+        };
+        if let Some(shard) = self.shard(hash) {
+            shard.reevaluated(slot, &key, accepted.then_some(generation));
+        }
+    }
+
+    /// A place for what the rules said of the last packet of the flow in the same direction.
+    /// `None` for a packet of no known flow, and for ICMP errors.
+    #[inline]
+    pub fn verdict_cache(&mut self, tracked: &Tracked) -> Option<&mut VerdictCache> {
+        let Place::Known { slot, key, hash } = tracked.place else { return None };
+        let direction = tracked.direction;
+        let flow = self.shard(hash)?.table().get_mut(slot)?;
+        // Another packet may have made the flow give up its place.
+        (flow.class != Class::Free && flow.key == key).then(|| flow.verdict_cache(direction))
+    }
+
+    /// The shard of a hash, locked.
+    #[inline]
+    fn shard(&mut self, hash: u64) -> Option<&mut Shard> {
+        let count = self.tracker.shards.len();
+        // The low half chooses the bucket.
+        let index = if count == 1 { 0 } else { ((hash >> 32) as usize).checked_rem(count)? };
+        if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
+            // Never two at once, lest two bursts wait for each other.
+            self.held = None;
+            let mut shard = lock(self.tracker.shards.get(index)?);
+            shard.tick(self.now);
+            self.held = Some((index, shard));
+        }
+        self.held.as_mut().map(|(_, shard)| &mut **shard)
+    }
+}
+
+impl Drop for Burst<'_> {
+    fn drop(&mut self) {
+        for (total, count) in self.tracker.invalid.iter().zip(self.invalid) {
+            if count != 0 {
+                total.fetch_add(count.into(), Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! A part of the table, under one lock: what a packet does to its flow, and who has to go.
+
+use super::clients::{Client, Clients};
+use super::flow::{Class, Flow, seconds, sixteenths, source_hash};
+use super::flow_key::{FlowKey, FlowTuple};
+use super::flow_table::{FlowTable, SEGMENT};
+use super::hash::Seed;
+use super::tcp::{Outcome, Segment, State, Tcp};
+use super::{FlowInfo, Flowing, Invalid, Limits, Timeouts};
+use crate::Nanos;
+use crate::packet::Packet;
+use crate::ruleset::{CtDirection, CtState};
+use adit_wire::ip::{ICMP, ICMPV6, TCP, UDP};
+use std::time::Duration;
+
+/// Flows that are looked at for their time in one go, at most.
+const SWEEP: u32 = 64;
+/// How often they are looked at.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// A flow is looked at no later than this after the last time.
+const LOOK_AGAIN: u16 = 300;
+/// Of so many that have waited longest, the one silent for longest makes room.
+const CANDIDATES: usize = 8;
+/// Flows that are looked at for one of a source that has more than its share, and slots, free ones among them.
+const SAMPLE: u32 = 64;
+const SAMPLE_SLOTS: u32 = 512;
+/// How far apart they are, modulo all slots: a prime, so that a sample of all reaches all.
+const STRIDE: u64 = 2_654_435_761;
+/// How long a full table refuses without looking for room.
+const FULL_FOR: Duration = Duration::from_millis(1);
+/// UDP: who still talks after so many sixteenths of a second is a stream.
+const STREAM_AGE: u32 = 2 * 16;
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    table: FlowTable,
+    seed: Seed,
+    sources: Sources,
+    timeouts: Timeouts,
+    most: u32,
+    most_unanswered: u32,
+    /// What one source keeps when the table is full.
+    share: u32,
+    /// Where the next sample begins.
+    hand: u32,
+    next_sweep: Nanos,
+    full_until: Nanos,
+    pub(super) counts: Counts,
+}
+
+/// Since the start.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) entered: u64,
+    pub(super) expired: u64,
+    pub(super) evicted: u64,
+    pub(super) evicted_share: u64,
+    pub(super) withdrawn: u64,
+    pub(super) refused_full: u64,
+    pub(super) refused_source: u64,
+}
+
+/// What became of a packet of a known flow.
+pub(super) enum Seen {
+    /// It belongs to it.
+    Known(CtState, CtDirection),
+    /// It was the last of it.
+    Last(CtState, CtDirection),
+    /// It cannot belong to it.
+    Invalid(Invalid),
+    /// The flow is over; this packet starts another.
+    Over,
+}
+
+impl Shard {
+    pub(super) fn new(limits: &Limits, seed: Seed) -> Self {
+        let mut shard = Self {
+            table: FlowTable::new(seed),
+            seed,
+            sources: Sources::new(),
+            timeouts: limits.timeouts.clone(),
+            most: 0,
+            most_unanswered: 0,
+            share: 0,
+            hand: 0,
+            next_sweep: Nanos(0),
+            full_until: Nanos(0),
+            counts: Counts::default(),
+        };
+        shard.resize(limits);
+        shard
+    }
+
+    /// Takes its part of these numbers.
+    pub(super) fn resize(&mut self, limits: &Limits) {
+        let part = |whole: usize| {
+            let part = whole.div_ceil(limits.shards.max(1));
+            // Slots are numbered with 32 bits, buckets are twice as many.
+            u32::try_from(part).unwrap_or(u32::MAX).min(1 << 30)
+        };
+        self.most = part(limits.flows);
+        self.most_unanswered = part(limits.unanswered_per_source);
+        self.share = part(limits.source_share());
+    }
+
+    pub(super) fn table(&mut self) -> &mut FlowTable {
+        &mut self.table
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.table.bytes().saturating_add(Sources::BYTES)
+    }
+
+    /// Looks for flows whose time is over, if it was not done within the last second.
+    #[inline]
+    pub(super) fn tick(&mut self, now: Nanos) {
+        if now >= self.next_sweep {
+            let more = self.sweep(now, SWEEP);
+            self.next_sweep = if more { now } else { now.after(SWEEP_EVERY) };
+        }
+    }
+
+    /// Looks at up to `budget` flows; true if there are more to be looked at.
+    pub(super) fn sweep(&mut self, now: Nanos, mut budget: u32) -> bool {
+        for class in Class::ALL {
+            let timeout = class.timeout(&self.timeouts).as_secs().max(1);
+            let again = u16::try_from(timeout).unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+            while let Some(slot) = self.table.oldest(class) {
+                let Some(flow) = self.table.get(slot) else { break };
+                if seconds(now).wrapping_sub(flow.queued) < again {
+                    break;
+                }
+                let Some(left) = budget.checked_sub(1) else { return true };
+                budget = left;
+                if self.is_over(flow, now) {
+                    self.forget(slot);
+                    self.counts.expired = self.counts.expired.saturating_add(1);
+                } else {
+                    self.table.requeue(slot, class, now);
+                }
+            }
+        }
+        false
+    }
+
+    /// The slot of a flow whose time is not over.
+    #[inline]
+    pub(super) fn find(&mut self, way: &FlowTuple, hash: u64, now: Nanos) -> Option<u32> {
+        let slot = self.table.find(&way.key, hash)?;
+        if self.table.get(slot).is_some_and(|flow| self.is_over(flow, now)) {
+            self.forget(slot);
+            self.counts.expired = self.counts.expired.saturating_add(1);
+            return None;
+        }
+        Some(slot)
+    }
+
+    #[inline]
+    fn is_over(&self, flow: &Flow, now: Nanos) -> bool {
+        now.since(flow.seen) >= self.timeout(flow)
+    }
+
+    #[inline]
+    fn timeout(&self, flow: &Flow) -> Duration {
+        let timeout = flow.class.timeout(&self.timeouts);
+        let stuck = flow.class == Class::Established && flow.stuck();
+        if stuck { timeout.min(self.timeouts.stuck) } else { timeout }
+    }
+
+    /// Brings a flow up to date by a packet of it.
+    #[inline]
+    pub(super) fn advance(
+        &mut self,
+        slot: u32,
+        downwards: bool,
+        packet: &Packet<'_>,
+        segment: Option<&Segment<'_>>,
+        now: Nanos,
+    ) -> Seen {
+        let Some(flow) = self.table.get_mut(slot) else { return Seen::Over };
+        let direction = flow.direction(downwards);
+        let answered = flow.answered();
+        let answering = answered || direction == CtDirection::Reply;
+        let state = if answering { CtState::ESTABLISHED } else { CtState::NEW };
+        let (class, refresh) = match segment {
+            None => (untold(flow, answered, answering, now), true),
+            Some(segment) => match flow.tcp.segment(segment, direction, answered, flow.assured()) {
+                Outcome::Accept(accepted) => {
+                    if accepted.assured {
+                        flow.set_assured();
+                    }
+                    flow.set_stuck(accepted.stuck);
+                    (tcp_class(flow.tcp.state, answered), accepted.refresh)
+                }
+                Outcome::Ignore => (flow.class, false),
+                Outcome::Invalid(reason) => return Seen::Invalid(reason),
+                Outcome::Reopen => {
+                    self.forget(slot);
+                    return Seen::Over;
+                }
+                Outcome::Gone => {
+                    self.forget(slot);
+                    return Seen::Last(state, direction);
+                }
+            },
+        };
+        if refresh {
+            flow.seen = now;
+        }
+        if answering {
+            flow.set_answered();
+        }
+        flow.count(direction, packet.segments().into(), packet.length() as u64);
+        let before = flow.class;
+        if class != before {
+            if before.unanswered() != class.unanswered() {
+                let source = flow.source_hash(&self.seed);
+                self.sources.answered(source, before.unanswered());
+            }
+            self.table.requeue(slot, class, now);
+        }
+        Seen::Known(state, direction)
+    }
+
+    /// Enters the flow of a packet, unless it is there; false if there is no room.
+    pub(super) fn enter(
+        &mut self,
+        way: &FlowTuple,
+        hash: u64,
+        packet: &Packet<'_>,
+        (owner, generation): (Client, u32),
+        now: Nanos,
+    ) -> bool {
+        if self.find(way, hash, now).is_some() {
+            return true;
+        }
+        let source = source_hash(&way.key, way.downwards, owner, &self.seed);
+        let has = self.sources.count(source).unanswered;
+        if has >= self.most_unanswered.saturating_add(self.others()) {
+            self.counts.refused_source = self.counts.refused_source.saturating_add(1);
+            return false;
+        }
+        if self.table.len() >= self.most && !self.make_room(source, now) {
+            self.counts.refused_full = self.counts.refused_full.saturating_add(1);
+            return false;
+        }
+        let (class, tcp) = match way.key.protocol() {
+            TCP => match Segment::of(packet).map(|segment| Tcp::start(&segment)) {
+                Some(tcp) => (tcp_class(tcp.state, false), tcp),
+                None => return false,
+            },
+            UDP => (Class::Udp, Tcp::EMPTY),
+            ICMP | ICMPV6 => (Class::Icmp, Tcp::EMPTY),
+            _ => (Class::Other, Tcp::EMPTY),
+        };
+        let mut flow = Flow::new(way.key, way.downwards, class, tcp, now);
+        (flow.generation, flow.owner) = (generation, owner);
+        flow.count(CtDirection::Original, packet.segments().into(), packet.length() as u64);
+        if self.table.insert(flow, hash, now).is_none() {
+            self.counts.refused_full = self.counts.refused_full.saturating_add(1);
+            return false;
+        }
+        self.sources.add(source, class.unanswered());
+        self.counts.entered = self.counts.entered.saturating_add(1);
+        true
+    }
+
+    /// Whether a flow was accepted by another generation.
+    #[inline]
+    pub(super) fn is_stale(&self, slot: u32, generation: u32) -> bool {
+        self.table.get(slot).is_some_and(|flow| flow.generation != generation)
+    }
+
+    /// Notes the generation that has accepted a flow; `None` ends it.
+    pub(super) fn reevaluated(&mut self, slot: u32, key: &FlowKey, generation: Option<u32>) {
+        let Some(flow) = self.table.get_mut(slot).filter(|flow| flow.key == *key) else { return };
+        match generation {
+            Some(generation) => flow.generation = generation,
+            None => {
+                self.forget(slot);
+                self.counts.withdrawn = self.counts.withdrawn.saturating_add(1);
+            }
+        }
+    }
+
+    /// Ends the flows of one segment of slots whose ends match, and says how many; `None` behind the last.
+    pub(super) fn flush(
+        &mut self,
+        segment: usize,
+        matches: &impl Fn(&Flowing) -> bool,
+    ) -> Option<u64> {
+        let first = u32::try_from(segment).ok()?.checked_mul(SEGMENT)?;
+        let flows = self.table.segment(segment)?.iter().zip(first..);
+        let ended = flows.filter(|(flow, _)| flow.class != Class::Free && matches(&flow.between()));
+        let ended: Vec<u32> = ended.map(|(_, slot)| slot).collect();
+        ended.iter().for_each(|slot| self.forget(*slot));
+        self.counts.withdrawn = self.counts.withdrawn.saturating_add(ended.len() as u64);
+        Some(ended.len() as u64)
+    }
+
+    fn forget(&mut self, slot: u32) {
+        if let Some(flow) = self.table.remove(slot) {
+            let source = flow.source_hash(&self.seed);
+            self.sources.remove(source, flow.class.unanswered());
+        }
+    }
+
+    /// Twice what others add to a source's counts on average: a flood from forged addresses must not count for all.
+    fn others(&self) -> u32 {
+        (self.table.len() / Sources::WIDTH).saturating_mul(2)
+    }
+
+    /// Gives up a flow for one of `source`. False if there is none to give up.
+    ///
+    /// First goes what is over. Unanswered flows that take more than a quarter of the table are a flood: the oldest of
+    /// them. Then a flow of the source that has most, if that is more than its share and more than `source` has; a
+    /// source beyond its share takes the place of its own flows only. Then unanswered and half-open flows, and
+    /// established ones that were silent for [`Timeouts::IDLE`].
+    fn make_room(&mut self, source: u64, now: Nanos) -> bool {
+        const OVER: [Class; 2] = [Class::Close, Class::TimeWait];
+        const UNANSWERED: [Class; 6] = [
+            Class::SynSent,
+            Class::SynRecv,
+            Class::PickedUp,
+            Class::Udp,
+            Class::Icmp,
+            Class::Other,
+        ];
+        const HALF: [Class; 6] = [
+            Class::UdpAnswered,
+            Class::IcmpAnswered,
+            Class::OtherAnswered,
+            Class::LastAck,
+            Class::CloseWait,
+            Class::FinWait,
+        ];
+        if now < self.full_until {
+            return false;
+        }
+        let waiting = UNANSWERED.iter().map(|class| self.table.class_len(*class)).sum::<u32>();
+        let first: &[&[Class]] =
+            if waiting > self.most / 4 { &[&OVER, &UNANSWERED] } else { &[&OVER] };
+        let mut victim = self.oldest_of(first);
+        if victim.is_none() {
+            let own = self.sources.count(source).all.saturating_sub(self.others());
+            let selfish = own >= self.share;
+            victim = self.heaviest(selfish.then_some(source), own.max(self.share));
+            if victim.is_some() {
+                self.counts.evicted_share = self.counts.evicted_share.saturating_add(1);
+            } else if selfish {
+                return false;
+            }
+        }
+        let victim =
+            victim.or_else(|| self.oldest_of(&[&UNANSWERED, &HALF])).or_else(|| self.idle(now));
+        let Some(victim) = victim else {
+            self.full_until = now.after(FULL_FOR);
+            return false;
+        };
+        self.forget(victim);
+        self.counts.evicted = self.counts.evicted.saturating_add(1);
+        true
+    }
+
+    /// Of the first of these groups that has a flow: one of the kind that there is most of.
+    fn oldest_of(&self, groups: &[&[Class]]) -> Option<u32> {
+        groups.iter().find_map(|group| {
+            let longest = group.iter().max_by_key(|class| self.table.class_len(**class))?;
+            self.silent_longest(*longest)
+        })
+    }
+
+    /// A flow of `own`, or of the source that has most, if that is more than `least`: of a sample the one that was
+    /// silent for longest. What takes a large part of the table is in each sample.
+    fn heaviest(&mut self, own: Option<u64>, least: u32) -> Option<u32> {
+        let others = self.others();
+        let mut best: Option<(u32, std::cmp::Reverse<u64>, u32)> = None;
+        let mut left = SAMPLE;
+        for _ in 0..SAMPLE_SLOTS.min(self.table.slots()) {
+            let slot = self.hand;
+            let next = u64::from(slot).saturating_add(STRIDE);
+            self.hand = next.checked_rem(self.table.slots().into()).unwrap_or(0) as u32;
+            let Some(flow) = self.table.get(slot).filter(|flow| flow.class != Class::Free) else {
+                continue;
+            };
+            left = left.saturating_sub(1);
+            if left == 0 {
+                break;
+            }
+            let source = flow.source_hash(&self.seed);
+            let count = self.sources.count(source).all.saturating_sub(others);
+            let fits = own.map_or(count > least, |own| own == source);
+            let rank = (count, std::cmp::Reverse(flow.seen.0), slot);
+            if fits && best.is_none_or(|best| rank > best) {
+                best = Some(rank);
+            }
+        }
+        best.map(|(.., slot)| slot)
+    }
+
+    /// Of the flows of a class that were queued first, the one that was silent for longest.
+    fn silent_longest(&self, class: Class) -> Option<u32> {
+        let mut best: Option<(u32, Nanos)> = None;
+        let mut slot = self.table.oldest(class)?;
+        for _ in 0..CANDIDATES {
+            let Some(flow) = self.table.get(slot) else { break };
+            if best.is_none_or(|(_, seen)| flow.seen < seen) {
+                best = Some((slot, flow.seen));
+            }
+            slot = flow.newer;
+        }
+        best.map(|(slot, _)| slot)
+    }
+
+    /// An established flow that was silent for long.
+    fn idle(&mut self, now: Nanos) -> Option<u32> {
+        for class in [Class::UdpStream, Class::Established] {
+            for _ in 0..CANDIDATES {
+                let Some(slot) = self.table.oldest(class) else { break };
+                let flow = self.table.get(slot)?;
+                if self.is_over(flow, now) || now.since(flow.seen) >= Timeouts::IDLE {
+                    return Some(slot);
+                }
+                self.table.requeue(slot, class, now);
+            }
+        }
+        None
+    }
+
+    /// The flows of one segment of slots; `None` behind the last.
+    pub(super) fn describe(
+        &self,
+        segment: usize,
+        clients: &Clients,
+        now: Nanos,
+    ) -> Option<Vec<FlowInfo>> {
+        let flows = self.table.segment(segment)?.iter();
+        let there = flows.filter(|flow| flow.class != Class::Free && !self.is_over(flow, now));
+        Some(there.map(|flow| self.info(flow, clients, now)).collect())
+    }
+
+    fn info(&self, flow: &Flow, clients: &Clients, now: Nanos) -> FlowInfo {
+        let [source, destination] = flow.key.ends(flow.downwards());
+        let age = sixteenths(now).wrapping_sub(flow.born);
+        FlowInfo {
+            protocol: flow.key.protocol(),
+            source,
+            destination,
+            vlans: flow.key.vlans(),
+            clients: flow.key.clients(flow.downwards()).map(|number| clients.name(number)),
+            state: flow.class.state(),
+            assured: matches!(flow.class, Class::Established | Class::UdpStream),
+            age: Duration::from_nanos(u64::from(age).saturating_mul(62_500_000)),
+            left: self.timeout(flow).saturating_sub(now.since(flow.seen)),
+            packets: flow.packets,
+            bytes: flow.bytes,
+        }
+    }
+}
+
+/// The class of a flow whose protocol has no states of its own.
+fn untold(flow: &Flow, answered: bool, answering: bool, now: Nanos) -> Class {
+    match flow.class {
+        class if !answering => class,
+        Class::Udp => Class::UdpAnswered,
+        Class::UdpAnswered if answered && sixteenths(now).wrapping_sub(flow.born) > STREAM_AGE => {
+            Class::UdpStream
+        }
+        Class::Icmp => Class::IcmpAnswered,
+        Class::Other => Class::OtherAnswered,
+        class => class,
+    }
+}
+
+const fn tcp_class(state: State, answered: bool) -> Class {
+    match state {
+        State::None | State::SynSent | State::BothSynSent => Class::SynSent,
+        State::SynRecv => Class::SynRecv,
+        State::Established if answered => Class::Established,
+        State::Established => Class::PickedUp,
+        State::FinWait => Class::FinWait,
+        State::CloseWait => Class::CloseWait,
+        State::LastAck => Class::LastAck,
+        State::TimeWait => Class::TimeWait,
+        State::Close => Class::Close,
+    }
+}
+
+/// How many flows each source has, in a fixed space: two counters for each, shared with others; the
+/// smaller is never too small.
+#[derive(Debug)]
+struct Sources {
+    rows: [Box<[Count]>; 2],
+}
+
+/// Flows of a source.
+#[derive(Copy, Clone, Debug, Default)]
+struct Count {
+    all: u32,
+    /// Those of them without an answer.
+    unanswered: u32,
+}
+
+impl Sources {
+    const WIDTH: u32 = 4096;
+    const BYTES: usize = Self::WIDTH as usize * 2 * size_of::<Count>();
+
+    fn new() -> Self {
+        let row = || vec![Count::default(); Self::WIDTH as usize].into_boxed_slice();
+        Self { rows: [row(), row()] }
+    }
+
+    fn place(source: u64, row: usize) -> usize {
+        let half = if row == 0 { source as u32 } else { (source >> 32) as u32 };
+        (half % Self::WIDTH) as usize
+    }
+
+    fn places(&mut self, source: u64) -> impl Iterator<Item = &mut Count> {
+        let rows = self.rows.iter_mut().enumerate();
+        rows.filter_map(move |(row, counts)| counts.get_mut(Self::place(source, row)))
+    }
+
+    fn count(&self, source: u64) -> Count {
+        let rows = self.rows.iter().enumerate();
+        let counts = rows.filter_map(|(row, counts)| counts.get(Self::place(source, row)));
+        let least = |least: Option<Count>, count: &Count| {
+            let least = least.unwrap_or(*count);
+            let (all, unanswered) = (least.all, least.unanswered);
+            Some(Count { all: all.min(count.all), unanswered: unanswered.min(count.unanswered) })
+        };
+        counts.fold(None, least).unwrap_or_default()
+    }
+
+    fn add(&mut self, source: u64, unanswered: bool) {
+        for count in self.places(source) {
+            count.all = count.all.saturating_add(1);
+            count.unanswered = count.unanswered.saturating_add(unanswered.into());
+        }
+    }
+
+    fn remove(&mut self, source: u64, unanswered: bool) {
+        for count in self.places(source) {
+            count.all = count.all.saturating_sub(1);
+            count.unanswered = count.unanswered.saturating_sub(unanswered.into());
+        }
+    }
+
+    /// A flow of the source has an answer now, or waits for one again.
+    fn answered(&mut self, source: u64, now: bool) {
+        for count in self.places(source) {
+            count.unanswered = match now {
+                true => count.unanswered.saturating_sub(1),
+                false => count.unanswered.saturating_add(1),
+            };
+        }
+    }
+}

@@ -1,0 +1,146 @@
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::flow::Class;
+use super::shard::Shard;
+
+/// What a [`super::Tracker`] holds and has done.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TrackStats {
+    /// Flows now.
+    pub flows: u64,
+    /// The most there may be.
+    pub limit: u64,
+    /// Bytes that the table has taken.
+    pub bytes: u64,
+    /// Flows now, by state: only those that are not zero.
+    pub states: Vec<(FlowState, u64)>,
+    /// Flows entered since the start.
+    pub entered: u64,
+    /// Flows whose time was over.
+    pub expired: u64,
+    /// Flows that made room for others.
+    pub evicted: u64,
+    /// Those of them whose source had more than its share.
+    pub evicted_share: u64,
+    /// Flows that ended because the rules or clients in force would not accept them, or on request.
+    pub withdrawn: u64,
+    /// Packets refused because the table was full of flows that make no room.
+    pub refused_full: u64,
+    /// Packets refused because their source has too many unanswered flows.
+    pub refused_source: u64,
+    /// Packets found invalid, by reason: only those that are not zero.
+    pub invalid: Vec<(Invalid, u64)>,
+}
+
+impl TrackStats {
+    pub(super) fn add(&mut self, shard: &mut Shard) {
+        let counts = shard.counts;
+        self.bytes = self.bytes.saturating_add(shard.bytes() as u64);
+        self.flows = self.flows.saturating_add(shard.table().len().into());
+        self.entered = self.entered.saturating_add(counts.entered);
+        self.expired = self.expired.saturating_add(counts.expired);
+        self.evicted = self.evicted.saturating_add(counts.evicted);
+        self.withdrawn = self.withdrawn.saturating_add(counts.withdrawn);
+        self.evicted_share = self.evicted_share.saturating_add(counts.evicted_share);
+        self.refused_full = self.refused_full.saturating_add(counts.refused_full);
+        self.refused_source = self.refused_source.saturating_add(counts.refused_source);
+        for class in Class::ALL {
+            let count = u64::from(shard.table().class_len(class));
+            match self.states.iter_mut().find(|(state, _)| *state == class.state()) {
+                _ if count == 0 => {}
+                Some((_, sum)) => *sum = sum.saturating_add(count),
+                None => self.states.push((class.state(), count)),
+            }
+        }
+    }
+}
+
+/// What a flow is waiting for; it decides how long.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+#[allow(missing_docs, reason = "TCP's are named as in RFC 9293 and the kernel's list")]
+pub enum FlowState {
+    SynSent,
+    SynRecv,
+    /// TCP taken up in the middle, no answer yet.
+    PickedUp,
+    Established,
+    FinWait,
+    CloseWait,
+    LastAck,
+    TimeWait,
+    Close,
+    /// No answer yet; not TCP.
+    Unanswered,
+    /// Answered; not TCP.
+    Answered,
+    /// UDP, answered and older than two seconds.
+    Stream,
+}
+
+/// Why a packet belongs to no flow and cannot start one.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Invalid {
+    /// A fragment, or without a transport header.
+    Headers,
+    /// The transport checksum is wrong.
+    Checksum,
+    /// TCP flags that never go together.
+    Flags,
+    /// TCP: no such segment in this state.
+    State,
+    /// TCP: beyond what the receiver has offered.
+    Sequence,
+    /// TCP: acknowledges what was not sent.
+    Acknowledgement,
+    /// TCP: a reset that is not where the next byte is expected.
+    Reset,
+    /// An ICMP reply that no one asked for, or a type that is not tracked.
+    Icmp,
+    /// An ICMP error about no known flow, or not sent to where the packet came from.
+    IcmpError,
+}
+
+impl Invalid {
+    pub(super) const COUNT: usize = 9;
+
+    pub(super) const ALL: [Self; Self::COUNT] = [
+        Self::Headers,
+        Self::Checksum,
+        Self::Flags,
+        Self::State,
+        Self::Sequence,
+        Self::Acknowledgement,
+        Self::Reset,
+        Self::Icmp,
+        Self::IcmpError,
+    ];
+}
+
+/// A flow, for people to read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FlowInfo {
+    /// Transport protocol.
+    pub protocol: u8,
+    /// Source address and port (ICMP: identifier) of the first packet.
+    pub source: (IpAddr, u16),
+    /// Destination address and port (ICMP: type and code) of the first packet.
+    pub destination: (IpAddr, u16),
+    /// The ids of its VLANs, the outermost first; 0 for none.
+    pub vlans: [u16; 2],
+    /// The clients that its first packet came from and went to, by name.
+    pub clients: [Option<Arc<str>>; 2],
+    /// Its state.
+    pub state: FlowState,
+    /// Whether it is past its handshake and makes no room for others.
+    pub assured: bool,
+    /// Since its first packet.
+    pub age: Duration,
+    /// Until it is forgotten, if no packet comes.
+    pub left: Duration,
+    /// Packets as the first, and against it; a super-packet counts as its segments.
+    pub packets: [u64; 2],
+    /// Bytes from the network header on, likewise.
+    pub bytes: [u64; 2],
+}

@@ -1,0 +1,526 @@
+//! TCP as it looks from between its two ends: which state both must be in, and which sequence
+//! numbers they can be at.
+//!
+//! States, their order and the bounds of the windows are those of Linux, so that the same rule
+//! file means the same in both; they go back to G. van Rooij, "Real Stateful TCP Packet Filtering
+//! in IP Filter". A reset ends a connection only where the next byte is expected (RFC 5961
+//! section 3), a SYN in an open one changes nothing (section 4): the answers that its owner gives
+//! to either pass.
+
+use super::{Invalid, Timeouts};
+use crate::packet::{Packet, Transport};
+use crate::ruleset::CtDirection;
+use adit_wire::transport::flags as bits;
+
+mod window;
+
+/// Where a connection stands.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Nothing was seen.
+    None,
+    SynSent,
+    /// Both have sent a SYN, neither has answered.
+    BothSynSent,
+    SynRecv,
+    Established,
+    FinWait,
+    CloseWait,
+    LastAck,
+    TimeWait,
+    Close,
+}
+
+/// What a segment does.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    None,
+    Syn,
+    SynAck,
+    Fin,
+    Ack,
+    Rst,
+}
+
+/// What one end has shown.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+struct Side {
+    /// Behind the last byte that it has sent.
+    end: u32,
+    /// Behind the last byte that it may send.
+    limit: u32,
+    /// The largest window that it has offered, in bytes; 0 before its first packet.
+    window: u32,
+    /// The last byte that it has acknowledged.
+    acked: u32,
+    /// Its window scale.
+    scale: u8,
+    flags: u8,
+}
+
+/// It scales windows.
+const SCALES: u8 = 1;
+/// It understands selective acknowledgements.
+const SACK: u8 = 2;
+/// It closed first.
+const CLOSED: u8 = 4;
+/// Its scale is not known: no window is evaluated.
+const LIBERAL: u8 = 8;
+/// Something that it sent is not acknowledged.
+const UNACKNOWLEDGED: u8 = 16;
+/// `acked` holds something.
+const ACKED: u8 = 32;
+
+impl Side {
+    const EMPTY: Self = Self { end: 0, limit: 0, window: 0, acked: 0, scale: 0, flags: 0 };
+
+    const fn is(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A connection.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) struct Tcp {
+    sides: [Side; 2],
+    last_seq: u32,
+    last_ack: u32,
+    last_end: u32,
+    last_window: u16,
+    last_kind: Kind,
+    last_reply: bool,
+    /// Times in a row that the last acknowledgement was repeated.
+    copies: u8,
+    /// Flags and scale of a SYN that was let through without believing it.
+    doubted_flags: u8,
+    doubted_scale: u8,
+    pub(super) state: State,
+}
+
+/// A SYN carries no more than a full segment (RFC 7413).
+const SYN_DATA: u32 = 1460;
+/// The SYN that was let through may be answered by an acknowledgement which looks like that of the
+/// last FIN (RFC 5961 section 4.2).
+const CHALLENGED: u8 = 64;
+/// Both ends sent a SYN.
+const SIMULTANEOUS: u8 = 128;
+
+/// A segment.
+#[derive(Clone, Debug)]
+pub(super) struct Segment<'a> {
+    kind: Kind,
+    seq: u32,
+    ack: u32,
+    /// Behind its last byte; SYN and FIN count one each. A super-packet is one segment.
+    end: u32,
+    window: u16,
+    flags: u8,
+    options: &'a [u8],
+}
+
+/// What becomes of a connection by a segment.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Outcome {
+    /// It goes on.
+    Accept(Accepted),
+    /// The segment passes but nothing is learnt from it.
+    Ignore,
+    /// No such segment can be.
+    Invalid(Invalid),
+    /// The segment starts another connection in place of this one, which is over.
+    Reopen,
+    /// Over before anybody answered.
+    Gone,
+}
+
+/// How a connection goes on.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) struct Accepted {
+    /// The segment shows that it is alive.
+    pub(super) refresh: bool,
+    /// Its handshake is complete.
+    pub(super) assured: bool,
+    /// It may be dead.
+    pub(super) stuck: bool,
+}
+
+enum Next {
+    To(State),
+    Ignore,
+    Invalid,
+}
+
+/// The state after a segment, by the order of segments alone.
+fn next(state: State, kind: Kind, direction: CtDirection) -> Next {
+    use CtDirection::{Original, Reply};
+    use Kind::{Ack, Fin, Rst, Syn, SynAck};
+    use State::{
+        BothSynSent, Close, CloseWait, Established, FinWait, LastAck, SynRecv, SynSent, TimeWait,
+    };
+    let state = match (kind, direction, state) {
+        (Syn, Original, State::None | SynSent | TimeWait | Close) => SynSent,
+        (Syn, Reply, TimeWait) => SynSent,
+        (Syn, _, BothSynSent) | (Syn, Reply, SynSent) => BothSynSent,
+        (Syn, Original, _) => return Next::Ignore,
+        (SynAck, Original, SynRecv | BothSynSent) => SynRecv,
+        (SynAck, Reply, SynSent | BothSynSent) => SynRecv,
+        (SynAck, Reply, State::None) => return Next::Invalid,
+        (SynAck, Reply, _) => return Next::Ignore,
+        (Fin, _, SynRecv | Established) => FinWait,
+        (Fin, _, FinWait | CloseWait | LastAck) => LastAck,
+        (Ack, Original, State::None | SynRecv) | (Ack, _, Established) => Established,
+        (Ack, Reply, SynRecv) => SynRecv,
+        (Ack, Reply, SynSent | BothSynSent) => return Next::Ignore,
+        (Ack, _, FinWait | CloseWait) => CloseWait,
+        (Ack, _, LastAck) => TimeWait,
+        (Fin | Ack, _, TimeWait | Close) => state,
+        (Rst, _, State::None) => return Next::Invalid,
+        (Rst, _, _) => Close,
+        _ => return Next::Invalid,
+    };
+    Next::To(state)
+}
+
+impl<'a> Segment<'a> {
+    /// The segment of a packet; `None` if its flags never go together, or it is not TCP.
+    pub(super) fn of(packet: &Packet<'a>) -> Option<Self> {
+        let (Transport::Tcp(tcp), Some(ip)) = (packet.transport, packet.ip()) else { return None };
+        let bytes: &'a [u8] = packet.bytes.get(ip.payload..)?;
+        let window = u16::from_be_bytes(*bytes.get(14..)?.first_chunk()?);
+        let kind = kind(tcp.flags)?;
+        let data = bytes.len().saturating_sub(tcp.header_len) as u32;
+        let controls = u32::from(tcp.flags & bits::SYN != 0)
+            .wrapping_add(u32::from(tcp.flags & bits::FIN != 0));
+        Some(Self {
+            kind,
+            seq: tcp.seq,
+            ack: tcp.ack,
+            end: tcp.seq.wrapping_add(data).wrapping_add(controls),
+            window,
+            flags: tcp.flags,
+            options: bytes.get(adit_wire::transport::TCP_LEN..tcp.header_len)?,
+        })
+    }
+
+    const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What a segment with these flags does; `None` for those that never go together.
+const fn kind(flags: u8) -> Option<Kind> {
+    const FIN_ACK: u8 = bits::FIN | bits::ACK;
+    const SYN_ACK: u8 = bits::SYN | bits::ACK;
+    const RST_ACK: u8 = bits::RST | bits::ACK;
+    // PSH and the ECN bits go with anything, URG with what may carry data.
+    let urgent = flags & bits::URG != 0;
+    match flags & !(bits::PSH | bits::ECE | bits::CWR | bits::URG) {
+        bits::SYN => Some(Kind::Syn),
+        SYN_ACK if !urgent => Some(Kind::SynAck),
+        FIN_ACK => Some(Kind::Fin),
+        bits::ACK => Some(Kind::Ack),
+        bits::RST | RST_ACK if !urgent => Some(Kind::Rst),
+        _ => None,
+    }
+}
+
+impl Tcp {
+    pub(super) const EMPTY: Self = Self {
+        sides: [Side::EMPTY; 2],
+        last_seq: 0,
+        last_ack: 0,
+        last_end: 0,
+        last_window: 0,
+        last_kind: Kind::None,
+        last_reply: false,
+        copies: 0,
+        doubted_flags: 0,
+        doubted_scale: 0,
+        state: State::None,
+    };
+
+    /// Whether a segment can be the first of a connection: a SYN, or with `loose` an
+    /// acknowledgement from the middle.
+    pub(super) fn may_start(segment: &Segment<'_>, loose: bool) -> bool {
+        match segment.kind {
+            Kind::Syn => true,
+            Kind::Ack => loose,
+            _ => false,
+        }
+    }
+
+    /// A connection from the first segment that is seen of it.
+    pub(super) fn start(segment: &Segment<'_>) -> Self {
+        let mut tcp = Self::EMPTY;
+        let [sender, receiver] = &mut tcp.sides;
+        sender.end = segment.end;
+        sender.window = u32::from(segment.window).max(1);
+        if segment.kind == Kind::Syn {
+            sender.limit = sender.end;
+            sender.take_options(segment.options);
+        } else {
+            sender.limit = sender.end.wrapping_add(sender.window);
+            (sender.flags, receiver.flags) = (SACK | LIBERAL, SACK | LIBERAL);
+        }
+        // Its effect on the windows, not its verdict: there is nothing yet to contradict.
+        let _ = tcp.window(segment, CtDirection::Original);
+        tcp.state = if segment.kind == Kind::Syn { State::SynSent } else { State::Established };
+        tcp.remember(segment.kind, CtDirection::Original);
+        tcp
+    }
+
+    /// Takes one segment into account. `answered`: a packet against the first was seen before;
+    /// `assured`: the handshake was seen to be complete.
+    pub(super) fn segment(
+        &mut self,
+        segment: &Segment<'_>,
+        direction: CtDirection,
+        answered: bool,
+        assured: bool,
+    ) -> Outcome {
+        let mut old = self.state;
+        let mut new = match next(old, segment.kind, direction) {
+            Next::To(new) => new,
+            Next::Invalid => return Outcome::Invalid(Invalid::State),
+            Next::Ignore if self.answers_doubted(segment, direction) => {
+                self.believe_doubted(direction);
+                old = State::SynSent;
+                State::SynRecv
+            }
+            Next::Ignore => return self.doubt(segment, direction),
+        };
+        match new {
+            State::SynSent if matches!(old, State::TimeWait | State::Close) => {
+                return if self.reopens(direction) {
+                    Outcome::Reopen
+                } else {
+                    self.doubt(segment, direction)
+                };
+            }
+            State::TimeWait if self.is_challenge_ack(segment, direction, old) => {
+                self.doubted_flags &= !CHALLENGED;
+                return Outcome::Ignore;
+            }
+            State::BothSynSent => self.doubted_flags |= SIMULTANEOUS,
+            State::SynRecv
+                if direction == CtDirection::Reply
+                    && segment.kind == Kind::Ack
+                    && self.doubted_flags & SIMULTANEOUS != 0 =>
+            {
+                new = State::Established;
+            }
+            _ => {}
+        }
+        let mut inside = false;
+        if segment.kind == Kind::Rst {
+            match self.reset(segment, direction, old, (answered, assured)) {
+                Reset::Invalid => return Outcome::Invalid(Invalid::Reset),
+                Reset::Certain => inside = true,
+                Reset::Likely => {}
+                Reset::Challenge => new = old,
+                Reset::Doubtful => return Outcome::Ignore,
+            }
+        }
+        if !inside {
+            match self.window(segment, direction) {
+                Ok(true) => {}
+                Ok(false) => return Outcome::Ignore,
+                Err(invalid) => return Outcome::Invalid(invalid),
+            }
+        }
+        self.remember(segment.kind, direction);
+        if segment.kind == Kind::Syn {
+            // A reset that acknowledges something older does not answer it, and the windows say whether one that
+            // acknowledges this does.
+            self.last_end = 0;
+        }
+        self.state = new;
+        if old != new && new == State::FinWait {
+            self.side(direction).flags |= CLOSED;
+        }
+        self.accepted(segment, (old, new), answered, assured)
+    }
+
+    fn accepted(
+        &self,
+        segment: &Segment<'_>,
+        (old, new): (State, State),
+        answered: bool,
+        assured: bool,
+    ) -> Outcome {
+        if !answered && segment.kind == Kind::Rst {
+            // A lone reset as the only answer: there is no connection.
+            return Outcome::Gone;
+        }
+        let waiting = self.sides.iter().any(|side| side.is(UNACKNOWLEDGED));
+        Outcome::Accept(Accepted {
+            // A SYN that no one answers must not keep its place by being repeated.
+            refresh: answered
+                || segment.kind != Kind::Syn
+                || (old, new) != (State::SynSent, State::SynSent),
+            assured: answered
+                && !assured
+                && matches!(old, State::SynRecv | State::Established)
+                && new == State::Established,
+            stuck: self.copies >= Timeouts::MAX_COPIES
+                || waiting
+                || self.last_window == 0
+                || segment.kind == Kind::Rst,
+        })
+    }
+
+    fn remember(&mut self, kind: Kind, direction: CtDirection) {
+        self.last_kind = kind;
+        self.last_reply = direction == CtDirection::Reply;
+    }
+
+    fn last_was(&self, kind: Kind, direction: CtDirection) -> bool {
+        self.last_kind == kind && self.last_reply == (direction == CtDirection::Reply)
+    }
+
+    fn side(&mut self, direction: CtDirection) -> &mut Side {
+        self.ends(direction).0
+    }
+
+    /// Sender and receiver.
+    fn ends(&mut self, direction: CtDirection) -> (&mut Side, &mut Side) {
+        let [original, reply] = &mut self.sides;
+        match direction {
+            CtDirection::Original => (original, reply),
+            CtDirection::Reply => (reply, original),
+        }
+    }
+
+    /// Whether a SYN may replace a connection that is over: it was closed in order (RFC 9293
+    /// 3.6.1), or the SYN's sender has reset it.
+    fn reopens(&self, direction: CtDirection) -> bool {
+        self.sides.iter().any(|side| side.is(CLOSED)) || self.last_was(Kind::Rst, direction)
+    }
+
+    /// Lets a segment through that does not fit, and remembers it: the ends may know better.
+    fn doubt(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Outcome {
+        self.remember(segment.kind, direction);
+        self.last_seq = segment.seq;
+        self.last_end = segment.end;
+        self.last_window = segment.window;
+        if segment.kind == Kind::Syn && direction == CtDirection::Original {
+            let mut offered = Side::EMPTY;
+            offered.take_options(segment.options);
+            self.doubted_scale = offered.scale;
+            self.doubted_flags = offered.flags;
+            if self.state == State::LastAck {
+                self.doubted_flags |= CHALLENGED;
+            }
+        }
+        let early = matches!(self.state, State::SynSent);
+        if early && segment.kind == Kind::Ack && direction == CtDirection::Reply {
+            self.last_ack = segment.ack;
+        }
+        Outcome::Ignore
+    }
+
+    /// Whether a SYN/ACK acknowledges the SYN that was let through: both ends have started again.
+    fn answers_doubted(&self, segment: &Segment<'_>, direction: CtDirection) -> bool {
+        segment.kind == Kind::SynAck
+            && self.last_was(Kind::Syn, against(direction))
+            && segment.ack == self.last_end
+    }
+
+    fn believe_doubted(&mut self, direction: CtDirection) {
+        let (end, window) = (self.last_end, u32::from(self.last_window).max(1));
+        let (scale, flags) = (self.doubted_scale, self.doubted_flags & (SCALES | SACK));
+        let (sender, receiver) = self.ends(direction);
+        *sender = Side::EMPTY;
+        *receiver = Side { end, limit: end, window, scale, flags, ..*receiver };
+        self.doubted_flags = flags;
+    }
+
+    /// Whether an acknowledgement answers the SYN that was let through, not the last FIN.
+    fn is_challenge_ack(&self, segment: &Segment<'_>, direction: CtDirection, old: State) -> bool {
+        old == State::LastAck
+            && segment.kind == Kind::Ack
+            && self.last_was(Kind::Syn, against(direction))
+            && self.doubted_flags & CHALLENGED != 0
+    }
+
+    fn reset(
+        &mut self,
+        segment: &Segment<'_>,
+        direction: CtDirection,
+        old: State,
+        (answered, assured): (bool, bool),
+    ) -> Reset {
+        let established = old == State::Established && assured;
+        let receiver = *self.ends(direction).1;
+        let exact = segment.seq == receiver.acked
+            || self.last_was(Kind::Ack, direction) && segment.seq == self.last_end;
+        let answers_last = segment.has(bits::ACK) && segment.ack == self.last_end;
+        let answers_syn = answered && self.last_kind == Kind::Syn && answers_last;
+        match old {
+            State::TimeWait | State::Close => return Reset::Certain,
+            // RFC 9293 3.10.7.3: it has to acknowledge the SYN, with or without data behind it.
+            State::SynSent if direction == CtDirection::Reply => {
+                let short = receiver.end.wrapping_sub(segment.ack);
+                let good = segment.has(bits::ACK) && short <= SYN_DATA;
+                return if good { Reset::Likely } else { Reset::Invalid };
+            }
+            State::FinWait | State::CloseWait | State::LastAck => {
+                let certain = exact || answers_syn || !receiver.is(ACKED);
+                return if certain { Reset::Certain } else { Reset::Doubtful };
+            }
+            _ => {}
+        }
+        if receiver.is(ACKED) && self.last_kind != Kind::Syn {
+            if segment.seq == 0 && !established {
+                return Reset::Likely;
+            }
+            if before(segment.seq, receiver.acked) {
+                return Reset::Invalid;
+            }
+            if !established || exact {
+                return Reset::Likely;
+            }
+        }
+        if answers_syn
+            || !assured && self.last_kind == Kind::Ack && answers_last
+            || old == State::SynSent
+                && self.last_was(Kind::Ack, CtDirection::Reply)
+                && segment.seq == self.last_ack
+        {
+            // It answers a segment that was let through.
+            Reset::Certain
+        } else if established && receiver.is(ACKED) && !exact {
+            Reset::Challenge
+        } else {
+            Reset::Likely
+        }
+    }
+}
+
+/// What a reset is taken for.
+enum Reset {
+    /// Behind what was acknowledged already: no end that knows the connection sends it.
+    Invalid,
+    /// It ends the connection if it is in the window.
+    Likely,
+    /// It ends the connection.
+    Certain,
+    /// In the window but not where the next byte is expected: its receiver asks back.
+    Challenge,
+    /// It may belong to another connection with the same ports.
+    Doubtful,
+}
+
+const fn against(direction: CtDirection) -> CtDirection {
+    match direction {
+        CtDirection::Original => CtDirection::Reply,
+        CtDirection::Reply => CtDirection::Original,
+    }
+}
+
+/// Whether `a` comes before `b` in the circle of sequence numbers.
+const fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}

@@ -1,0 +1,251 @@
+//! The windows of a connection, and its options.
+
+use super::{
+    ACKED, Kind, LIBERAL, SACK, SCALES, Segment, Side, State, Tcp, UNACKNOWLEDGED, before, bits,
+};
+use crate::conntrack::Invalid;
+use crate::ruleset::CtDirection;
+
+/// Acknowledgements may be older than the newest byte by the largest window, and by this much at
+/// least.
+const ACK_WINDOW: u32 = 66_000;
+/// RFC 7323 2.3.
+const MAX_SCALE: u8 = 14;
+
+impl Side {
+    /// Window scale and selective acknowledgements, as a SYN offers them.
+    pub(super) fn take_options(&mut self, options: &[u8]) {
+        if options.is_empty() {
+            return;
+        }
+        self.scale = 0;
+        self.flags &= LIBERAL;
+        for (kind, body) in Options(options) {
+            match (kind, body) {
+                (3, &[scale]) => {
+                    self.scale = scale.min(MAX_SCALE);
+                    self.flags |= SCALES;
+                }
+                (4, []) => self.flags |= SACK,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Tcp {
+    /// Whether a segment fits what both ends have shown: if so, they have shown that too
+    /// (`true`). `false` for one that passes but shows nothing: late, as a repetition of what the
+    /// receiver has long had, or a little beyond what the receiver offered, as some senders do.
+    ///
+    /// With `end` of the sender, `limit` of what it may send, and the receiver's window:
+    /// `seq <= limit`, or `end < limit + window` if it is no reset (RFC 5961 3.2), and
+    /// `ack <= receiver.end`, else it is invalid; `end > sender.end - window` and
+    /// `ack > receiver.end - largest window`, else it is late.
+    pub(super) fn window(
+        &mut self,
+        segment: &Segment<'_>,
+        direction: CtDirection,
+    ) -> Result<bool, Invalid> {
+        let before = self.sides;
+        let verdict = self.fits(segment, direction);
+        if verdict != Ok(Fit::Good) {
+            // What it seemed to begin, it did not.
+            self.sides = before;
+        }
+        if verdict == Ok(Fit::Beyond) {
+            // If the receiver takes it, its acknowledgement has to pass, or all is lost after it.
+            self.side(direction).end = segment.end;
+        }
+        verdict.map(|fit| fit == Fit::Good)
+    }
+
+    fn fits(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Result<Fit, Invalid> {
+        let state = self.state;
+        let (sender, receiver) = self.ends(direction);
+        let Segment { mut seq, mut ack, mut end, .. } = *segment;
+        let mut sack = if receiver.is(SACK) { highest(ack, segment.options) } else { ack };
+        let syn = segment.has(bits::SYN);
+        if sender.window == 0 && !syn {
+            sender.pick_up(receiver, segment, sack);
+        } else if sender.window == 0
+            || syn && before(sender.end, end) && matches!(state, State::SynSent | State::SynRecv)
+        {
+            sender.begin(receiver, segment, direction);
+            if direction == CtDirection::Reply && !segment.has(bits::ACK) {
+                return Ok(Fit::Good);
+            }
+        }
+        let reset = segment.has(bits::RST);
+        if !segment.has(bits::ACK) || reset && ack == 0 {
+            (ack, sack) = (receiver.end, receiver.end);
+        }
+        if reset && seq == 0 && state == State::SynSent {
+            // The answer to a SYN has nothing to count from.
+            (seq, end) = (sender.end, sender.end);
+        }
+        let liberal = sender.is(LIBERAL);
+        match verdict(sender, receiver, (seq, end), sack) {
+            Ok(Fit::Good) => {}
+            _ if liberal => return Ok(Fit::Good),
+            Ok(Fit::Beyond) if reset => return Err(Invalid::Sequence),
+            other => return other,
+        }
+        sender.learn(receiver, segment, (ack, sack, end));
+        self.count_copies(segment, direction, (seq, ack, end));
+        Ok(Fit::Good)
+    }
+
+    fn count_copies(
+        &mut self,
+        segment: &Segment<'_>,
+        direction: CtDirection,
+        (seq, ack, end): (u32, u32, u32),
+    ) {
+        if segment.kind != Kind::Ack {
+            return;
+        }
+        let reply = direction == CtDirection::Reply;
+        let last = (self.last_reply, self.last_seq, self.last_ack, self.last_end, self.last_window);
+        if last == (reply, seq, ack, end, segment.window) {
+            self.copies = self.copies.saturating_add(1);
+        } else {
+            self.copies = 0;
+            self.last_seq = seq;
+            self.last_ack = ack;
+            self.last_end = end;
+            self.last_window = segment.window;
+        }
+    }
+}
+
+/// How a segment lies that can be.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Fit {
+    Good,
+    Late,
+    Beyond,
+}
+
+fn verdict(
+    sender: &Side,
+    receiver: &Side,
+    (seq, end): (u32, u32),
+    sack: u32,
+) -> Result<Fit, Invalid> {
+    let backwards = sender.window.max(ACK_WINDOW).wrapping_add(1);
+    let late = receiver.window != 0
+        && !before(sender.end.wrapping_sub(receiver.window).wrapping_sub(1), end)
+        || !before(receiver.end.wrapping_sub(backwards), sack);
+    let beyond = before(sender.limit, seq);
+    if beyond && (late || end.wrapping_sub(sender.limit) >= receiver.window) {
+        Err(Invalid::Sequence)
+    } else if before(receiver.end, sack) {
+        Err(Invalid::Acknowledgement)
+    } else if beyond {
+        Ok(Fit::Beyond)
+    } else if late {
+        Ok(Fit::Late)
+    } else {
+        Ok(Fit::Good)
+    }
+}
+
+impl Side {
+    /// The first that is seen of this end, or again, is a SYN.
+    fn begin(&mut self, receiver: &mut Self, segment: &Segment<'_>, direction: CtDirection) {
+        self.end = segment.end;
+        self.limit = segment.end;
+        self.window = u32::from(segment.window).max(1);
+        self.take_options(segment.options);
+        // Windows are scaled if both ends offer it (RFC 7323 2.2): known with the second SYN.
+        if direction == CtDirection::Reply && !(self.is(SCALES) && receiver.is(SCALES)) {
+            (self.scale, receiver.scale) = (0, 0);
+        }
+    }
+
+    /// The first that is seen of this end is from the middle.
+    fn pick_up(&mut self, receiver: &mut Self, segment: &Segment<'_>, sack: u32) {
+        self.end = segment.end;
+        self.window = (u32::from(segment.window) << self.scale.min(MAX_SCALE)).max(1);
+        self.limit = segment.end.wrapping_add(self.window);
+        if receiver.window == 0 {
+            (receiver.end, receiver.limit) = (sack, sack);
+        } else if sack == receiver.end.wrapping_add(1) && !segment.has(bits::RST) {
+            // A keepalive stands one byte back; this seems to answer one.
+            receiver.end = sack;
+        }
+    }
+
+    /// Takes over what a segment of this end, found good, shows of both.
+    fn learn(
+        &mut self,
+        receiver: &mut Self,
+        segment: &Segment<'_>,
+        (ack, sack, end): (u32, u32, u32),
+    ) {
+        let scale = if segment.has(bits::SYN) { 0 } else { self.scale.min(MAX_SCALE) };
+        let window = u32::from(segment.window) << scale;
+        self.window = self.window.max(window.wrapping_add(sack.wrapping_sub(ack)));
+        if before(self.end, end) {
+            self.end = end;
+            self.flags |= UNACKNOWLEDGED;
+        }
+        if segment.has(bits::ACK) && (!self.is(ACKED) || before(self.acked, ack)) {
+            self.acked = ack;
+            self.flags |= ACKED;
+        }
+        if receiver.window != 0 && before(self.limit, end) {
+            receiver.window = receiver.window.saturating_add(end.wrapping_sub(self.limit));
+        }
+        let offered = sack.wrapping_add(window);
+        if !before(offered, receiver.limit) {
+            // A shut window is probed with one byte.
+            receiver.limit = if window == 0 { offered.wrapping_add(1) } else { offered };
+        }
+        if ack == receiver.end {
+            receiver.flags &= !UNACKNOWLEDGED;
+        }
+    }
+}
+
+/// The highest byte that a segment acknowledges, selectively or not (RFC 2018).
+fn highest(ack: u32, options: &[u8]) -> u32 {
+    let mut highest = ack;
+    for (kind, body) in Options(options) {
+        if kind == 5 && body.len() % 8 == 0 {
+            for block in body.chunks_exact(8) {
+                if let Some(right) = block.last_chunk().map(|right| u32::from_be_bytes(*right))
+                    && before(highest, right)
+                {
+                    highest = right;
+                }
+            }
+            break;
+        }
+    }
+    highest
+}
+
+/// Options with a body, up to the first that is broken.
+struct Options<'a>(&'a [u8]);
+
+impl<'a> Iterator for Options<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (&kind, rest) = self.0.split_first()?;
+            match kind {
+                0 => return None,
+                1 => self.0 = rest,
+                _ => {
+                    let length = usize::from(*rest.first()?);
+                    let (option, rest) = self.0.split_at_checked(length)?;
+                    self.0 = rest;
+                    return Some((kind, option.get(2..)?));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Packet and state in, verdict out. A [`Evaluator`] is one worker's: it counts without atomics and hands
+//! its counts over once per burst.
+//!
+//! The order is nftables': the base chains of bridge tables, then those of the tables of the packet's
+//! own family, each kind by priority and then as written. `accept` ends its base chain only, `drop`
+//! and `reject` are final.
+
+pub(crate) mod read_field;
+pub(crate) mod run;
+pub(crate) mod token_bucket;
+mod trace;
+pub(crate) mod verdict_cache;
+pub(crate) mod walk;
+
+#[cfg(test)]
+mod read_field_tests;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+pub use trace::{Mismatch, RuleEnd, RuleLocation, Step, Trace};
+pub use verdict_cache::VerdictCache;
+
+use run::Run;
+use verdict_cache::Recall;
+
+use crate::Nanos;
+use crate::compile::Filter;
+use crate::packet::Packet;
+use crate::ruleset::{CtDirection, CtState, Log, Reject};
+
+/// An interface's name, padded with zeros to 16 bytes and read as a big-endian number. Zero is none.
+#[derive(Copy, Clone, Debug, Default, Eq, Hash, PartialEq)]
+pub struct IfName(pub u128);
+
+impl IfName {
+    /// The first 16 bytes of `name`.
+    pub fn new(name: &str) -> Self {
+        let mut bytes = [0; 16];
+        bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
+/// What a packet does not say itself.
+#[derive(Copy, Clone, Debug)]
+pub struct Context {
+    /// The time, for limits.
+    pub now: Nanos,
+    /// Where the packet came in.
+    pub iif: IfName,
+    /// Where it will go out.
+    pub oif: IfName,
+    /// The state of its connection.
+    pub state: CtState,
+    /// Which way it goes in its connection.
+    pub direction: CtDirection,
+    /// The transport protocol of its connection; `None` without one.
+    pub protocol: Option<u8>,
+}
+
+/// The verdict on a packet.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Verdict {
+    /// It passes.
+    Accept,
+    /// It ends here.
+    Drop,
+    /// It ends here and its sender is told.
+    Reject(Reject),
+}
+
+/// A verdict and the rule that gave it.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Evaluation {
+    /// What becomes of the packet.
+    pub verdict: Verdict,
+    /// Handle of the rule that decided in the last base chain; `None` where a policy did or where
+    /// there is no chain for the packet.
+    pub by: Option<u32>,
+}
+
+/// Takes what `log` statements write down. Called while a packet is evaluated, so it must not block.
+pub trait LogSink {
+    /// The rule with this handle logs the packet.
+    fn log(&mut self, rule: u32, log: &Log, packet: &Packet<'_>);
+}
+
+/// Logs nothing.
+impl LogSink for () {
+    fn log(&mut self, _: u32, _: &Log, _: &Packet<'_>) {}
+}
+
+/// Evaluates packets by a [`Filter`] for one worker.
+#[derive(Debug)]
+pub struct Evaluator {
+    filter: Arc<Filter>,
+    live: Arc<crate::compile::LiveSets>,
+    counts: crate::compile::Pending,
+    recall: Recall,
+    /// Counters of the packet at hand.
+    counted: Vec<u32>,
+}
+
+impl Evaluator {
+    /// An evaluator for one worker. It takes 20 bytes for each counter of the rules.
+    pub fn new(filter: Arc<Filter>) -> Self {
+        let (live, counts) = (filter.live(), filter.pending());
+        Self { filter, live, counts, recall: Recall::default(), counted: Vec::new() }
+    }
+
+    /// The rules that it evaluates by.
+    pub fn filter(&self) -> &Arc<Filter> {
+        &self.filter
+    }
+
+    /// Evaluates one packet, counts it, and logs it where a rule says so.
+    ///
+    /// `verdict_cache` is the flow's own slot for this direction, if it has one: an established flow whose
+    /// evaluation depends only on what is the same for all its packets is then not evaluated again.
+    pub fn evaluate(
+        &mut self,
+        packet: &Packet<'_>,
+        context: &Context,
+        verdict_cache: Option<&mut VerdictCache>,
+        logs: &mut dyn LogSink,
+    ) -> Evaluation {
+        let filter = &*self.filter;
+        filter.refresh(&mut self.live);
+        let (traces, ports) = (filter.traces(), filter.program().asks_ports);
+        let generation = self.live.generation;
+        let slot = verdict_cache.and_then(|verdict_cache| {
+            Some((verdict_cache, self.recall.now(traces, generation, ports, packet, context)?))
+        });
+        if let Some((verdict_cache, now)) = &slot
+            && let Some(kept) = self.recall.recall(traces, verdict_cache, *now)
+        {
+            if !kept.counters.is_empty() {
+                let (segments, bytes) = walk::measure(packet);
+                for counter in &kept.counters {
+                    self.counts.add(*counter as usize, segments, bytes);
+                }
+            }
+            return kept.evaluation;
+        }
+        let unsteady = Cell::new(slot.is_none());
+        self.counted.clear();
+        let mut run = Run {
+            filter,
+            program: filter.program(),
+            live: &self.live,
+            packet,
+            context,
+            counts: &mut self.counts,
+            logs,
+            unsteady: &unsteady,
+            counted: slot.is_some().then_some(&mut self.counted),
+            dry: false,
+        };
+        let evaluation = run.evaluate(filter.starts(packet));
+        if let Some((verdict_cache, now)) = slot
+            && !unsteady.get()
+            && let Some(kept) = self.recall.keep(traces, now, evaluation, &self.counted)
+        {
+            *verdict_cache = kept;
+        }
+        evaluation
+    }
+
+    /// The generation of the rules and members by which it evaluates from now on.
+    #[inline]
+    pub(crate) fn generation(&mut self) -> u32 {
+        self.filter.refresh(&mut self.live);
+        self.live.generation
+    }
+
+    /// What the rules say of a packet, without counting, logging or taking tokens: no rate is reached.
+    #[cold]
+    pub(crate) fn would(&mut self, packet: &Packet<'_>, context: &Context) -> Evaluation {
+        let filter = &*self.filter;
+        let mut run = Run {
+            filter,
+            program: filter.program(),
+            live: &self.live,
+            packet,
+            context,
+            counts: &mut self.counts,
+            logs: &mut (),
+            unsteady: &Cell::new(true),
+            counted: None,
+            dry: true,
+        };
+        run.evaluate(filter.starts(packet))
+    }
+
+    /// Whether the cache holds for this packet.
+    #[cfg(any(test, feature = "oracle"))]
+    pub(crate) fn remembers(
+        &mut self,
+        packet: &Packet<'_>,
+        context: &Context,
+        verdict_cache: &VerdictCache,
+    ) -> bool {
+        self.filter.refresh(&mut self.live);
+        let (traces, ports) = (self.filter.traces(), self.filter.program().asks_ports);
+        let now = self.recall.now(traces, self.live.generation, ports, packet, context);
+        now.is_some_and(|now| self.recall.recall(traces, verdict_cache, now).is_some())
+    }
+
+    /// Hands the counts of this evaluator over to the filter's. Once per burst.
+    pub fn flush(&mut self) {
+        self.filter.add(&mut self.counts);
+    }
+}
+
+impl Drop for Evaluator {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}

@@ -1,0 +1,102 @@
+//! `limit rate`: a token bucket without a lock, whose tokens are nanoseconds.
+//!
+//! What is stored is the moment at which the bucket was empty: the tokens of now are the time since
+//! then, at most the bucket's size.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::Nanos;
+use crate::ruleset::Limit;
+
+/// Packets in a bucket for which the file states no burst.
+const DEFAULT_BURST: u128 = 5;
+
+#[derive(Debug)]
+pub(crate) struct TokenBucket {
+    limit: Limit,
+    /// The bucket's size: a packet bucket holds `burst` packets, a byte bucket a period's bytes and
+    /// `burst` more, as nftables has it.
+    size: i64,
+    /// Shared with the same limit of the rules that follow.
+    empty_at: Arc<AtomicI64>,
+}
+
+impl TokenBucket {
+    pub(crate) fn new(limit: Limit) -> Self {
+        let burst = u128::from(limit.burst);
+        let size = if limit.bytes {
+            nanoseconds(limit, u128::from(limit.rate).saturating_add(burst))
+        } else {
+            nanoseconds(limit, if burst == 0 { DEFAULT_BURST } else { burst })
+        };
+        Self { limit, size, empty_at: Arc::new(AtomicI64::new(i64::MIN / 2)) }
+    }
+
+    /// Goes on with the tokens of another bucket of the same limit.
+    pub(crate) fn share(&mut self, other: &Self) {
+        self.empty_at = Arc::clone(&other.empty_at);
+    }
+
+    /// What a packet takes. A super-packet costs as its segments, but no more than a full bucket:
+    /// else it could never pass.
+    fn cost(&self, segments: u64, bytes: u64) -> i64 {
+        let units = if self.limit.bytes { bytes } else { segments };
+        let cost = nanoseconds(self.limit, u128::from(units));
+        if segments > 1 { cost.min(self.size) } else { cost }
+    }
+
+    fn tokens(&self, empty_at: i64, now: i64) -> i64 {
+        now.saturating_sub(empty_at).clamp(0, self.size)
+    }
+
+    /// Whether the statement matches; takes tokens if there are enough.
+    pub(crate) fn take(&self, now: Nanos, segments: u64, bytes: u64) -> bool {
+        let (now, cost) = (moment(now), self.cost(segments, bytes));
+        let mut empty_at = self.empty_at.load(Ordering::Relaxed);
+        loop {
+            let tokens = self.tokens(empty_at, now);
+            if tokens < cost {
+                return self.limit.over;
+            }
+            let left = now.saturating_sub(tokens.saturating_sub(cost));
+            let swapped = self.empty_at.compare_exchange_weak(
+                empty_at,
+                left,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            match swapped {
+                Ok(_) => return !self.limit.over,
+                Err(other) => empty_at = other,
+            }
+        }
+    }
+
+    /// Whether the statement matches while the rate is not reached.
+    pub(crate) const fn matches_below(&self) -> bool {
+        !self.limit.over
+    }
+
+    /// Whether the statement would match; takes nothing.
+    pub(crate) fn would(&self, now: Nanos, segments: u64, bytes: u64) -> bool {
+        let tokens = self.tokens(self.empty_at.load(Ordering::Relaxed), moment(now));
+        (tokens >= self.cost(segments, bytes)) != self.limit.over
+    }
+}
+
+/// How long the rate takes for so many units; at most half of the range, so that sums with a moment
+/// cannot leave it. Packets are rounded one by one, bytes together, as nftables does it.
+fn nanoseconds(limit: Limit, units: u128) -> i64 {
+    let (per, rate) = (u128::from(limit.per), u128::from(limit.rate.max(1)));
+    let all = if limit.bytes {
+        per.saturating_mul(units).checked_div(rate)
+    } else {
+        per.checked_div(rate).map(|one| one.saturating_mul(units))
+    };
+    all.map_or(0, |all| all.min(i64::MAX as u128 / 2) as i64)
+}
+
+fn moment(now: Nanos) -> i64 {
+    i64::try_from(now.0).unwrap_or(i64::MAX)
+}

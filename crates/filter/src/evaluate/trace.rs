@@ -1,0 +1,68 @@
+//! Why a packet was evaluated as it was: what `adit filter explain` prints.
+
+use crate::evaluate::Verdict;
+use crate::ruleset::{ChainId, Field, Policy, Reject, RuleVerdict};
+
+/// A packet's way through the rules.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Trace {
+    /// What happened, in order.
+    pub steps: Vec<Step>,
+    /// What came out.
+    pub verdict: Verdict,
+    /// The rule that decided; `None` where a policy did.
+    pub by: Option<u32>,
+}
+
+/// One step of a packet's way.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// A base chain begins.
+    Base(RuleLocation),
+    /// A rule was visited.
+    Rule {
+        /// Its table and chain.
+        place: RuleLocation,
+        /// Its index in the chain.
+        index: usize,
+        /// Its handle.
+        handle: u32,
+        /// How it ended.
+        end: RuleEnd,
+    },
+    /// A chain ended or returned: the one that jumped to it goes on.
+    Back(RuleLocation),
+    /// No rule of a base chain decided.
+    Policy(RuleLocation, Policy),
+}
+
+/// A chain of a table.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct RuleLocation {
+    /// Index into [`crate::ruleset::Ruleset::tables`].
+    pub table: usize,
+    /// The chain.
+    pub chain: ChainId,
+}
+
+/// How a rule ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RuleEnd {
+    /// A statement did not match.
+    NoMatch(Mismatch),
+    /// All statements were carried out and none decided.
+    Undecided,
+    /// It decided, jumped or returned.
+    Verdict(RuleVerdict),
+    /// It rejected.
+    Reject(Reject),
+}
+
+/// The first statement of a rule that did not match.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Mismatch {
+    /// Index into the rule's statements.
+    pub statement: usize,
+    /// The fields that it compares and what the packet has there, `None` where it has none. Empty for a limit.
+    pub values: Vec<(Field, Option<u128>)>,
+}

@@ -1,0 +1,277 @@
+//! What a flow's record remembers of how it was evaluated, and what that stands for.
+//!
+//! An evaluation can be remembered if all that mattered for it is the same for every packet of the
+//! flow in that direction: addresses, ports, interfaces, the connection's state, members of sets. A
+//! rule that looked at a length, a flag or a MAC address, took from a limit or logged prevents it.
+//!
+//! A remembered evaluation is a number. It stands for a verdict, the rule that made it, and the
+//! counters that count; equal ones are kept once for all evaluators of a filter ([`Traces`]), and each
+//! evaluator has a copy of what it has met ([`Recall`]).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::evaluate::{Context, Evaluation, IfName, Verdict};
+use crate::packet::{Packet, Transport};
+use crate::ruleset::{CtDirection, CtState};
+
+/// An evaluation of one direction of a flow, remembered in the flow's record: 9 bytes. It holds for
+/// one generation of one filter only; its holder need not clear it when rules change.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+#[repr(C, packed)]
+pub struct VerdictCache {
+    /// The filter's generation for which it holds; 0 for none.
+    pub(crate) generation: u32,
+    /// The remembered evaluation: below [`MAX_TRACES`].
+    trace: u16,
+    /// The pair of interfaces for which it holds.
+    ports: u16,
+    /// The connection's state for which it holds, with two bits that no remembered state has: the
+    /// direction, and whether there is an Ethernet header.
+    state: u8,
+}
+
+/// Different evaluations that are remembered; flows with others are evaluated packet by packet.
+pub(crate) const MAX_TRACES: usize = 1 << 16;
+/// Counters of one remembered evaluation.
+const MAX_COUNTERS: usize = 1024;
+/// Counters of all.
+const MAX_ALL_COUNTERS: usize = 1 << 20;
+/// Pairs of interfaces that are told apart.
+const MAX_PORTS: usize = 4096;
+
+/// An evaluation and what it counts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Kept {
+    pub evaluation: Evaluation,
+    pub counters: Box<[u32]>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    all: Vec<Arc<Kept>>,
+    by_hash: HashMap<u64, u16, Plain>,
+    counters: usize,
+    ports: Vec<(IfName, IfName)>,
+}
+
+/// What all evaluators of a filter remember.
+#[derive(Debug, Default)]
+pub(crate) struct Traces(Mutex<Table>);
+
+impl Traces {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The number of this evaluation; `None` if there is no room, or for another with its hash.
+    fn intern(&self, hash: u64, evaluation: Evaluation, counters: &[u32]) -> Option<u16> {
+        let mut table = self.lock();
+        if let Some(number) = table.by_hash.get(&hash) {
+            let kept = table.all.get(usize::from(*number))?;
+            return (kept.evaluation == evaluation && *kept.counters == *counters)
+                .then_some(*number);
+        }
+        let all = table.counters.saturating_add(counters.len());
+        if table.all.len() >= MAX_TRACES || all > MAX_ALL_COUNTERS {
+            return None;
+        }
+        table.counters = all;
+        let number = u16::try_from(table.all.len()).ok()?;
+        table.all.push(Arc::new(Kept { evaluation, counters: counters.into() }));
+        table.by_hash.insert(hash, number);
+        Some(number)
+    }
+
+    fn ports(&self, pair: (IfName, IfName)) -> Option<u16> {
+        let mut table = self.lock();
+        let known = table.ports.iter().position(|known| *known == pair);
+        let at = match known {
+            Some(at) => at,
+            None if table.ports.len() < MAX_PORTS => {
+                table.ports.push(pair);
+                table.ports.len().saturating_sub(1)
+            }
+            None => return None,
+        };
+        u16::try_from(at).ok()
+    }
+}
+
+/// One evaluator's copy of what is remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Recall {
+    all: Vec<Arc<Kept>>,
+    by_hash: HashMap<u64, u16, Plain>,
+    /// The pairs of interfaces of the last packets in both directions.
+    ports: [Option<((IfName, IfName), u16)>; 2],
+}
+
+/// The numbers to which a memo must be equal to hold now.
+#[derive(Copy, Clone)]
+pub(crate) struct Now {
+    generation: u32,
+    ports: u16,
+    state: u8,
+}
+
+/// Whether packets like this one are all evaluated alike if nothing unsteady matters: TCP and UDP of a
+/// known flow. Errors about a flow have addresses of their own. A flow is the same with and without
+/// VLAN tags, but `ether type` and the fields of tags are not: frames with tags are evaluated each.
+fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
+    let plain = packet.ether.is_none_or(|ether| ether.outer == ether.ethertype);
+    let transport = matches!(packet.transport, Transport::Tcp(_) | Transport::Udp(_));
+    let state = matches!(context.state, CtState::NEW | CtState::ESTABLISHED);
+    transport && state && plain && !packet.is_fragment()
+}
+
+impl Recall {
+    /// What a memo must say to hold; `None` if nothing can be remembered of this packet.
+    #[inline]
+    pub fn now(
+        &mut self,
+        traces: &Traces,
+        generation: u32,
+        asks_ports: bool,
+        packet: &Packet<'_>,
+        context: &Context,
+    ) -> Option<Now> {
+        if !repeats(packet, context) {
+            return None;
+        }
+        let ports = if asks_ports { self.pair(traces, (context.iif, context.oif))? } else { 0 };
+        let direction = if context.direction == CtDirection::Reply { 0x80 } else { 0 };
+        let frame = if packet.ether.is_some() { 0x20 } else { 0 };
+        Some(Now { generation, ports, state: context.state.0 | direction | frame })
+    }
+
+    #[inline]
+    fn pair(&mut self, traces: &Traces, pair: (IfName, IfName)) -> Option<u16> {
+        let known = self.ports.iter().flatten().find(|known| known.0 == pair);
+        if let Some((_, number)) = known {
+            return Some(*number);
+        }
+        let number = traces.ports(pair)?;
+        self.ports.swap(0, 1);
+        let [first, _] = &mut self.ports;
+        *first = Some((pair, number));
+        Some(number)
+    }
+
+    /// What the cache remembers, if it holds.
+    #[inline]
+    pub fn recall(
+        &mut self,
+        traces: &Traces,
+        verdict_cache: &VerdictCache,
+        now: Now,
+    ) -> Option<&Kept> {
+        let holds = verdict_cache.generation == now.generation
+            && verdict_cache.ports == now.ports
+            && verdict_cache.state == now.state;
+        if !holds {
+            return None;
+        }
+        let at = usize::from(verdict_cache.trace);
+        if at >= self.all.len() {
+            // Another evaluator's.
+            let table = traces.lock();
+            self.all.extend_from_slice(table.all.get(self.all.len()..).unwrap_or_default());
+        }
+        self.all.get(at).map(|kept| &**kept)
+    }
+
+    /// What to remember of an evaluation.
+    pub fn keep(
+        &mut self,
+        traces: &Traces,
+        now: Now,
+        evaluation: Evaluation,
+        counters: &[u32],
+    ) -> Option<VerdictCache> {
+        if counters.len() > MAX_COUNTERS {
+            return None;
+        }
+        let hash = hash(evaluation, counters);
+        let Now { generation, ports, state } = now;
+        let verdict_cache = |trace| VerdictCache { generation, trace, ports, state };
+        if let Some(number) = self.by_hash.get(&hash)
+            && let Some(kept) = self.all.get(usize::from(*number))
+            && kept.evaluation == evaluation
+            && *kept.counters == *counters
+        {
+            return Some(verdict_cache(*number));
+        }
+        let number = traces.intern(hash, evaluation, counters)?;
+        let table = traces.lock();
+        self.all.extend_from_slice(table.all.get(self.all.len()..).unwrap_or_default());
+        self.by_hash.insert(hash, number);
+        Some(verdict_cache(number))
+    }
+}
+
+fn hash(evaluation: Evaluation, counters: &[u32]) -> u64 {
+    use crate::compile::mixed;
+    let verdict = match evaluation.verdict {
+        Verdict::Accept => 1,
+        Verdict::Drop => 2,
+        Verdict::Reject(_) => 3,
+    };
+    let by = evaluation.by.map_or(0, |by| u64::from(by).wrapping_add(1));
+    let fold = |hash: u64, counter: &u32| mixed(hash ^ u64::from(*counter));
+    counters.iter().fold(mixed(by << 2 | verdict), fold)
+}
+
+/// Keys are hashes already.
+#[derive(Debug, Default)]
+pub(crate) struct Identity(u64);
+
+type Plain = BuildHasherDefault<Identity>;
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_wire::VnetHeader;
+
+    use super::*;
+    use crate::Nanos;
+    use crate::packet::Layer;
+    use crate::testing::{ether, ip, udp};
+
+    #[test]
+    fn what_a_plain_frame_was_judged_says_nothing_of_a_tagged_one() {
+        let context = Context {
+            now: Nanos(1),
+            iif: IfName::new("a"),
+            oif: IfName::new("b"),
+            state: CtState::ESTABLISHED,
+            direction: CtDirection::Original,
+            protocol: Some(17),
+        };
+        let datagram = ip(false, 17, &udp(false, b"x"));
+        let repeats = |types: &[u16], beside: Option<u16>| {
+            let frame = ether(types, &datagram);
+            let vnet = VnetHeader::default();
+            let packet = Packet::parse(&frame, Layer::Ethernet, beside, &vnet).unwrap();
+            repeats(&packet, &context)
+        };
+        assert!(repeats(&[0x0800], None));
+        assert!(!repeats(&[0x8100, 0x0800], None));
+        assert!(!repeats(&[0x88a8, 0x8100, 0x0800], None));
+        assert!(!repeats(&[0x0800], Some(7)));
+    }
+}

@@ -1,0 +1,176 @@
+//! A table while it is read: what was named but perhaps not defined yet.
+
+use std::collections::HashMap;
+
+use super::lex::Span;
+use crate::ruleset::{
+    Chain, ChainId, CounterId, Family, Kind, Members, NamedCounter, Rule, Set, SetId, Table,
+};
+
+#[derive(Debug)]
+pub(super) struct RawRuleset {
+    pub table: Table,
+    pub sets: Vec<SetNote>,
+    pub chains: Vec<Note>,
+    pub counters: Vec<Note>,
+    /// Lookups, to be checked when all is read.
+    pub lookups: Vec<Lookup>,
+    pub jumps: Vec<Jump>,
+    /// Rules that `insert` puts before all others of a chain, the last one first.
+    pub inserted: HashMap<usize, Vec<Rule>>,
+    set_names: HashMap<String, usize>,
+    chain_names: HashMap<String, usize>,
+    counter_names: HashMap<String, usize>,
+    whos: HashMap<(bool, String, Kind), usize>,
+    definitions: usize,
+}
+
+/// Where something was defined, or first named.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Note {
+    pub at: Span,
+    pub defined: bool,
+    /// The how manieth definition of the table it was.
+    pub order: usize,
+}
+
+impl Note {
+    const fn named(at: Span) -> Self {
+        Self { at, defined: false, order: 0 }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct SetNote {
+    pub note: Note,
+    /// Of each element.
+    pub places: Vec<Span>,
+}
+
+#[derive(Debug)]
+pub(super) struct Lookup {
+    pub set: SetId,
+    pub kinds: Vec<Kind>,
+    pub map: bool,
+    pub at: Span,
+}
+
+#[derive(Debug)]
+pub(super) struct Jump {
+    /// From this chain, or from an element of this set.
+    pub from: From,
+    pub to: ChainId,
+    pub at: Span,
+}
+
+#[derive(Copy, Clone, Debug)]
+pub(super) enum From {
+    Chain(usize),
+    Set(usize),
+}
+
+impl RawRuleset {
+    pub fn new(family: Family, name: &str) -> Self {
+        Self {
+            table: Table {
+                family,
+                name: name.to_owned(),
+                sets: Vec::new(),
+                chains: Vec::new(),
+                counters: Vec::new(),
+            },
+            sets: Vec::new(),
+            chains: Vec::new(),
+            counters: Vec::new(),
+            lookups: Vec::new(),
+            jumps: Vec::new(),
+            inserted: HashMap::new(),
+            set_names: HashMap::new(),
+            chain_names: HashMap::new(),
+            counter_names: HashMap::new(),
+            whos: HashMap::new(),
+            definitions: 0,
+        }
+    }
+
+    /// A chain by its name, which may yet have to be defined.
+    pub fn chain(&mut self, name: &str, at: Span) -> usize {
+        if let Some(&id) = self.chain_names.get(name) {
+            return id;
+        }
+        let id = self.table.chains.len();
+        let name = name.to_owned();
+        self.chain_names.insert(name.clone(), id);
+        self.table.chains.push(Chain {
+            name,
+            base: None,
+            rules: Vec::<Rule>::new(),
+            comment: None,
+        });
+        self.chains.push(Note::named(at));
+        id
+    }
+
+    /// A named set or map, which may yet have to be defined.
+    pub fn set(&mut self, name: &str, at: Span) -> usize {
+        if let Some(&id) = self.set_names.get(name) {
+            return id;
+        }
+        let id = self.push_set(Set { name: Some(name.to_owned()), ..Set::default() }, at, false);
+        self.set_names.insert(name.to_owned(), id);
+        id
+    }
+
+    pub fn push_set(&mut self, set: Set, at: Span, defined: bool) -> usize {
+        let id = self.table.sets.len();
+        self.table.sets.push(set);
+        let places = Vec::new();
+        let note = Note { defined, ..Note::named(at) };
+        self.sets.push(SetNote { note, places });
+        id
+    }
+
+    /// The addresses of a client or group; one set, however often it is asked for.
+    pub fn who(&mut self, group: bool, name: &str, kind: Kind, at: Span) -> usize {
+        let key = (group, name.to_owned(), kind);
+        if let Some(&id) = self.whos.get(&key) {
+            return id;
+        }
+        let name = name.to_owned();
+        let members = if group { Members::Group(name) } else { Members::Client(name) };
+        let set = Set { key: vec![kind], interval: true, members, ..Set::default() };
+        let id = self.push_set(set, at, true);
+        self.whos.insert(key, id);
+        id
+    }
+
+    /// A named counter, which may yet have to be defined.
+    pub fn counter(&mut self, name: &str, at: Span) -> CounterId {
+        if let Some(&id) = self.counter_names.get(name) {
+            return CounterId(id);
+        }
+        let id = self.table.counters.len();
+        self.counter_names.insert(name.to_owned(), id);
+        let start = crate::ruleset::Count::default();
+        self.table.counters.push(NamedCounter { name: name.to_owned(), start });
+        self.counters.push(Note::named(at));
+        CounterId(id)
+    }
+
+    /// Notes that something is defined here; whether it was not yet.
+    pub fn define(&mut self, what: impl FnOnce(&mut Self) -> Option<&mut Note>, at: Span) -> bool {
+        let order = self.definitions.saturating_add(1);
+        self.definitions = order;
+        match what(self) {
+            Some(note) if !note.defined => {
+                *note = Note { at, defined: true, order };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.chains.is_empty() && self.table.sets.is_empty() && self.table.counters.is_empty()
+    }
+}
