@@ -360,6 +360,11 @@ impl Plane {
         self.shared.tables.peers.load().get(id).map(|peer| peer.counters())
     }
 
+    /// Pings and messages received from a peer so far: packets, and their bytes inside the encryption.
+    pub fn in_band_received(&self, id: PeerId) -> Option<(u64, u64)> {
+        self.shared.tables.peers.load().get(id).map(|peer| peer.in_band_received())
+    }
+
     /// Where a peer is now, floats included.
     pub fn link(&self, id: PeerId) -> Option<Link> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)

@@ -496,11 +496,11 @@ impl<'a, 's> Ingress<'a, 's> {
             return Content::Other { empty: true };
         }
         if packet.first() == PING.first() && *packet == PING {
-            run.peer.count_in_band(packet.len());
+            run.peer.count_in_band_received(packet.len());
             return Content::Other { empty: false };
         }
         if packet.first() == OCC.first() && packet.starts_with(&OCC) {
-            run.peer.count_in_band(packet.len());
+            run.peer.count_in_band_received(packet.len());
             if packet.get(OCC.len()) == Some(&OCC_MTU_REQUEST) {
                 let size_requests = &mut self.lazy.get_or_insert_default().size_requests;
                 if !size_requests.contains(&run.peer.id) {

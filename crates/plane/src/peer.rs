@@ -37,6 +37,8 @@ pub(crate) struct Peer {
     /// Pings and messages among the packets, both directions, and what they had inside.
     in_band_packets: AtomicU64,
     in_band_bytes: AtomicU64,
+    in_band_rx_packets: AtomicU64,
+    in_band_rx_bytes: AtomicU64,
     // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
     // it comes from others' workers.
     tx: CachePadded<TxState>,
@@ -160,6 +162,8 @@ impl Peer {
             activity_wanted: AtomicBool::new(false),
             in_band_packets: AtomicU64::new(0),
             in_band_bytes: AtomicU64::new(0),
+            in_band_rx_packets: AtomicU64::new(0),
+            in_band_rx_bytes: AtomicU64::new(0),
             tx: CachePadded::new(TxState {
                 lock: Mutex::new(Tx { owner, ..Tx::default() }),
                 last: AtomicU64::new(now.as_nanos()),
@@ -281,6 +285,18 @@ impl Peer {
     pub fn count_in_band(&self, len: usize) {
         self.in_band_packets.fetch_add(1, Relaxed);
         self.in_band_bytes.fetch_add(len as u64, Relaxed);
+    }
+
+    /// Counts a received ping or message.
+    pub fn count_in_band_received(&self, len: usize) {
+        self.count_in_band(len);
+        self.in_band_rx_packets.fetch_add(1, Relaxed);
+        self.in_band_rx_bytes.fetch_add(len as u64, Relaxed);
+    }
+
+    /// Packets received that were pings or messages, and the bytes that these had inside the encryption.
+    pub fn in_band_received(&self) -> (u64, u64) {
+        (self.in_band_rx_packets.load(Relaxed), self.in_band_rx_bytes.load(Relaxed))
     }
 
     pub fn traffic(&self) -> Traffic {

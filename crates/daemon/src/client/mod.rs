@@ -91,6 +91,10 @@ pub struct Traffic {
     pub data: Counters,
     /// The control channel, with attempts that led to no session.
     pub control: Counters,
+    /// Tunnel packets received in the present session: neither pings nor messages, such as probes of the path MTU.
+    pub tunnel_packets: u64,
+    /// Bytes of these on the wire, and a few for the encryption of each ping and message.
+    pub tunnel_bytes: u64,
 }
 
 /// Callbacks to the owner of a [`Client`].
@@ -297,6 +301,7 @@ impl Client {
             past: Counters::default(),
             past_control: Counters::default(),
             session: Counters::default(),
+            in_band: (0, 0),
             packets: log::Traffic::default(),
         };
         let ended = running.serve(hooks, &mut control).await;
@@ -358,6 +363,8 @@ struct Running<E: DrivenEngine> {
     past_control: Counters,
     /// Traffic of the present one.
     session: Counters,
+    /// Pings and messages among its received packets, and their bytes inside the encryption.
+    in_band: (u64, u64),
     /// Traffic counters for the log.
     packets: log::Traffic,
 }
@@ -581,6 +588,7 @@ impl<E: DrivenEngine> Running<E> {
     fn keep_traffic(&mut self) {
         self.refresh();
         let ended = std::mem::take(&mut self.session);
+        self.in_band = (0, 0);
         self.past = self.past.plus(ended);
         self.past_control = self.driver.control_traffic();
         self.peer = None;
@@ -597,9 +605,18 @@ impl<E: DrivenEngine> Running<E> {
         if let Some(counters) = self.peer.and_then(|peer| plane.counters(peer)) {
             self.session = counters;
         }
+        if let Some(in_band) = self.peer.and_then(|peer| plane.in_band_received(peer)) {
+            self.in_band = in_band;
+        }
     }
 
     fn traffic(&self) -> Traffic {
-        Traffic { data: self.past.plus(self.session), control: self.driver.control_traffic() }
+        let (packets, bytes) = self.in_band;
+        Traffic {
+            data: self.past.plus(self.session),
+            control: self.driver.control_traffic(),
+            tunnel_packets: self.session.rx_packets.saturating_sub(packets),
+            tunnel_bytes: self.session.rx_bytes.saturating_sub(bytes),
+        }
     }
 }

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_engine::Instant;
-use adit_engine::command::Counters;
 use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
 use serde::Serialize;
@@ -224,14 +223,14 @@ struct Probe {
     sizes: Vec<usize>,
     since: Instant,
     sequence: u16,
-    /// Received bytes before the present size was tried.
-    before: Counters,
+    /// What was received before the present size was tried.
+    before: Traffic,
     mtu: usize,
 }
 
 impl Probe {
     fn new(from: IpAddr, to: IpAddr, sizes: Vec<usize>, mtu: usize) -> Self {
-        Self { from, to, sizes, since: now(), sequence: 0, before: Counters::default(), mtu }
+        Self { from, to, sizes, since: now(), sequence: 0, before: Traffic::default(), mtu }
     }
 }
 
@@ -350,13 +349,14 @@ impl Checker {
     }
 
     /// The next echo request, or what the answers mean.
-    fn probe(&mut self, traffic: &Counters) -> Next {
+    fn probe(&mut self, traffic: &Traffic) -> Next {
         let Some(probe) = &mut self.probe else { return Next::GoOn };
         let Some(&size) = probe.sizes.first() else { return Next::End };
-        // An answer is as long as its request, and nothing else that comes is: the server's own
-        // keepalives are 16 bytes.
-        let came = traffic.rx_bytes.saturating_sub(probe.before.rx_bytes);
-        if came >= size as u64 {
+        // An answer is as long as its request. The server's pings and its probes of the path MTU, which
+        // can be as long, are no tunnel packets.
+        let packets = traffic.tunnel_packets.saturating_sub(probe.before.tunnel_packets);
+        let bytes = traffic.tunnel_bytes.saturating_sub(probe.before.tunnel_bytes);
+        if packets > 0 && bytes >= size as u64 {
             let (to, mtu) = (probe.to, probe.mtu);
             probe.sizes.remove(0);
             probe.since = now();
@@ -499,13 +499,15 @@ impl Hooks for Checker {
     }
 
     fn tick(&mut self, traffic: &Traffic) -> Next {
-        if self.failed() { Next::End } else { self.probe(&traffic.data) }
+        if self.failed() { Next::End } else { self.probe(traffic) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use adit_engine::command::Counters;
+
     use crate::host::{Applied, Capture};
 
     fn report() -> HostReport<'static> {
@@ -513,7 +515,8 @@ mod tests {
     }
 
     fn traffic(rx_bytes: u64) -> Traffic {
-        Traffic { data: Counters { rx_bytes, ..Counters::default() }, ..Traffic::default() }
+        // One more packet for each byte: only their growth counts.
+        Traffic { tunnel_packets: rx_bytes, tunnel_bytes: rx_bytes, ..Traffic::default() }
     }
 
     fn up(checker: &mut Checker) {
@@ -573,6 +576,20 @@ mod tests {
         assert_eq!(checker.tick(&traffic(1700)), Next::End);
         let names: Vec<_> = checker.findings.iter().map(|f| (f.stage, f.ok)).collect();
         assert_eq!(names, [(Stage::Push, true), (Stage::Data, true), (Stage::Mtu, true)]);
+    }
+
+    #[test]
+    fn probes_of_the_servers_own_are_no_answer() {
+        let mut checker = Checker::new(false);
+        up(&mut checker);
+        let answered = traffic(100);
+        assert_eq!(checker.tick(&answered), Next::GoOn);
+        // Ten of the server's probes of 1472 bytes, of which 24 each are the encryption's.
+        let data = Counters { rx_packets: 10, rx_bytes: 10 * 1472, ..Counters::default() };
+        let probed = Traffic { data, tunnel_bytes: answered.tunnel_bytes + 10 * 24, ..answered };
+        assert!(matches!(checker.tick(&probed), Next::Send(packet) if packet.len() == 1500));
+        assert_eq!(checker.tick(&traffic(100 + 10 * 24 + 1524)), Next::End);
+        assert!(!checker.failed() && checker.reached(Stage::Mtu));
     }
 
     #[test]
