@@ -174,7 +174,11 @@ impl Responder {
             return Err(self.bad(now, address, Refused::KeyAge(error)));
         }
         let First { control, early_negotiation, wrapper, .. } = first;
-        if control.message != Some(0) || control.key_id != 0 || !control.acks.is_empty() {
+        debug_assert_eq!(
+            control.key_id, 0,
+            "the header's parser refuses a hard reset with another"
+        );
+        if control.message != Some(0) || !control.acks.is_empty() {
             return Err(self.bad(now, address, Refused::NoReset));
         }
         Ok((control, wrapper, early_negotiation))
@@ -343,18 +347,18 @@ mod tests {
         let acks = Acks::from_slice(&[0]).expect("one fits");
         let remote = Some(SessionId([9; 8]));
         let wrong = [
-            ("another message", Control { message: Some(1), ..control(7) }),
-            ("another key", Control { key_id: 1, ..control(7) }),
-            ("an acknowledgement", Control { acks, remote, ..control(7) }),
+            ("another message", Control { message: Some(1), ..control(7) }, Refused::NoReset),
+            ("another key", Control { key_id: 1, ..control(7) }, Refused::Unauthentic),
+            ("an acknowledgement", Control { acks, remote, ..control(7) }, Refused::NoReset),
         ];
         for wrap in [WrapConfig::None, crypt()] {
             let mut r = responder(wrap.clone());
-            for (name, control) in &wrong {
+            for (name, control, refused) in &wrong {
                 let packet = seal(&wrap, control);
-                assert_eq!(answer(&mut r, 1, &packet), Err(Refused::NoReset), "{name}");
+                assert_eq!(answer(&mut r, 1, &packet), Err(*refused), "{name}");
                 let stream =
                     r.stream_reset(NOW, UnixTime(1), link(1), &mut packet.clone(), || true).err();
-                assert_eq!(stream, Some(Refused::NoReset), "{name}");
+                assert_eq!(stream, Some(*refused), "{name}");
             }
             assert!(answer(&mut r, 1, &reset(&wrap, 7)).is_ok());
         }
