@@ -1,4 +1,4 @@
-//! Writing and strictly reading the canonical encodings: big-endian numbers, and bytes behind their length.
+//! Writes and strictly reads the canonical encodings: big-endian numbers and length-prefixed bytes.
 
 use ipnet::IpNet;
 
@@ -9,14 +9,14 @@ use crate::NodeId;
 pub(crate) struct Encoder(Vec<u8>);
 
 impl Encoder {
-    /// Begins with what this is, so that bytes of one kind are never taken for another.
+    /// Begins with a label for the kind of encoding, so that bytes of one kind are never taken for another.
     pub(crate) fn new(kind: &[u8]) -> Self {
         let mut encoder = Self(Vec::with_capacity(256));
         encoder.fixed(kind);
         encoder
     }
 
-    /// Bytes whose length both sides know.
+    /// Appends bytes whose length both sides know.
     pub(crate) fn fixed(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -37,14 +37,14 @@ impl Encoder {
         self.fixed(&value.to_be_bytes());
     }
 
-    /// Bytes behind their length.
+    /// Appends length-prefixed bytes.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        // Nothing here is longer than 4 GiB; were it, the number would at least not be that of another.
+        // Nothing here is longer than 4 GiB. A longer field would at least not get the length of another one.
         self.fixed(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
         self.fixed(bytes);
     }
 
-    /// A network's tag behind its length; `None`, and nothing written, where it cannot be one.
+    /// Appends a network's length-prefixed tag. Returns `None` and writes nothing if it cannot be a tag.
     pub(crate) fn tag(&mut self, tag: &str) -> Option<()> {
         let len = u8::try_from(tag.len()).ok().filter(|_| is_tag(tag.as_bytes()))?;
         self.u8(len);
@@ -52,7 +52,8 @@ impl Encoder {
         Some(())
     }
 
-    /// The readers of wraps, each with the hash of its wrap. How many there are is written before, in a width of the record's own.
+    /// Appends the readers of wraps, each with the hash of its wrap. The caller writes their number before, in its
+    /// record's own width.
     pub(crate) fn wraps(&mut self, wraps: &[(NodeId, [u8; 32])]) {
         for (reader, hash) in wraps {
             self.i32(reader.0);
@@ -60,7 +61,7 @@ impl Encoder {
         }
     }
 
-    /// Bytes that may be missing; missing is not empty.
+    /// Appends optional bytes; a missing value differs from an empty one.
     pub(crate) fn maybe(&mut self, bytes: Option<&[u8]>) {
         match bytes {
             None => self.u8(0),
@@ -71,7 +72,7 @@ impl Encoder {
         }
     }
 
-    /// An address with the length of its network's prefix; the host's bits stay.
+    /// Appends an address with the length of its network's prefix; the host's bits stay.
     pub(crate) fn net(&mut self, net: Option<IpNet>) {
         match net {
             None => self.u8(0),
@@ -93,7 +94,7 @@ impl Encoder {
     }
 }
 
-/// Takes fields off the front.
+/// Takes fields off the front of an encoding.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder<'a>(&'a [u8]);
 
@@ -102,21 +103,21 @@ impl<'a> Decoder<'a> {
         Self(bytes)
     }
 
-    /// The next `len` bytes.
+    /// Takes the next `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(head)
     }
 
-    /// The next bytes as an array.
+    /// Takes the next bytes as an array.
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*head)
     }
 
-    /// Exactly these.
+    /// Requires exactly these bytes next.
     pub(crate) fn expect(&mut self, bytes: &[u8]) -> Option<()> {
         self.0 = self.0.strip_prefix(bytes)?;
         Some(())
@@ -138,19 +139,19 @@ impl<'a> Decoder<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// What [`Encoder::tag`] wrote.
+    /// Reads what [`Encoder::tag`] wrote.
     pub(crate) fn tag(&mut self) -> Option<String> {
         let len = self.u8()?;
         let tag = self.take(usize::from(len))?;
         std::str::from_utf8(tag).ok().filter(|_| is_tag(tag)).map(str::to_owned)
     }
 
-    /// So many of what [`Encoder::wraps`] wrote. The caller has bounded the number.
+    /// Reads this many entries that [`Encoder::wraps`] wrote. The caller has bounded the number.
     pub(crate) fn wraps(&mut self, count: usize) -> Option<Vec<(NodeId, [u8; 32])>> {
         (0..count).map(|_| Some((NodeId(self.i32()?), self.array()?))).collect()
     }
 
-    /// Nothing may follow.
+    /// Requires that no bytes are left.
     pub(crate) fn end(self) -> Option<()> {
         self.0.is_empty().then_some(())
     }

@@ -17,9 +17,9 @@ const SIGNED: &[u8] = b"adit-pg2 checkpoint";
 /// How far a sender has signed an epoch: the table `checkpoint`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Number of the last row of a batch.
+    /// The number of a batch's last row.
     pub seq: Seq,
-    /// Value of the chain in that row.
+    /// The value of the chain in that row.
     pub chain: [u8; 32],
 }
 
@@ -28,15 +28,15 @@ impl Checkpoint {
         [SIGNED, epoch_hash, &self.seq.0.to_be_bytes(), &self.chain].concat()
     }
 
-    /// Signs it for the epoch whose record and signature have that hash ([`super::epoch::EpochRecord::hash`]).
+    /// Signs the checkpoint for the epoch whose record and signature have that hash ([`super::epoch::EpochRecord::hash`]).
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn sign(&self, keys: &NodeKeys, epoch_hash: &[u8; 32]) -> Result<[u8; 64], CryptoError> {
         keys.signing().sign(&self.message(epoch_hash))
     }
 
-    /// Whether `sender` signed it for that epoch.
+    /// Returns whether `sender` signed the checkpoint for that epoch.
     #[must_use]
     pub fn is_signed(&self, sender: &NodePublic, epoch_hash: &[u8; 32], signature: &[u8]) -> bool {
         sender.signed(&self.message(epoch_hash), signature)

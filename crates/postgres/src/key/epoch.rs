@@ -1,4 +1,4 @@
-//! An epoch: a stream's time under one key. Its record says where it stands in the stream and what came before, its
+//! An epoch: the part of a stream under one key. Its record gives its position in the stream and the epoch before, its
 //! sender signs it, and its secret is wrapped to each reader.
 //!
 //! ```text
@@ -25,52 +25,52 @@ const HASHED: &[u8] = b"adit-pg2 epoch hash";
 /// not in RFC 9180's registry, so the record names it; other numbers are refused.
 const SUITE: u8 = 1;
 
-/// Most readers of an epoch; the database knows the same bound.
+/// Most readers of an epoch; the database enforces the same bound.
 pub const MAX_READERS: usize = 4;
 
-/// Length of an encapsulated key, bytes.
+/// Length of an encapsulated key in bytes.
 pub const ENC_LEN: usize = 1120;
 
-/// Length of a sealed secret, bytes.
+/// Length of a sealed secret in bytes.
 pub const SEALED_LEN: usize = 48;
 
-/// Where an epoch stands: what its record says but for the readers.
+/// The position of an epoch: the fields of its record other than the readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// The network's tag.
     pub network: String,
-    /// Of which stream.
+    /// The number of the stream.
     pub stream: StreamId,
-    /// Who sends, and signs.
+    /// The node that sends and signs.
     pub sender: NodeId,
-    /// Who receives.
+    /// The node that receives.
     pub receiver: NodeId,
-    /// Its number; a reader takes only ever greater ones.
+    /// The epoch's number; a reader accepts only increasing numbers.
     pub no: EpochNo,
-    /// Where its rows lie.
+    /// The leaf with its rows.
     pub leaf: LeafNo,
-    /// Number of its first packet.
+    /// The number of its first packet.
     pub first_seq: Seq,
-    /// What its rows show.
+    /// Which columns its rows show in the clear.
     pub audit: Audit,
     /// When its rows count as stored. A crash of the database may empty a volatile leaf.
     pub durability: Durability,
-    /// When, by the sender's clock.
+    /// The time of opening, by the sender's clock.
     pub opened: UnixTime,
-    /// Serial number of the network's settings that it was opened under.
+    /// The serial number of the network's settings under which it was opened.
     pub settings: i64,
-    /// What its sender knew of the epoch before.
+    /// What its sender knew of the previous epoch.
     pub previous: Option<Previous>,
-    /// Which of the network's keys its wraps are under.
+    /// The generation of the network's key for its wraps.
     pub generation: Generation,
 }
 
 /// What a sender knew of an epoch when it opened the next.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Previous {
-    /// Its number.
+    /// The epoch's number.
     pub no: EpochNo,
-    /// The last packet that had been acknowledged. More may be there: what was in flight is in doubt.
+    /// The last acknowledged packet. There may be more rows: packets in flight are in doubt.
     pub last_seq: Seq,
     /// The chain's value with that packet; [`EpochRecord::hash`] if no batch had been acknowledged. `None`: the sender
     /// has been started again and had signed nothing of that epoch, so that `last_seq` is the database's word.
@@ -79,19 +79,19 @@ pub struct Previous {
     pub opened: Option<UnixTime>,
 }
 
-/// A parsed record. Only [`accept`] and [`check`] make one believable.
+/// A parsed record. It is trusted only after [`accept`] or [`check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochRecord {
-    /// What it says.
+    /// The fields of the record.
     pub epoch: Epoch,
-    /// Who may read, and the hash of each one's wrap; ascending.
+    /// The readers and the hash of each one's wrap, ascending.
     pub readers: Vec<(NodeId, [u8; 32])>,
 }
 
 /// An epoch's secret for one reader: a row of the table `wrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrap {
-    /// For whom.
+    /// The reader's number.
     pub reader: NodeId,
     /// The encapsulated key, [`ENC_LEN`] bytes.
     pub enc: Vec<u8>,
@@ -101,13 +101,13 @@ pub struct Wrap {
 
 impl Wrap {
     pub(super) fn hash(&self) -> [u8; 32] {
-        // Lengths go in: a byte moved from one to the other is another wrap.
+        // The lengths are included: moving a byte from one field to the other gives another wrap.
         let len = u64::try_from(self.enc.len()).unwrap_or(u64::MAX).to_be_bytes();
         sha256(&[WRAPPED, &len, &self.enc, &self.sealed])
     }
 }
 
-/// What a sender hands to the database, and keeps.
+/// The rows for the database, and the values that the sender keeps.
 #[derive(Debug)]
 pub struct OpenedEpoch {
     /// Column `record`.
@@ -116,16 +116,16 @@ pub struct OpenedEpoch {
     pub signature: [u8; 64],
     /// Rows of `wrap`, ascending by reader.
     pub wraps: Vec<Wrap>,
-    /// What the packets' keys are made of.
+    /// The secret from which the packets' keys are derived.
     pub secret: EpochSecret,
-    /// The chain's first previous value.
+    /// The initial value of the chain.
     pub hash: [u8; 32],
 }
 
-/// Why an epoch cannot be opened.
+/// The reason why an epoch cannot be opened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EpochOpenError {
-    /// None, more than [`MAX_READERS`], or one twice.
+    /// There is no reader, more than [`MAX_READERS`], or a duplicate.
     #[error("an epoch has 1 to 4 readers, each once")]
     Readers,
     /// A field has no canonical form.
@@ -133,24 +133,24 @@ pub enum EpochOpenError {
         "a number of the epoch is out of range, its tag is none, or the key is of another generation"
     )]
     Field,
-    /// Our own library.
+    /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// Why an epoch from the database is not believed.
+/// The reason why an epoch from the database is rejected.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Not a record.
+    /// The bytes are not a record.
     #[error("the record is not one")]
     Malformed,
-    /// Signed by someone else, or changed.
+    /// The signature does not match: another key signed the record, or it was changed.
     #[error("the sender has not signed the record")]
     Signature,
-    /// Another network's.
+    /// The record belongs to another network.
     #[error("the record is of another network")]
     Network,
-    /// Another stream's.
+    /// The record belongs to another stream.
     #[error("the record is of another stream")]
     Stream,
     /// It names another sender.
@@ -159,33 +159,33 @@ pub enum Refused {
     /// It names another receiver.
     #[error("the record names another receiver")]
     Receiver,
-    /// The record knows no wrap for this reader.
+    /// The record has no wrap for this reader.
     #[error("the epoch is not for this reader")]
     NotAReader,
-    /// Not the wrap that the record names.
+    /// The wrap differs from the one that the record names.
     #[error("the wrapped secret is not the one that was signed")]
     Wrap,
-    /// The network's key of that generation is not here, or no longer.
+    /// The network's key of that generation is not available, or no longer.
     #[error("the epoch is under a key of the network that this reader does not have")]
     Generation,
-    /// The wrap does not open: another key, or another network's.
+    /// The wrap does not open: it was made with another key, or for another network.
     #[error("the wrapped secret does not open with this key")]
     Key,
-    /// Our own library.
+    /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// What a record must be about to be believed.
+/// The values that a record must have to be accepted.
 #[derive(Copy, Clone, Debug)]
 pub struct Expected<'a> {
     /// The network's tag.
     pub network: &'a str,
-    /// Which stream it was found in.
+    /// The stream in which it was found.
     pub stream: StreamId,
-    /// Who sends there.
+    /// The sender of that stream.
     pub sender: &'a NodePublic,
-    /// Who receives there.
+    /// The receiver of that stream.
     pub receiver: NodeId,
 }
 
@@ -275,10 +275,10 @@ impl Epoch {
 }
 
 impl EpochRecord {
-    /// As it is signed.
+    /// Encodes the record in its signed form.
     ///
     /// # Errors
-    /// A field is out of range.
+    /// Fails if a field is out of range.
     pub fn encode(&self) -> Result<Vec<u8>, EpochOpenError> {
         let count = u8::try_from(self.readers.len()).map_err(|_| EpochOpenError::Readers)?;
         if !readers_fit(&self.readers) {
@@ -290,10 +290,10 @@ impl EpochRecord {
         Ok(out.done())
     }
 
-    /// Reads one; strictly: what it encodes to is what was read.
+    /// Parses a record strictly: encoding the result must give the same bytes.
     ///
     /// # Errors
-    /// [`Refused::Malformed`].
+    /// Returns [`Refused::Malformed`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
         Self::decode(Decoder::new(bytes)).ok_or(Refused::Malformed)
     }
@@ -306,7 +306,7 @@ impl EpochRecord {
         readers_fit(&readers).then_some(Self { epoch, readers })
     }
 
-    /// The chain's first previous value: everything that was signed, and the signature.
+    /// Computes the initial value of the chain from the signed bytes and the signature.
     pub fn hash(record: &[u8], signature: &[u8]) -> [u8; 32] {
         let len = u64::try_from(record.len()).unwrap_or(u64::MAX).to_be_bytes();
         sha256(&[HASHED, &len, record, signature])
@@ -336,7 +336,7 @@ fn durability_number(durability: Durability) -> u8 {
     }
 }
 
-/// What a wrap is bound to: the epoch and the reader. (The record's hashes of wraps cannot be in it.)
+/// Returns the data that a wrap is bound to: epoch and reader. (The record's hashes of wraps cannot be part of it.)
 fn wrap_info(epoch: Encoder, reader: NodeId) -> Vec<u8> {
     let mut info = epoch;
     info.fixed(WRAPPED);
@@ -344,10 +344,10 @@ fn wrap_info(epoch: Encoder, reader: NodeId) -> Vec<u8> {
     info.done()
 }
 
-/// Opens an epoch: a new secret, wrapped to the readers, under the sender's signature.
+/// Opens an epoch: makes a new secret, wraps it to the readers, and signs the record as the sender.
 ///
 /// # Errors
-/// The readers or a field do not fit, or the library failed.
+/// Fails if the readers or a field are invalid, or the library fails.
 pub fn open(
     epoch: Epoch,
     keys: &NodeKeys,
@@ -375,10 +375,10 @@ pub fn open(
     Ok(OpenedEpoch { record, signature, wraps, secret, hash })
 }
 
-/// Whether that sender signed that record, and for that stream.
+/// Checks that the sender signed the record for that stream.
 ///
 /// # Errors
-/// Each check has its own.
+/// Each check has its own error.
 pub fn check(
     expected: &Expected<'_>,
     record: &[u8],

@@ -12,64 +12,64 @@ use super::NetworkKey;
 use super::wrap;
 use crate::NodeId;
 
-/// Not a key.
+/// The bytes are not a valid key.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a key: {0}")]
 pub struct KeyError(pub(super) &'static str);
 
-/// What opens the wraps of epochs' secrets: the seed of an X-Wing key (ML-KEM-768 and X25519).
+/// The secret that opens the wraps of epochs' secrets: the seed of an X-Wing key (ML-KEM-768 and X25519).
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealSecret(Zeroizing<[u8; Self::LEN]>);
 
 impl SealSecret {
-    /// Length, bytes.
+    /// Length in bytes.
     pub const LEN: usize = 32;
 
-    /// A new one.
+    /// Generates a new key.
     pub fn generate(random: &mut Random) -> Self {
         let mut seed = Self(Zeroizing::new([0; Self::LEN]));
         random.fill(&mut *seed.0);
         seed
     }
 
-    /// The key of these bytes.
+    /// Returns the key with these bytes.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         Self(Zeroizing::new(*bytes))
     }
 
-    /// The secret itself, to be kept.
+    /// Returns the secret itself, for storage.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// What others wrap with.
+    /// Returns the public key with which others wrap secrets.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn public(&self) -> Result<SealPublic, KeyError> {
         wrap::public(&self.0).map(SealPublic).ok_or(KeyError("the library refuses the seed"))
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented by hand, because keys never reach a log.
 impl fmt::Debug for SealSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SealSecret(..)")
     }
 }
 
-/// What secrets are wrapped with for one reader.
+/// The public key with which secrets are wrapped for one reader.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealPublic(Vec<u8>);
 
 impl SealPublic {
-    /// Length, bytes.
+    /// Length in bytes.
     pub const LEN: usize = 1216;
 
-    /// Checks that it is one.
+    /// Checks that the bytes are a valid key.
     ///
     /// # Errors
-    /// Another length, or numbers out of range.
+    /// Fails if the length is wrong or numbers are out of range.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
         if bytes.len() != Self::LEN {
             return Err(KeyError("a key to seal with has 1216 bytes"));
@@ -80,12 +80,12 @@ impl SealPublic {
         Ok(Self(bytes.to_vec()))
     }
 
-    /// As in the database.
+    /// Returns the bytes as the database stores them.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// In short, to remember and to compare: what is pinned of an auditor.
+    /// Returns a short digest to store and compare: the value pinned for an auditor.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(sha256(&[b"adit-pg1 auditor", &self.0]))
     }
@@ -101,7 +101,7 @@ impl fmt::Debug for SealPublic {
     }
 }
 
-/// A node's own keys.
+/// The secret keys of a node.
 #[derive(Debug)]
 pub struct NodeKeys {
     sign: SigningKey,
@@ -109,23 +109,23 @@ pub struct NodeKeys {
 }
 
 impl NodeKeys {
-    /// Length of both secrets, bytes.
+    /// Length of both secrets in bytes.
     pub const LEN: usize = 64;
 
-    /// New ones.
+    /// Generates new keys.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn generate(random: &mut Random) -> Result<Self, CryptoError> {
         let mut bytes = Zeroizing::new([0; Self::LEN]);
         random.fill(&mut *bytes);
         Self::from_bytes(&bytes)
     }
 
-    /// The keys of these bytes: the seed to sign, then that to open with.
+    /// Returns the keys with these bytes: the signing seed, then the seed for opening wraps.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, CryptoError> {
         let (sign, seal) = bytes.split_at(32);
         let sign = Zeroizing::new(<[u8; 32]>::try_from(sign).map_err(|_| CryptoError)?);
@@ -133,7 +133,7 @@ impl NodeKeys {
         Ok(Self { sign: SigningKey::from_seed(&sign)?, seal: SealSecret::from_bytes(&seal) })
     }
 
-    /// The secrets, to be kept.
+    /// Returns the secrets, for storage.
     pub fn to_bytes(&self) -> Zeroizing<[u8; Self::LEN]> {
         let mut out = Zeroizing::new([0; Self::LEN]);
         let secrets = self.sign.seed().iter().chain(self.seal.as_bytes());
@@ -143,15 +143,15 @@ impl NodeKeys {
         out
     }
 
-    /// What the others know this node by.
+    /// Returns the public keys by which other nodes know this one.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn public(&self, id: NodeId) -> Result<NodePublic, KeyError> {
         Ok(NodePublic { id, sign: self.sign.public(), seal: self.seal.public()? })
     }
 
-    /// This node as a reader.
+    /// Returns this node as a reader.
     pub fn reader(&self, id: NodeId) -> Reader<'_> {
         Reader { id, seal: &self.seal }
     }
@@ -161,7 +161,7 @@ impl NodeKeys {
     }
 }
 
-/// Someone who opens wraps: a node, or the auditor.
+/// A reader that opens wraps: a node or the auditor.
 #[derive(Copy, Clone, Debug)]
 pub struct Reader<'a> {
     pub(super) id: NodeId,
@@ -169,7 +169,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The number that its wraps are under.
+    /// The number under which its wraps are stored.
     pub fn id(&self) -> NodeId {
         self.id
     }
@@ -180,10 +180,10 @@ impl Reader<'_> {
     }
 }
 
-/// A node's public keys.
+/// The public keys of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePublic {
-    /// Whose.
+    /// The node's number.
     pub id: NodeId,
     /// Verifies its records: an Ed25519 key.
     pub sign: [u8; 32],
@@ -192,18 +192,18 @@ pub struct NodePublic {
 }
 
 impl NodePublic {
-    /// Both keys in short, to remember and to compare.
+    /// Returns a short digest of both keys, to store and compare.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(sha256(&[b"adit-pg1 fingerprint", &self.sign, self.seal.as_bytes()]))
     }
 
-    /// Whether the node signed that.
+    /// Returns whether the node signed the message.
     pub(super) fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
         verify(&self.sign, message, signature)
     }
 }
 
-/// A node's keys in short: what is pinned. Written in hexadecimal digits.
+/// The digest of a node's keys that is pinned, written in hexadecimal digits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
@@ -230,9 +230,9 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// What an auditor holds: it reads every stream, and knows the nodes by the network's key.
+/// The secrets of an auditor, which reads every stream and knows the nodes by the network's key.
 ///
-/// Anyone who has it could also vouch for a node, as any node can: it belongs where no one else reads.
+/// Its holder could also vouch for a node, as any node can: keep it where no one else can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditorKey {
     seal: SealSecret,
@@ -240,33 +240,33 @@ pub struct AuditorKey {
 }
 
 impl AuditorKey {
-    /// First line of its file.
+    /// First line of the auditor's file.
     const TITLE: &str = "adit postgres auditor key 1";
 
-    /// A new one for the network of that key.
+    /// Generates an auditor for the network of this key.
     pub fn generate(network: &NetworkKey, random: &mut Random) -> Self {
         Self { seal: SealSecret::generate(random), network: network.clone() }
     }
 
-    /// What the network's record names.
+    /// Returns the public key that the network's record names.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn public(&self) -> Result<SealPublic, KeyError> {
         self.seal.public()
     }
 
-    /// The auditor as a reader.
+    /// Returns the auditor as a reader.
     pub fn reader(&self) -> Reader<'_> {
         Reader { id: NodeId::AUDITOR, seal: &self.seal }
     }
 
-    /// The network's key when this one was made.
+    /// Returns the network's key at the time when this auditor was made.
     pub fn network(&self) -> &NetworkKey {
         &self.network
     }
 
-    /// Its file: a title and one line of text.
+    /// Writes its file: a title and one line of text.
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut secrets = Zeroizing::new(Vec::with_capacity(68));
         secrets.extend_from_slice(self.seal.as_bytes());
@@ -278,7 +278,7 @@ impl AuditorKey {
     /// Reads its file.
     ///
     /// # Errors
-    /// Not such a file, or damaged.
+    /// Fails if the file has another format or is damaged.
     pub fn from_text(text: &str) -> Result<Self, KeyError> {
         const BAD: KeyError = KeyError("not an auditor's key file, or damaged");
         let mut lines = text.lines();

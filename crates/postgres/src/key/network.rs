@@ -1,4 +1,4 @@
-//! A key of the network, and what is derived from it.
+//! A key of the network, and the keys derived from it.
 
 use std::fmt;
 
@@ -8,8 +8,9 @@ use zeroize::Zeroizing;
 
 use crate::Generation;
 
-/// A secret that all nodes of a network share and the database never sees. It vouches for the network's row and the nodes'.
-/// A network has one at a time; [`super::KeyRing`] holds those before it, too.
+/// A secret that all nodes of a network share and the database never sees.
+/// It authenticates the rows of the network and of its nodes.
+/// A network has one at a time; [`super::KeyRing`] also holds the former ones.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NetworkKey {
     generation: Generation,
@@ -17,18 +18,18 @@ pub struct NetworkKey {
 }
 
 impl NetworkKey {
-    /// Length of the secret, bytes.
+    /// Length of the secret in bytes.
     pub const LEN: usize = 32;
 
-    /// Length with the generation, bytes.
+    /// Length of the secret and its generation in bytes.
     pub(crate) const ENCODED_LEN: usize = 36;
 
-    /// The first key of a network.
+    /// Generates the first key of a network.
     pub fn generate(random: &mut Random) -> Self {
         Self::drawn(Generation::FIRST, random)
     }
 
-    /// A new key of the next generation; `None` if there is no number left.
+    /// Generates a key of the next generation; `None` if no generation number is left.
     pub fn successor(&self, random: &mut Random) -> Option<Self> {
         Some(Self::drawn(self.generation.next()?, random))
     }
@@ -39,22 +40,22 @@ impl NetworkKey {
         Self { generation, secret }
     }
 
-    /// The key of this generation with these bytes.
+    /// Returns the key of this generation with these bytes.
     pub fn new(generation: Generation, secret: &[u8; Self::LEN]) -> Self {
         Self { generation, secret: Zeroizing::new(*secret) }
     }
 
-    /// Its place among the network's keys.
+    /// Returns the key's generation.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The secret itself, to be kept.
+    /// Returns the secret itself, for storage.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.secret
     }
 
-    /// Generation and secret, to be sealed.
+    /// Encodes generation and secret, for sealing.
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(Vec::with_capacity(Self::ENCODED_LEN));
         out.extend_from_slice(&self.generation.0.to_be_bytes());
@@ -70,35 +71,35 @@ impl NetworkKey {
         (generation >= Generation::FIRST).then(|| Self::new(generation, secret))
     }
 
-    /// The key is random throughout, so it is HKDF's pseudorandom key as it stands (RFC 5869, 3.3).
+    /// The key is uniformly random, so it serves as HKDF's pseudorandom key directly (RFC 5869, 3.3).
     fn derive(&self, label: &[u8]) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
         let mut out = Zeroizing::new([0; 32]);
         hkdf_expand_sha256(&*self.secret, &[b"adit-pg1 ", label], &mut *out)?;
         Ok(out)
     }
 
-    /// MACs over nodes' records.
+    /// Derives the key of the MACs over nodes' records.
     pub(super) fn node_mac(&self) -> Result<HmacKey, CryptoError> {
         HmacKey::new(Digest::Sha256, &*self.derive(b"node")?)
     }
 
-    /// MACs over the network's record.
+    /// Derives the key of the MACs over the network's record.
     pub(super) fn network_mac(&self) -> Result<HmacKey, CryptoError> {
         HmacKey::new(Digest::Sha256, &*self.derive(b"network")?)
     }
 
-    /// HPKE's pre-shared key for the secrets of epochs.
+    /// Derives HPKE's pre-shared key for the secrets of epochs.
     pub(super) fn wrap_key(&self) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
         self.derive(b"wrap")
     }
 
-    /// HPKE's pre-shared key for the next generation's key.
+    /// Derives HPKE's pre-shared key for the next generation's key.
     pub(super) fn rekey_key(&self) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
         self.derive(b"rekey")
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented by hand, because keys never reach a log.
 impl fmt::Debug for NetworkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("NetworkKey(..)")

@@ -1,6 +1,6 @@
-//! The rows of the network and of its nodes as everybody encodes them, under MACs of the network's key.
+//! The canonical encodings of the rows of the network and its nodes, under MACs of the network's key.
 //!
-//! The database may withhold a row or show an old one; it can make none up and change none.
+//! The database may withhold a row or show an old one; it can neither invent nor change one.
 
 use adit_crypto::CryptoError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -9,61 +9,61 @@ use super::bytes::Encoder;
 use super::{NetworkKey, NodePublic, SealPublic};
 use crate::NodeId;
 
-/// Longest name of a node, bytes.
+/// Longest name of a node in bytes.
 pub const MAX_NAME: usize = 24;
 
 /// Most subnets of a node.
 pub const MAX_SUBNETS: usize = 256;
 
-/// Why a record from the database is not believed.
+/// The reason why a record from the database is rejected.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// It is not what someone with the network's key wrote.
+    /// The MAC was not made with the network's key.
     #[error("its MAC is wrong: somebody without the network's key has changed it")]
     Mac,
-    /// A name with other characters, or too long.
+    /// The name has other characters or is too long.
     #[error("a name is 1 to 24 lower-case letters, digits and underscores")]
     Name,
-    /// Numbers from 1.
+    /// The number is not valid; numbers start at 1.
     #[error("a node's number is positive")]
     Id,
-    /// More than [`MAX_SUBNETS`].
+    /// The node has more than [`MAX_SUBNETS`].
     #[error("a node has at most 256 subnets")]
     Subnets,
-    /// Neither address.
+    /// The node has neither address.
     #[error("a node has an address")]
     Address,
-    /// A key that is none.
+    /// A key is not valid.
     #[error("a key in it is none")]
     Key,
-    /// Our own library.
+    /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// What the network vouches for about a node: its row.
+/// A node's row, for which the network vouches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord {
-    /// Its number.
+    /// The node's number.
     pub id: NodeId,
     /// 1 to 24 of `a-z`, `0-9`, `_`.
     pub name: String,
-    /// Its own address, with the length of the network's prefix.
+    /// Its IPv4 address, with the length of the network's prefix.
     pub address4: Option<Ipv4Net>,
-    /// The same of IPv6.
+    /// Its IPv6 address, with the length of the network's prefix.
     pub address6: Option<Ipv6Net>,
-    /// What lies behind it, in the order of the row.
+    /// The subnets behind it, in the order of the row.
     pub subnets: Vec<IpNet>,
     /// Its Ed25519 key, 32 bytes.
     pub sign_key: Vec<u8>,
     /// Its X-Wing key, 1216 bytes.
     pub seal_key: Vec<u8>,
-    /// Whether it was taken out of the network.
+    /// Whether it was removed from the network.
     pub removed: bool,
 }
 
 impl NodeRecord {
-    /// A node's record from its own keys, to be registered.
+    /// Makes a node's record from its own keys, for registration.
     pub fn new(
         public: &NodePublic,
         name: &str,
@@ -99,18 +99,18 @@ impl NodeRecord {
         out.done()
     }
 
-    /// The MAC that goes with it into the database.
+    /// Returns the MAC that is stored with it in the database.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn mac(&self, key: &NetworkKey) -> Result<[u8; 32], CryptoError> {
         first_32(key.node_mac()?.sign(&[&self.encode()]).as_bytes())
     }
 
-    /// Whether someone with the network's key wrote this, and it is fit to be used; then, the node's keys.
+    /// Checks that a holder of the network's key wrote the record and that its values are valid; returns the node's keys.
     ///
     /// # Errors
-    /// The MAC is another's, or what is under it is out of bounds.
+    /// Fails if the MAC does not match or a value is out of bounds.
     pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<NodePublic, RecordError> {
         if !key.node_mac()?.verify(&[&self.encode()], mac) {
             return Err(RecordError::Mac);
@@ -118,10 +118,10 @@ impl NodeRecord {
         self.unproven()
     }
 
-    /// The node's keys as the record has them, for who has no key to ask who wrote it.
+    /// Returns the node's keys in the record without verifying its MAC, for a caller without the network's key.
     ///
     /// # Errors
-    /// It is out of bounds.
+    /// Fails if a value is out of bounds.
     pub fn unproven(&self) -> Result<NodePublic, RecordError> {
         if self.id.0 <= 0 {
             return Err(RecordError::Id);
@@ -141,7 +141,7 @@ impl NodeRecord {
     }
 }
 
-/// Whether a node may be called that: it becomes part of a role's name and of lines of logs.
+/// Returns whether the name is valid for a node: it becomes part of a role's name and of log lines.
 pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
@@ -150,15 +150,15 @@ pub fn is_name(name: &str) -> bool {
 /// The constants of a network: its row. Its settings are [`super::settings::NetworkSettings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRecord {
-    /// Of the schema.
+    /// The version of the schema.
     pub version: i32,
-    /// Part of the roles' names.
+    /// The tag in the roles' names.
     pub tag: String,
-    /// Where the nodes' addresses come from.
+    /// The network of the nodes' IPv4 addresses.
     pub network4: Option<Ipv4Net>,
-    /// The same of IPv6.
+    /// The network of the nodes' IPv6 addresses.
     pub network6: Option<Ipv6Net>,
-    /// A tablespace for the leaves.
+    /// The tablespace for the leaves.
     pub leaf_space: Option<String>,
 }
 
@@ -173,18 +173,18 @@ impl NetworkRecord {
         out.done()
     }
 
-    /// The MAC that goes with it into the database.
+    /// Returns the MAC that is stored with it in the database.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn mac(&self, key: &NetworkKey) -> Result<[u8; 32], CryptoError> {
         first_32(key.network_mac()?.sign(&[&self.encode()]).as_bytes())
     }
 
-    /// Checks that a holder of the network's key wrote this.
+    /// Checks that a holder of the network's key wrote the record.
     ///
     /// # Errors
-    /// The MAC is another's.
+    /// Fails if the MAC does not match.
     pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<(), RecordError> {
         match key.network_mac()?.verify(&[&self.encode()], mac) {
             true => Ok(()),

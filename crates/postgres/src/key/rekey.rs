@@ -1,4 +1,4 @@
-//! A rekey: a new key of the network for all nodes that are in it, and for no other.
+//! A rekey: a new key of the network for exactly the nodes that are in it.
 //!
 //! ```text
 //!   record:  "adit-pg2 rekey" | len tag | generation | made | highest node | members
@@ -23,32 +23,32 @@ const KIND: &[u8] = b"adit-pg2 rekey";
 const SIGNED: &[u8] = b"adit-pg2 signed rekey";
 const WRAPPED: &[u8] = b"adit-pg2 rekey wrap";
 
-/// Most members: as many as a network has nodes, and the auditor.
+/// Most members: the nodes that a network can have, and the auditor.
 pub const MAX_MEMBERS: usize = PEERS + 1;
 
-/// What a record says but for the members.
+/// The fields of a record other than the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rekey {
     /// The network's tag.
     pub network: String,
-    /// Of the new key.
+    /// The generation of the new key.
     pub generation: Generation,
     /// When it was made, by the owner's clock.
     pub made: UnixTime,
-    /// The highest number that a node had.
+    /// The highest number that a node has had.
     pub highest: NodeId,
 }
 
-/// A parsed record. Only [`accept`] makes one believable.
+/// A parsed record. It is trusted only after [`accept`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RekeyRecord {
-    /// What it says.
+    /// The fields of the record.
     pub rekey: Rekey,
-    /// Who may read, and the hash of each one's wrap; ascending.
+    /// The members and the hash of each one's wrap, ascending.
     pub members: Vec<(NodeId, [u8; 32])>,
 }
 
-/// What goes into the database, and the new key, which does not.
+/// The rows for the database, and the new key, which is not stored there.
 #[derive(Debug)]
 pub struct Rekeyed {
     /// Column `record`.
@@ -61,56 +61,56 @@ pub struct Rekeyed {
     pub key: NetworkKey,
 }
 
-/// A new key that may be taken: see [`KeyRing::take`].
+/// A new key that may be taken with [`KeyRing::take`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewal {
     /// The key.
     pub key: NetworkKey,
-    /// Who has got it.
+    /// The members that received it.
     pub members: Members,
     /// When it was made, by the owner's clock.
     pub made: UnixTime,
 }
 
-/// Why no new key can be made.
+/// The reason why no new key can be made.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RekeyError {
-    /// None, more than [`MAX_MEMBERS`], one twice, one above the highest, or not the owner.
+    /// There is no member, more than [`MAX_MEMBERS`], a duplicate, a number above the highest, or the owner is missing.
     #[error("a rekey is for 1 to 1024 nodes, each once, with the network's owner")]
     Members,
     /// A field has no canonical form, or the generation is not the next one.
     #[error("a number of the rekey is out of range")]
     Field,
-    /// Our own library.
+    /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// Why a new key from the database is not taken.
+/// The reason why a new key from the database is rejected.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RekeyRejection {
-    /// Not a record.
+    /// The bytes are not a record.
     #[error("its record is not one")]
     Malformed,
-    /// Signed by another key, or changed.
+    /// The signature does not match: another key signed the record, or it was changed.
     #[error("the network's owner has not signed it")]
     Signature,
-    /// Another network's.
+    /// The record belongs to another network.
     #[error("it is of another network")]
     Network,
-    /// An older one, a repeated one, or one that lies further ahead.
+    /// The generation is not the next one: it is older, repeated, or further ahead.
     #[error("it is not the next one")]
     Order,
-    /// Made without this node.
+    /// The new key was made without this node.
     #[error("it was made without this node, which was removed from the network")]
     NotAMember,
-    /// The wrap is missing, or not the one that the record names.
+    /// The wrap is missing, or differs from the one that the record names.
     #[error("the wrapped key is not the one that was signed")]
     Wrap,
-    /// The wrap does not open: another key, or another network's.
+    /// The wrap does not open: it was made with another key, or for another network.
     #[error("the wrapped key does not open with this node's keys")]
     Key,
-    /// Our own library.
+    /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
@@ -150,10 +150,10 @@ impl Rekey {
 }
 
 impl RekeyRecord {
-    /// As it is signed.
+    /// Encodes the record in its signed form.
     ///
     /// # Errors
-    /// A field is out of range.
+    /// Fails if a field is out of range.
     pub fn encode(&self) -> Result<Vec<u8>, RekeyError> {
         if !self.rekey.fits(&self.members) {
             return Err(RekeyError::Members);
@@ -164,10 +164,10 @@ impl RekeyRecord {
         Ok(out.done())
     }
 
-    /// Reads one; strictly: what it encodes to is what was read.
+    /// Parses a record strictly: encoding the result must give the same bytes.
     ///
     /// # Errors
-    /// [`RekeyRejection::Malformed`].
+    /// Returns [`RekeyRejection::Malformed`].
     pub fn parse(bytes: &[u8]) -> Result<Self, RekeyRejection> {
         Self::decode(Decoder::new(bytes)).ok_or(RekeyRejection::Malformed)
     }
@@ -181,7 +181,7 @@ impl RekeyRecord {
     }
 }
 
-/// What a wrap is bound to: the record, the owner's keys and the reader. (The hashes of wraps cannot be in it.)
+/// Returns the data that a wrap is bound to: record, owner's keys and reader. (The hashes of wraps cannot be part of it.)
 fn wrap_info(rekey: &Rekey, owner: &NodePublic, reader: NodeId) -> Option<Vec<u8>> {
     let mut info = rekey.encode()?;
     info.fixed(WRAPPED);
@@ -190,10 +190,10 @@ fn wrap_info(rekey: &Rekey, owner: &NodePublic, reader: NodeId) -> Option<Vec<u8
     Some(info.done())
 }
 
-/// Makes the key after `current`, wrapped to the members, under the owner's signature.
+/// Makes the key after `current`, wrapped to the members and signed by the owner.
 ///
 /// # Errors
-/// The members or a field do not fit, or the library failed.
+/// Fails if the members or a field are invalid, or the library fails.
 pub fn make(
     rekey: Rekey,
     keys: &NodeKeys,
@@ -219,11 +219,11 @@ pub fn make(
     Ok(Rekeyed { record, signature, wraps, key })
 }
 
-/// Checks a record and opens the reader's wrap. Whether the keys of the `owner` are to be believed is the caller's to know, by
+/// Checks a record and opens the reader's wrap. The caller must have checked the keys of the `owner` against
 /// its pins.
 ///
 /// # Errors
-/// Each check has its own.
+/// Each check has its own error.
 pub fn accept(
     reader: Reader<'_>,
     ring: &KeyRing,

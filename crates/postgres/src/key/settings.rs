@@ -1,4 +1,4 @@
-//! The network's settings: what its owner, the node that made the network, has signed.
+//! The network's settings, signed by its owner: the node that made the network.
 //!
 //! ```text
 //!   signed:  "adit-pg2 settings" | len tag | serial | made | packet_size | audit | durability | retention_bytes
@@ -26,26 +26,26 @@ const HASHED: &[u8] = b"adit-pg2 settings hash";
 /// Most rows of settings; the database knows the same bound.
 pub const MAX_SETTINGS: usize = 1024;
 
-/// What the owner sets for all nodes.
+/// The settings that the owner chooses for all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkSettings {
-    /// Counts from 1.
+    /// The serial number, counted from 1.
     pub serial: i64,
     /// When the owner signed it, by the owner's clock.
     pub made: UnixTime,
-    /// Longest IP packet in a row, bytes.
+    /// Longest IP packet in a row in bytes.
     pub packet_size: i32,
-    /// Which columns are in the clear.
+    /// Which columns are stored in the clear.
     pub audit: Audit,
     /// When a packet counts as stored.
     pub durability: Durability,
-    /// Bytes of all leaves together.
+    /// The size limit of all leaves together in bytes.
     pub retention_bytes: i64,
-    /// Whole seconds; the rest is cut off.
+    /// The age limit in whole seconds; a fraction is cut off.
     pub retention_age: Duration,
-    /// An X-Wing key, 1216 bytes.
+    /// The auditor's X-Wing key, 1216 bytes.
     pub auditor_key: Option<Vec<u8>>,
-    /// [`Seen::hash`] of the row before; zeros in the first.
+    /// [`Seen::hash`] of the previous row; zeros in the first.
     pub previous: [u8; 32],
 }
 
@@ -63,11 +63,11 @@ pub struct SignedSettings {
 pub struct Seen {
     /// Its serial number.
     pub serial: i64,
-    /// Hash of its signed bytes and its signature.
+    /// The hash of its signed bytes and its signature.
     pub hash: [u8; 32],
 }
 
-/// Why settings from the database are not believed.
+/// The reason why settings from the database are rejected.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// There is no row.
@@ -114,13 +114,13 @@ pub enum SettingsError {
         /// The serial number.
         serial: i64,
     },
-    /// Our own library.
+    /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
 impl NetworkSettings {
-    /// The bytes that the owner signs.
+    /// Encodes the bytes that the owner signs.
     fn message(&self, tag: &str) -> Vec<u8> {
         let mut out = Encoder::new(SIGNED);
         out.bytes(tag.as_bytes());
@@ -136,16 +136,16 @@ impl NetworkSettings {
         out.done()
     }
 
-    /// Signs them as the owner.
+    /// Signs the settings as the owner.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the cryptographic library fails.
     pub fn sign(&self, tag: &str, keys: &NodeKeys) -> Result<SignedSettings, CryptoError> {
         let signature = keys.signing().sign(&self.message(tag))?.to_vec();
         Ok(SignedSettings { settings: self.clone(), signature })
     }
 
-    /// The auditor's key; `None` if there is no auditor or the key is none.
+    /// Returns the auditor's key; `None` if there is no auditor or the key is invalid.
     pub fn auditor(&self) -> Option<SealPublic> {
         self.auditor_key.as_deref().and_then(|key| SealPublic::from_bytes(key).ok())
     }
@@ -160,7 +160,7 @@ impl NetworkSettings {
 }
 
 impl SignedSettings {
-    /// What a reader remembers of this row.
+    /// Returns the serial number and the hash that a reader remembers of this row.
     pub fn seen(&self, tag: &str) -> Seen {
         Seen { serial: self.settings.serial, hash: self.hash(tag) }
     }
@@ -172,7 +172,7 @@ impl SignedSettings {
     }
 }
 
-/// All settings that a network has had, the newest last: never empty.
+/// All settings that a network has had, the newest last; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     first: NetworkSettings,
@@ -185,7 +185,7 @@ impl History {
     /// before it, and none of them is older than what this reader has `seen`.
     ///
     /// # Errors
-    /// Each check has its own.
+    /// Each check has its own error.
     pub fn verify(
         tag: &str,
         owner: &NodePublic,
@@ -228,31 +228,31 @@ impl History {
         Ok(Self { first, later: all.collect(), seen: Seen { serial, hash } })
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn current(&self) -> &NetworkSettings {
         self.later.last().unwrap_or(&self.first)
     }
 
-    /// Those of that serial number.
+    /// Returns the settings with that serial number.
     pub fn at(&self, serial: i64) -> Option<&NetworkSettings> {
         self.all().find(|settings| settings.serial == serial)
     }
 
-    /// All of them, the oldest first.
+    /// Returns all settings, the oldest first.
     pub fn all(&self) -> impl Iterator<Item = &NetworkSettings> {
         std::iter::once(&self.first).chain(&self.later)
     }
 
-    /// What a reader remembers of them.
+    /// Returns the serial number and the hash that a reader remembers of the newest row.
     pub fn seen(&self) -> Seen {
         self.seen
     }
 
-    /// The settings after the ones in force, signed: what `change` makes of them. A number, a time and the hash of the row
-    /// before are given here.
+    /// Signs the settings that follow those in force, after `change` has edited them. The number, the time and the hash of
+    /// the previous row are set here.
     ///
     /// # Errors
-    /// A value is out of bounds, there are too many rows, or the library failed.
+    /// Fails if a value is out of bounds, there are too many rows, or the library fails.
     pub fn next(
         &self,
         tag: &str,

@@ -1,5 +1,5 @@
-//! HPKE (RFC 9180) with X-Wing, HKDF-SHA256 and AES-256-GCM, with a pre-shared key: what lies in a log for years
-//! must not be opened later by a quantum computer, nor ever by one who was not let into the network.
+//! HPKE (RFC 9180) with X-Wing, HKDF-SHA256 and AES-256-GCM, with a pre-shared key. A log is kept for years: a quantum
+//! computer must not open it later, and a party that was never admitted to the network must not open it at all.
 
 use std::convert::Infallible;
 
@@ -15,10 +15,10 @@ type PrivateKey = <XWing as Kem>::PrivateKey;
 type PublicKey = <XWing as Kem>::PublicKey;
 type Encapsulated = <XWing as Kem>::EncappedKey;
 
-/// Names the pre-shared key: there is one.
+/// Identifies the pre-shared key; there is only one.
 const PSK_ID: &[u8] = b"adit-pg1 network";
 
-/// The injected randomness as HPKE wants it.
+/// Adapts the injected randomness to HPKE's interface.
 struct Source<'a>(&'a mut Random);
 
 impl TryRng for Source<'_> {
@@ -38,21 +38,21 @@ impl TryRng for Source<'_> {
     }
 }
 
-// ChaCha20 under a seed from the operating system.
+// Uses ChaCha20 with a seed from the operating system.
 impl TryCryptoRng for Source<'_> {}
 
-/// The public key of a seed.
+/// Returns the public key of a seed.
 pub(super) fn public(seed: &[u8; 32]) -> Option<Vec<u8>> {
     let secret = PrivateKey::from_bytes(seed).ok()?;
     Some(XWing::sk_to_pk(&secret).to_bytes().to_vec())
 }
 
-/// Whether these bytes are a public key.
+/// Returns whether these bytes are a public key.
 pub(super) fn is_public(bytes: &[u8]) -> bool {
     PublicKey::from_bytes(bytes).is_ok()
 }
 
-/// Wraps `secret` for anyone who holds the key of `to`: the encapsulated key, and the sealed secret.
+/// Wraps `secret` for the holder of the key `to`; returns the encapsulated key and the sealed secret.
 pub(crate) fn wrap(
     secret: &[u8],
     to: &[u8],

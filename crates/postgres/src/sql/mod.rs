@@ -1,22 +1,22 @@
-//! What is said to the database. Values are always parameters; names are made here, of numbers.
+//! SQL statements. Values are always parameters; names are built here from numbers.
 
 use crate::{LeafNo, NodeId};
 
-/// The tables, functions and rights; `{owner}` and its like are filled in by [`schema`].
+/// The tables, functions and privileges; [`schema`] fills in `{owner}` and the other placeholders.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Version of the schema.
+/// The version of the schema.
 pub const VERSION: i32 = 2;
 
-/// Columns that a sender fills, in the order of its COPY.
+/// The columns that a sender fills, in the order of its COPY.
 pub const SENT_COLUMNS: &str =
     "seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload";
 
-/// The statements that make the schema, for the roles with `tag` in their names (lower-case letters and digits).
-/// To be run in one transaction.
+/// Returns the statements that create the schema, for the roles with `tag` in their names (lower-case letters and digits).
+/// They must run in one transaction.
 ///
 /// # Errors
-/// The tag has other characters, or none.
+/// Fails if the tag is empty or has other characters.
 pub fn schema(tag: &str) -> Result<String, TagError> {
     if tag.is_empty()
         || tag.len() > 16
@@ -34,8 +34,9 @@ pub fn schema(tag: &str) -> Result<String, TagError> {
         .replace("{tag}", &format!("'{tag}'")))
 }
 
-/// The statements that make the roles which [`schema`] needs, before it and in the same transaction; `member` says whether who
-/// runs them must become a member of the owner's role (a superuser is one of every role's). Needs CREATEROLE.
+/// Returns the statements that create the roles which [`schema`] needs. They run before it, in the same transaction.
+/// `member` says whether the executing role must become a member of the owner's role (a superuser is a member of
+/// every role). Needs CREATEROLE.
 ///
 /// # Errors
 /// As [`schema`].
@@ -43,7 +44,7 @@ pub fn roles(tag: &str, member: bool) -> Result<String, TagError> {
     schema(tag)?;
     let (owner, nodes, guests, auditors) = (owner(tag), nodes(tag), guests(tag), auditors(tag));
     let member = if member { format!("GRANT {owner} TO CURRENT_USER;\n") } else { String::new() };
-    // Since version 16 only who has ADMIN on a group may put others into it.
+    // Since version 16, only a role with ADMIN on a group may add members to it.
     Ok(format!(
         "CREATE ROLE {owner} NOLOGIN CREATEROLE;\n\
          CREATE ROLE {nodes} NOLOGIN;\n\
@@ -53,47 +54,47 @@ pub fn roles(tag: &str, member: bool) -> Result<String, TagError> {
     ))
 }
 
-/// Not a tag.
+/// The tag is invalid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a tag is 1 to 16 lower-case letters and digits")]
 pub struct TagError;
 
-/// The role that owns everything.
+/// Returns the role that owns every object.
 pub fn owner(tag: &str) -> String {
     format!("adit_{tag}_owner")
 }
 
-/// The group of all nodes.
+/// Returns the group of all nodes.
 pub fn nodes(tag: &str) -> String {
     format!("adit_{tag}_nodes")
 }
 
-/// The group of all invitations.
+/// Returns the group of all invitations.
 pub fn guests(tag: &str) -> String {
     format!("adit_{tag}_guests")
 }
 
-/// The group of those who may read everything.
+/// Returns the group of the roles that may read everything.
 pub fn auditors(tag: &str) -> String {
     format!("adit_{tag}_auditors")
 }
 
-/// The table of a sender's leaf, with its schema.
+/// Returns the table of a sender's leaf, with its schema.
 pub fn leaf(sender: NodeId, no: LeafNo) -> String {
     format!("adit.packet_{sender}_{no}")
 }
 
-/// The view of a leaf that shows a node what is addressed to it, with its schema.
+/// Returns the view of a leaf that shows a node the rows addressed to it, with its schema.
 pub fn inbox(sender: NodeId, no: LeafNo) -> String {
     format!("adit.inbox_{sender}_{no}")
 }
 
-/// The sequence that counts the wake-ups of a node, with its schema.
+/// Returns the sequence that counts the wake-ups of a node, with its schema.
 pub fn bell(node: NodeId) -> String {
     format!("adit.bell_{node}")
 }
 
-/// The channel on which a node is woken. The notification's payload is `STREAM.LEAF`.
+/// Returns the channel on which a node is notified. The notification's payload is `STREAM.LEAF`.
 pub fn channel(node: NodeId) -> String {
     format!("adit_{node}")
 }
