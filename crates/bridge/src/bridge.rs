@@ -173,7 +173,7 @@ impl std::ops::Drop for Bridge {
             handle.commands.push(Command::Stop);
         }
         for handle in self.handles.drain(..) {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = handle.thread.join();
         }
     }

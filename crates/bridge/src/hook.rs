@@ -52,7 +52,7 @@ impl Policy {
 pub(crate) enum Hook {
     /// Everything passes.
     Relay,
-    /// The rules, and what they are told of a frame from either side.
+    /// The rules, and their context for a frame from either side.
     Filter(Worker, [FrameContext; 2]),
     /// The router, and the rules.
     Routed(RoutedHook),

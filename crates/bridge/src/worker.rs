@@ -203,7 +203,7 @@ impl Worker {
         Ok(Self { poller, commands, link_state, counters, queues, ways: [way(), way()], hook })
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is asked to stop.
     pub fn run(mut self) {
         let mut events = Events::new();
         loop {

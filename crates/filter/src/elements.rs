@@ -105,7 +105,7 @@ pub(crate) struct State {
     /// Some wait for the first moment that is known.
     waiting: bool,
     added: usize,
-    /// What was there before the change at hand.
+    /// The entries before the current change.
     journal: Vec<(Key, Option<Entry>)>,
 }
 

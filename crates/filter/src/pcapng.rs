@@ -24,7 +24,7 @@ const FLAGS: u16 = 2;
 /// `isb_ifdrop`
 const DROPPED: u16 = 5;
 
-/// What stands before a packet's network header.
+/// The header before a packet's network header.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Link {
     /// An Ethernet header (LINKTYPE_ETHERNET).

@@ -16,7 +16,7 @@ use crate::port::Side;
 pub(crate) struct RoutedHook {
     /// Without rules, everything is forwarded.
     worker: Option<Worker>,
-    /// What the rules are told of packets from either side; where they go out is only known later.
+    /// The rules' context for packets from either side; where they go out is only known later.
     frame_contexts: [FrameContext; 2],
     router: Arc<Mutex<Router>>,
 }

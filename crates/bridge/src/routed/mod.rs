@@ -104,7 +104,7 @@ pub enum Dropped {
     NotOurs,
     /// It is neither IP nor ARP.
     NotIp,
-    /// An address that no packet on a wire has, or a source that lies elsewhere.
+    /// An address that no packet on a wire has, or a source that is elsewhere.
     Martian,
     /// An address that means something on one link only.
     LinkLocal,
@@ -112,17 +112,17 @@ pub enum Dropped {
     Group,
     /// It wants to choose its way.
     SourceRoute,
-    /// No route; its sender was told.
+    /// No route; its sender was notified.
     NoRoute,
-    /// Its time to live is over; its sender was told.
+    /// Its time to live is over; its sender was notified.
     Expired,
-    /// It does not fit; its sender was told.
+    /// It does not fit; its sender was notified.
     TooBig,
-    /// Its neighbour does not answer; its sender was told.
+    /// Its neighbour does not answer; its sender was notified.
     Unreachable,
     /// Too much waits for neighbours already.
     NoRoom,
-    /// It is for the router, which has no use for it; its sender may have been told.
+    /// It is for the router, which has no use for it; its sender may have been notified.
     Local,
     /// ARP or neighbour discovery that is wrong, or none of the router's business.
     Discovery,

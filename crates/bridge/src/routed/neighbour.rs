@@ -176,7 +176,7 @@ impl Table {
         }
     }
 
-    /// Takes down what a neighbour said; what waited for it can go, and something is to be asked.
+    /// Records what a neighbour claims; returns what waited for it and can go, and what is to be asked.
     ///
     /// Anyone on a link can claim any address, so a claim changes nothing that is known: the station that has the
     /// address is asked (RFC 4861 7.2.5 has it stale), and the other one gets it only if that one is silent.

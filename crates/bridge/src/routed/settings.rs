@@ -1,4 +1,4 @@
-//! What a router is told: addresses and routes.
+//! The settings of a router: addresses and routes.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,7 +24,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Whether an address lies in it.
+    /// Returns whether an address is in it.
     pub fn contains(&self, other: IpAddr) -> bool {
         let (address, other, width) = match (self.address, other) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits()), b.to_bits().into(), 32u8),

@@ -1,4 +1,4 @@
-//! `adit bridge`: two ports opened, what passes between them evaluated, until it is told to end.
+//! `adit bridge`: opens two ports and evaluates what passes between them, until it is asked to end.
 
 mod links;
 mod open_ports;
@@ -48,10 +48,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// How often connections that are over are forgotten when no packets come.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// The service manager is told no more often than this.
+/// The shortest interval between notifications to the service manager.
 const SOONEST: Duration = Duration::from_millis(100);
 
-/// What `adit bridge` is told.
+/// The options of `adit bridge`.
 #[derive(Clone, Debug)]
 pub struct BridgeOptions {
     /// The two ports.
@@ -104,7 +104,7 @@ impl BridgeOptions {
         Ok(name)
     }
 
-    /// What the helper is told.
+    /// Returns the parameters of the helper process.
     fn duty(&self, instance: &str, workers: u16) -> Result<BridgeDuty, Fault> {
         let paths = Paths::new(self.dir.as_deref())?;
         Ok(BridgeDuty {
@@ -125,7 +125,7 @@ pub fn switch_off(options: &BridgeOptions) -> ExitCode {
     logged(options, switch_ports_off)
 }
 
-/// Runs a bridge until it is told to end.
+/// Runs a bridge until it is asked to end.
 pub fn run(options: &BridgeOptions) -> ExitCode {
     logged(options, start)
 }
@@ -282,7 +282,7 @@ struct Running {
     links: Links,
     /// Of a bridge that carries the state of links across.
     carry: Option<Carry>,
-    /// It was said that tagged frames are too long.
+    /// The notice that tagged frames are too long has been given.
     told_of_tags: bool,
     watch: Option<NetWatch>,
 }

@@ -1,4 +1,4 @@
-//! The router of a bridge (`--routed`): what it is told on the command line, made ready.
+//! The router of a bridge (`--routed`): prepares its command-line options.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use adit_bridge::{Port, PortSpec, Side};
 use super::open_ports::Ports;
 use crate::fault::Fault;
 
-/// What a router is told.
+/// The options of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutedOptions {
     /// Its addresses.

@@ -73,7 +73,7 @@ impl Capture {
         if end {
             self.end(firewall);
         }
-        // The monotonic clock's zero on the wall clock, as it stands now.
+        // The wall-clock time of the monotonic clock's zero, as of now.
         let zero = unix_time_nanos().saturating_sub(now().as_nanos());
         let packets = records.iter().map(|record| packet(record, zero)).collect();
         Ok(CaptureBatch { id, packets, lost })

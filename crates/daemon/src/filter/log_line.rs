@@ -71,7 +71,7 @@ pub(super) fn name(name: IfName) -> String {
     }
 }
 
-/// The frame as it was on the wire: with the VLAN tag that stood beside it.
+/// The frame as it was on the wire: with the VLAN tag that was next to it.
 pub(super) fn on_the_wire(record: &LogRecord) -> Vec<u8> {
     let (Some(vlan), Some((addresses, rest))) = (record.vlan, record.bytes.split_at_checked(12))
     else {

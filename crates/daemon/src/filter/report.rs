@@ -1,4 +1,4 @@
-//! What `adit filter show` is told.
+//! The report that `adit filter show` displays.
 
 use std::collections::BTreeMap;
 

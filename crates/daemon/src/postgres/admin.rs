@@ -40,7 +40,7 @@ pub(super) fn new_password(random: &mut Random) -> Zeroizing<String> {
     Zeroizing::new(URL_SAFE_NO_PAD.encode(bytes.as_slice()))
 }
 
-/// What the database is told instead of a password.
+/// Returns the SCRAM verifier that the database receives instead of a password.
 pub(super) fn verifier(password: &str) -> String {
     postgres_protocol::password::scram_sha_256(password.as_bytes())
 }
@@ -89,7 +89,7 @@ pub(super) fn said(error: &tokio_postgres::Error) -> Fault {
     };
     let (message, code) = (said.message(), said.code().code());
     match code {
-        // What the schema's own functions say is for the operator as it stands.
+        // The messages of the schema's own functions are for the operator, unchanged.
         "42501" | "23505" | "22023" | "54000" | "P0002" => {
             Fault::operator(format!("the database refuses: {message}"))
         }

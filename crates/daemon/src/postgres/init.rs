@@ -51,7 +51,7 @@ pub struct InitOptions {
 /// What came of it.
 #[derive(Debug)]
 pub enum Initialised {
-    /// `--dry-run`: the statements that would be said.
+    /// `--dry-run`: the statements that would be executed.
     Would(String),
     /// A new network.
     New {
@@ -340,7 +340,7 @@ async fn choose_tag(
     ))
 }
 
-/// All that would be said, without the values that are secret.
+/// Returns all statements that would be executed, without the values that are secret.
 fn statements(
     network: &NetworkRecord,
     settings: &NetworkSettings,

@@ -19,7 +19,7 @@ use super::paths::Paths;
 use crate::clock::unix_time;
 use crate::fault::Fault;
 
-/// How long an invitation is valid where nothing is said.
+/// The default validity of an invitation.
 pub const VALID: Duration = Duration::from_secs(24 * 3600);
 
 /// One node may join with this, once.

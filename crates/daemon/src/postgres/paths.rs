@@ -150,7 +150,7 @@ impl Paths {
     }
 }
 
-/// The networks whose settings lie in `folder`, by name.
+/// Returns the networks whose settings are in `folder`, by name.
 fn networks(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -21,7 +21,7 @@ pub struct Expired {
     pub bytes: u64,
 }
 
-/// Drops what lies beyond the network's retention, with the keys to it.
+/// Drops the leaves beyond the network's retention, with the keys to them.
 ///
 /// # Errors
 /// This machine is in no network, or the database cannot be reached.

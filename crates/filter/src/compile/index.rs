@@ -445,7 +445,7 @@ struct Builder<'a> {
     events: Vec<(u128, usize, u32, bool)>,
 }
 
-/// The entries of a group that take the interval at hand.
+/// The entries of a group that take the current interval.
 struct Active {
     bits: Vec<u64>,
     count: usize,

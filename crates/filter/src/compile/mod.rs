@@ -196,8 +196,8 @@ impl Filter {
         true
     }
 
-    /// As [`Self::set_members`] for many at once, in one step. Of whom nothing is said, that stays as it
-    /// was.
+    /// As [`Self::set_members`] for many at once, in one step. Clients and groups that are not in
+    /// `all` stay unchanged.
     pub fn set_all_members(&self, all: &HashMap<Members, Vec<IpRange>>) {
         let told = |(slot, (wanted, v6)): (usize, &(Members, bool))| {
             all.get(wanted).map(|addresses| (slot, *v6, addresses))

@@ -49,7 +49,7 @@ const ASSURED: u8 = 4;
 const STUCK: u8 = 8;
 
 impl Flow {
-    /// What lies in a free slot.
+    /// Returns the content of a free slot.
     pub(super) fn empty() -> Self {
         Self {
             key: FlowKey::EMPTY,

@@ -32,7 +32,7 @@ const LOW_IS_DOWN: u64 = 8;
 /// Which way a packet crosses between two ports. An answer crosses the other way.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Crossing {
-    /// It leaves by the port that it came by, or ports are not told apart.
+    /// It leaves by the port that it came by, or ports are not distinguished.
     #[default]
     Nowhere,
     /// To the port with the higher name.

@@ -24,7 +24,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Of [`Self::flows_per_source`], where nothing is said of it.
+    /// The default of [`Self::flows_per_source`].
     const SOURCES: usize = 256;
 
     /// These, but for what a rule file states.

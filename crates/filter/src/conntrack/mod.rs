@@ -64,7 +64,8 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// An empty table. `seed` is random: it keeps strangers from choosing where flows lie.
+    /// Creates an empty table. `seed` is random: it keeps senders from choosing the places of
+    /// their flows.
     pub fn new(limits: Limits, seed: [u8; 16]) -> Self {
         let seed = Seed::new(seed);
         let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
@@ -398,8 +399,9 @@ impl Burst<'_> {
         }
     }
 
-    /// A place for what the rules said of the last packet of the flow in the same direction.
-    /// `None` for a packet of no known flow, and for ICMP errors.
+    /// Returns the cache for the rules' verdict on the last packet of the flow in the same
+    /// direction.
+    /// Returns `None` for a packet of no known flow, and for ICMP errors.
     #[inline]
     pub fn verdict_cache(&mut self, tracked: &Tracked) -> Option<&mut VerdictCache> {
         let Place::Known { slot, key, hash } = tracked.place else { return None };

@@ -14,7 +14,7 @@ use adit_wire::transport::flags as bits;
 
 mod window;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(super) enum State {

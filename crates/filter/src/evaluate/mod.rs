@@ -68,14 +68,14 @@ pub enum Verdict {
     Accept,
     /// It ends here.
     Drop,
-    /// It ends here and its sender is told.
+    /// It ends here and its sender is notified.
     Reject(Reject),
 }
 
 /// A verdict and the rule that gave it.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Evaluation {
-    /// What becomes of the packet.
+    /// The verdict on the packet.
     pub verdict: Verdict,
     /// Handle of the rule that decided in the last base chain; `None` where a policy did or where
     /// there is no chain for the packet.
@@ -100,7 +100,7 @@ pub struct Evaluator {
     live: Arc<crate::compile::LiveSets>,
     counts: crate::compile::Pending,
     recall: Recall,
-    /// Counters of the packet at hand.
+    /// Counters of the current packet.
     counted: Vec<u32>,
 }
 

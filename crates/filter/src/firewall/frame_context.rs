@@ -6,12 +6,12 @@ use crate::compile::IpRange;
 use crate::evaluate::IfName;
 use crate::packet::Layer;
 
-/// Where a frame came from and will go, and what the device said of it.
+/// Where a frame came from and will go, and the device's metadata about it.
 #[derive(Copy, Clone, Debug)]
 pub struct FrameContext {
     /// What the frame begins with.
     pub layer: Layer,
-    /// The VLAN tag beside the frame.
+    /// The VLAN tag next to the frame.
     pub vlan: Option<u16>,
     /// Of a super-packet; all zeros for a plain one.
     pub vnet: VnetHeader,

@@ -31,7 +31,7 @@ pub struct LogRecord {
     pub group: Option<u16>,
     /// What `bytes` begin with.
     pub layer: Layer,
-    /// The VLAN tag beside the frame.
+    /// The VLAN tag next to the frame.
     pub vlan: Option<u16>,
     /// Where it came in.
     pub iif: IfName,

@@ -81,8 +81,8 @@ struct Known {
 }
 
 impl Firewall {
-    /// Puts `filter` in force. `seed` is random: it keeps strangers from choosing where in the tables
-    /// their flows lie.
+    /// Puts `filter` in force. `seed` is random: it keeps senders from choosing the places of their
+    /// flows in the tables.
     pub fn new(filter: Filter, limits: Limits, seed: [u8; 16]) -> Arc<Self> {
         let mut known = Known::default();
         known.elements.adopt(sets_of(&filter));
@@ -194,8 +194,8 @@ impl Firewall {
         more
     }
 
-    /// Says which addresses a client or a group has, instead of those said before; none: it is gone.
-    /// Also later rule sets know them.
+    /// Replaces the addresses of a client or a group; with none, it is gone.
+    /// Later rule sets know them too.
     pub fn set_members(&self, who: &Members, addresses: Vec<IpRange>) {
         let mut known = lock(&self.known);
         self.filter.load().set_members(who, &addresses);
@@ -325,7 +325,7 @@ pub enum FrameVerdict<'b> {
     Pass,
     /// Do not.
     Drop,
-    /// Do not, and send this back to where it came from, with the VLAN tag that stood beside it.
+    /// Do not, and send this back to where it came from, with the VLAN tag that was next to it.
     Reply(&'b [u8]),
     /// Do not: it is a piece of a packet, and the others are awaited.
     Held,
@@ -404,7 +404,7 @@ impl Burst<'_> {
         }
     }
 
-    /// `Err`: how the sender is to be told, if at all.
+    /// `Err`: how the sender is notified, if at all.
     #[inline]
     fn decide(
         &mut self,

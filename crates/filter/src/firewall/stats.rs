@@ -83,7 +83,7 @@ pub struct Stats {
     pub passed_bytes: u64,
     /// Packets that did not, by reason: only those that are not zero.
     pub dropped: Vec<(Drop, u64)>,
-    /// Senders that were told so.
+    /// Senders that were notified.
     pub answers: u64,
     /// Senders that were not, because too many had been.
     pub answers_suppressed: u64,

@@ -171,7 +171,7 @@ impl Assembled {
         self.pieces.iter().map(|piece| piece.frame.as_slice())
     }
 
-    /// The VLAN tag beside the piece that came last; the others have the same id there.
+    /// The VLAN tag next to the piece that came last; the others have the same id there.
     pub fn vlan_beside(&self) -> Option<u16> {
         self.beside
     }
@@ -188,7 +188,7 @@ struct Key {
     protocol: u8,
     /// Both stations: who is evaluated by the first piece must be who sends and gets the others.
     stations: Option<(u64, u64)>,
-    /// Ids of the tags beside and in the frame; pieces of different networks are never mixed.
+    /// Ids of the tags next to and in the frame; pieces of different networks are never mixed.
     vlans: [Option<u16>; 3],
 }
 

@@ -34,9 +34,9 @@ pub struct PacketDescription {
     pub bytes: Vec<u8>,
     /// Which of both.
     pub layer: Layer,
-    /// Where it comes in; zero if that was not said.
+    /// The interface where it comes in; zero if unspecified.
     pub iif: IfName,
-    /// Where it goes out; zero if that was not said.
+    /// The interface where it goes out; zero if unspecified.
     pub oif: IfName,
     /// The state of its connection.
     pub state: CtState,

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Errors that are told in one go; more are only counted.
+/// The number of errors that are reported at once; more are only counted.
 pub const MAX_DIAGNOSTICS: usize = 10;
 
 /// Characters of a source line that a diagnostic shows.

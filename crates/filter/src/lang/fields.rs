@@ -78,7 +78,7 @@ const FIELDS: &[(&str, &str, Field)] = &[
     ("ct", "protocol", F::CtProtocol),
 ];
 
-/// Keys of `meta` that may stand without it.
+/// Keys of `meta` that may occur without it.
 const UNQUALIFIED: &[&str] = &["iif", "oif", "iifname", "oifname", "pkttype"];
 
 /// What is not supported, and what comes nearest: header, key (empty for all), advice.

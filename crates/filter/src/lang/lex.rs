@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::rc::Rc;
 
-/// Where something stands.
+/// The position of a token or a construct in the source.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Span {
     pub file: u16,

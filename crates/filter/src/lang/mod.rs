@@ -140,7 +140,7 @@ fn parse_as(
 
 fn diagnostics(mut errors: Vec<SyntaxError>, sources: &[Source]) -> Diagnostics {
     errors.sort_by_key(|e| (e.at.file, e.at.line, e.at.column));
-    // One place is told of once: what follows from an error is not news.
+    // One place is reported once: what follows from an error is not news.
     errors.dedup_by_key(|e| (e.at.file, e.at.line, e.at.column));
     let more = errors.len().saturating_sub(MAX_DIAGNOSTICS);
     let list = errors.into_iter().take(MAX_DIAGNOSTICS).map(|e| diagnostic(e, sources)).collect();

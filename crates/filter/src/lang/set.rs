@@ -232,7 +232,7 @@ impl Parser {
         Ok(())
     }
 
-    /// A set or map that stands in a rule, from its brace on.
+    /// A set or map that is written in a rule, from its brace on.
     pub fn anonymous(
         &mut self,
         table: usize,

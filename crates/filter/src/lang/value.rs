@@ -1,4 +1,4 @@
-//! Values: what stands on the right of a comparison, or in a set.
+//! Values: the right side of a comparison, or the elements of a set.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -55,9 +55,9 @@ pub struct Ether {
     pub outer: u16,
     /// What the frame carries, below all VLAN tags.
     pub ethertype: u16,
-    /// The outermost tag (priority, drop eligible, id), in the frame or beside it.
+    /// The outermost tag (priority, drop eligible, id), in the frame or next to it.
     pub vlan: Option<u16>,
-    /// Whether that tag stands beside the frame, which then must be sent with it.
+    /// Whether that tag is next to the frame, which then must be sent with it.
     pub beside: bool,
 }
 
@@ -164,13 +164,13 @@ pub enum Malformed {
     /// Shorter than its link header.
     #[error("shorter than its link header")]
     Link,
-    /// The network header is cut short, lies about a length, or its checksum is wrong.
+    /// The network header is cut short, has a wrong length, or its checksum is wrong.
     #[error("network header cut short or wrong")]
     Network,
     /// Extension headers do not end, or there are too many.
     #[error("extension headers do not end")]
     Extensions,
-    /// The transport header is cut short or lies about a length.
+    /// The transport header is cut short or has a wrong length.
     #[error("transport header cut short or wrong")]
     Transport,
     /// A first fragment without the whole of its headers (RFC 1858, RFC 7112).

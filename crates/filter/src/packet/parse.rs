@@ -9,7 +9,7 @@ use super::{
 
 /// EtherType of ARP.
 pub(crate) const ARP: u16 = 0x0806;
-/// Type of a customer's VLAN tag; tags beside a frame are taken for one.
+/// Type of a customer's VLAN tag; tags next to a frame are taken for one.
 const VLAN: u16 = 0x8100;
 /// Length of an ARP packet for IPv4 over Ethernet (RFC 826).
 pub(crate) const ARP_LEN: usize = 28;

@@ -119,7 +119,7 @@ fn numbers(tcp: &Tcp, len: usize) -> (u32, u32, u8) {
     (0, end, flags::RST | flags::ACK)
 }
 
-/// Whether the sender may be told anything.
+/// Returns whether the sender may be notified at all.
 fn answerable(packet: &Packet<'_>, ip: &Ip) -> bool {
     // The lowest bit of the first byte: to a group, or to all.
     let to_many = packet.ether.is_some_and(|ether| ether.destination >> 40 & 1 != 0);

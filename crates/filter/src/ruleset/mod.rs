@@ -92,7 +92,7 @@ pub struct CounterId(pub usize);
 /// Members of a set, or the domain of a verdict map.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Set {
-    /// Its name; `None` for one that stands in a rule.
+    /// Its name; `None` for one that is written in a rule.
     pub name: Option<String>,
     /// What its keys are made of; more than one is a concatenation.
     pub key: Vec<Kind>,
@@ -170,7 +170,7 @@ impl Range {
         Self { first: value, last: value }
     }
 
-    /// Whether `value` lies within.
+    /// Returns whether `value` is within.
     pub const fn contains(self, value: u128) -> bool {
         self.first <= value && value <= self.last
     }
@@ -325,7 +325,7 @@ pub enum RuleVerdict {
     Goto(ChainId),
 }
 
-/// How a sender is told.
+/// How a sender is notified.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Reject {
     /// With a TCP reset; only what is TCP matches.

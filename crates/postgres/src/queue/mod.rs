@@ -291,7 +291,7 @@ impl Queues {
         None
     }
 
-    /// The packet that [`Self::settle`] has told of. Give it back with [`Self::recycle`].
+    /// The packet that [`Self::settle`] has reported. Give it back with [`Self::recycle`].
     pub(crate) fn pop(&mut self, stream: StreamId) -> Option<Waiting> {
         self.flows.get_mut(&stream)?.pop()
     }

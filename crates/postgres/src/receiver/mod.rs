@@ -137,7 +137,7 @@ impl Receiver {
         }
     }
 
-    /// A notification said that there is something new in `leaf`; anybody may have sent it.
+    /// Handles a notification of something new in `leaf`; any role may have sent it.
     pub fn wake(&mut self, leaf: LeafNo) {
         let known = self.reading.iter().chain(&self.ahead).any(|epoch| epoch.leaf == leaf);
         self.wants.epochs |= !known || self.leaf_gone;

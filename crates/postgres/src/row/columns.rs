@@ -22,7 +22,7 @@ const SHIM6: u8 = 140;
 /// Extension headers that are looked behind. No honest packet has more.
 const MAX_EXTENSIONS: usize = 8;
 
-/// Where the flags stand in a TCP header.
+/// The offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;
 
 /// The columns of a packet, as far as the policy wants them and the packet has them.
@@ -61,7 +61,7 @@ fn headers(ip: &Ip, len: Option<i32>, packet: &[u8]) -> Columns {
     columns
 }
 
-/// What lies behind the IP headers.
+/// The header after the IP headers.
 struct Inside<'a> {
     proto: u8,
     fragment: bool,
@@ -149,7 +149,7 @@ mod tests {
         tcp
     }
 
-    /// What is told of a packet: protocol, ports, flags.
+    /// The columns that describe a packet: protocol, ports, flags.
     fn told(packet: &[u8]) -> (Option<i16>, Option<i32>, Option<i32>, Option<i16>) {
         let columns = columns(Audit::Headers, packet);
         assert_eq!(columns.len, Some(packet.len() as i32));

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use super::{Columns, TAG_LEN};
 use crate::{EpochNo, Seq, StreamId};
 
-/// What stands before the first row.
+/// The bytes before the first row.
 pub const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 
-/// What stands behind the last row.
+/// The bytes after the last row.
 pub const TRAILER: &[u8] = &(-1i16).to_be_bytes();
 
 /// Fields of a row: [`crate::sql::SENT_COLUMNS`].
@@ -18,7 +18,7 @@ pub const FIELDS: usize = 13;
 /// The fields' values in the encoding of binary parameters, none for null.
 pub type Fields<'a> = [Option<&'a [u8]>; FIELDS];
 
-/// Bytes that a row takes beside its payload, at most: both addresses IPv6, and with a chain value.
+/// The most bytes that a row takes in addition to its payload: both addresses IPv6, and with a chain value.
 pub const MAX_OVERHEAD: usize =
     2 + FIELDS * 4 + 8 + 5 * 4 + 2 * 2 + 2 * 20 + TAG_LEN + super::CHAIN_LEN;
 
@@ -79,7 +79,7 @@ fn inet(out: &mut Vec<u8>, value: Option<IpAddr>) {
 
 /// Takes the first row off `rows`: its fields and what follows. Also works on foreign bytes.
 ///
-/// `None` where no whole row of [`FIELDS`] fields stands, such as at the [`TRAILER`].
+/// Returns `None` where there is no whole row of [`FIELDS`] fields, such as at the [`TRAILER`].
 #[must_use]
 pub fn split_row(rows: &[u8]) -> Option<(Fields<'_>, &[u8])> {
     let (count, mut rest) = rows.split_first_chunk::<2>()?;

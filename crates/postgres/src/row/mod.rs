@@ -37,7 +37,7 @@ pub struct Columns {
     pub dst: Option<IpAddr>,
 }
 
-/// A row as it came from a database that may lie.
+/// A row from the database, which is not trusted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
     /// Its number.

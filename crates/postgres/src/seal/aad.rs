@@ -1,4 +1,4 @@
-//! What is authenticated of a row beside its packet.
+//! The authenticated data of a row other than its packet.
 
 use std::net::IpAddr;
 

@@ -6,7 +6,7 @@ use super::{EpochSecret, aad};
 use crate::row::{CHAIN_LEN, Columns, TAG_LEN};
 use crate::{Audit, EpochNo, Seq, StreamId};
 
-/// What stands in a batch's last row.
+/// The chain value in a batch's last row.
 pub type ChainValue = [u8; CHAIN_LEN];
 
 /// HMAC-SHA256 over the previous value, the number of the batch's first row, all of every row (stream, epoch, number,

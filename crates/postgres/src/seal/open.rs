@@ -21,7 +21,7 @@ pub enum Refused {
     /// Packet, number or a column are not what the sender wrote.
     #[error("not what the sender wrote")]
     Forged,
-    /// The sender wrote it, but its columns tell of another packet: the log would lie.
+    /// The sender wrote it, but its columns describe another packet: the log would be wrong.
     #[error("the columns are not this packet's")]
     Untrue,
 }

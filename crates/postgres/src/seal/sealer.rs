@@ -133,7 +133,7 @@ impl Sealer {
     pub fn end_batch(&mut self, out: &mut Vec<u8>) -> Option<ChainValue> {
         let payload_len = self.payload_len.take()?;
         let value = self.chain.close()?;
-        // The length of the chain's field, and that of the payload, stand before the payload.
+        // The length of the chain's field, and that of the payload, precede the payload.
         let field_at = out.len().checked_sub(payload_len.checked_add(8)?)?;
         let rest = field_at.checked_add(4)?..out.len();
         out.extend_from_slice(&[0; CHAIN_LEN]);

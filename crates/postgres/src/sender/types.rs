@@ -1,4 +1,4 @@
-//! What a sender is asked, and what it answers.
+//! The inputs and outputs of a sender.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use crate::queue::Dropped;
 use crate::seal::ChainValue;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
-/// What a sender must know from the network's configuration.
+/// The parts of the network's configuration that a sender needs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Longest IP packet in a row, bytes.
+    /// Longest IP packet in a row in bytes.
     pub packet_size: usize,
-    /// A leaf is followed by the next after this many bytes of rows.
+    /// The size of its rows in bytes after which a leaf is followed by the next.
     pub leaf_bytes: u64,
-    /// Or after this long.
+    /// The age after which a leaf is followed by the next.
     pub leaf_age: Duration,
 }
 
-/// What the driver should do next.
+/// The next action of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
     /// Ask `resume`, and answer with [`super::Sender::resumed`] or [`super::Sender::failed`].
     Resume {
         /// The stream.
         stream: StreamId,
-        /// To whom it leads.
+        /// The receiver of the stream.
         receiver: NodeId,
     },
     /// Make an epoch's secret and record, call `open_epoch`, and answer with [`super::Sender::opened`],
@@ -54,21 +54,21 @@ pub struct Unsigned {
     pub checkpoint: Checkpoint,
 }
 
-/// What a sender has kept over a restart.
+/// The state of a sender that is kept over a restart.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// The last epoch that rows were written under, and the last number given.
+    /// The last epoch with rows, and the last packet number given.
     pub given: (EpochNo, Seq),
-    /// The last checkpoint, and of which epoch.
+    /// The last checkpoint and its epoch.
     pub signed: Option<(EpochNo, Checkpoint)>,
 }
 
-/// An epoch to be opened: what its record says.
+/// The fields of the record of an epoch to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// The stream.
     pub stream: StreamId,
-    /// To whom it leads.
+    /// The receiver of the stream.
     pub receiver: NodeId,
     /// The epoch's number: higher than any known; by the clock, so that it is also higher than those that a
     /// database forgot.
@@ -77,26 +77,26 @@ pub struct Opening {
     pub leaf: LeafNo,
     /// The number of its first packet.
     pub first_seq: Seq,
-    /// When, by this machine's clock.
+    /// The time of opening, by this machine's clock.
     pub opened: UnixTime,
-    /// The epoch before.
+    /// The previous epoch.
     pub previous: Option<Previous>,
 }
 
 /// How the epoch before ended, as its writer or the database knew it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Previous {
-    /// Its number.
+    /// The epoch's number.
     pub epoch: EpochNo,
-    /// The last packet's.
+    /// The number of its last packet.
     pub last_seq: Seq,
     /// The last value of its chain, if this sender knows it by itself: what the database says is not to be signed.
     pub chain: Option<ChainValue>,
-    /// When it was opened, if that is known.
+    /// The time when it was opened, if that is known.
     pub opened: Option<UnixTime>,
 }
 
-/// What the database's `resume` says.
+/// The result of the database's `resume`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resumed {
     /// Highest number in the newest leaf, or the one before it.
@@ -123,20 +123,20 @@ pub struct OpenLeaf {
 pub struct Part {
     /// The stream.
     pub stream: StreamId,
-    /// To whom it leads: whom to notify.
+    /// The receiver of the stream, which is notified.
     pub receiver: NodeId,
     /// The leaf, and with the stream the table.
     pub leaf: LeafNo,
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
     /// The rows in binary COPY format, without header and trailer.
     pub bytes: Vec<u8>,
 }
 
-/// What goes in one transaction.
+/// The rows of one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// One per stream.
+    /// One part per stream.
     pub parts: Vec<Part>,
 }
 
@@ -147,7 +147,7 @@ impl Batch {
     }
 }
 
-/// What a sender has done.
+/// Counters of a sender.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Packets sealed, rows.

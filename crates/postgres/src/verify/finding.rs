@@ -76,7 +76,7 @@ pub enum Finding {
         /// Why.
         why: Refused,
     },
-    /// The columns beside an epoch's record say something else.
+    /// The columns next to an epoch's record differ from it.
     Columns {
         /// Which.
         epoch: EpochNo,
@@ -131,7 +131,7 @@ pub enum Finding {
         /// Where.
         place: Place,
     },
-    /// A number stands twice.
+    /// A number occurs twice.
     Twice {
         /// In which epoch.
         epoch: EpochNo,
@@ -143,7 +143,7 @@ pub enum Finding {
         /// Its number.
         seq: Seq,
     },
-    /// Packet, tag or number are not what the sender wrote, and what it wrote cannot be told.
+    /// Packet, tag or number differ from what the sender wrote, and the original cannot be determined.
     Altered {
         /// In which epoch.
         epoch: EpochNo,
@@ -156,7 +156,7 @@ pub enum Finding {
         epoch: EpochNo,
         /// Which row.
         seq: Seq,
-        /// Each: its name, what stands there, and what the sender wrote.
+        /// The name of each column, its value, and the value that the sender wrote.
         columns: Vec<(&'static str, String, String)>,
     },
     /// The sender itself wrote columns that are not the packet's.
@@ -347,7 +347,7 @@ impl fmt::Display for Rows {
     }
 }
 
-/// The columns in which two differ: name, what stands there, what should.
+/// Returns the columns in which two rows differ: name, actual value, expected value.
 pub(super) fn differences(now: &Columns, was: &Columns) -> Vec<(&'static str, String, String)> {
     fn word<T: fmt::Display>(value: Option<T>) -> String {
         value.map_or_else(|| "nothing".to_owned(), |value| value.to_string())

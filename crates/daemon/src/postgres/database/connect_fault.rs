@@ -78,7 +78,7 @@ impl ConnectFault {
         Self { passing: true, final_: false, ..Self::lasting(Fault::environment(text)) }
     }
 
-    /// It accepted and then said nothing.
+    /// The host accepted the connection and then sent nothing.
     pub(super) fn silent(host: &Host, limit: Duration) -> Self {
         Self::passing(format!(
             "the database at {host} has not answered within {} s",

@@ -190,7 +190,7 @@ impl Params {
                 return Ok(params);
             }
             if chars.next() != Some('=') {
-                // What stands there may be a password out of place: it is not repeated.
+                // The text here may be a misplaced password: it is not repeated.
                 return Err(Fault::operator(
                     "that is no database; write postgres://HOST/DATABASE, or words like host=HOST \
                      dbname=DATABASE",
@@ -229,7 +229,7 @@ fn known(name: &str, at: &str) -> Result<&'static str, Fault> {
     })
 }
 
-/// A host and its port, both maybe empty; an IPv6 address stands in brackets.
+/// A host and its port, both maybe empty; an IPv6 address is in brackets.
 fn split_port(host: &str) -> Result<(&str, &str), Fault> {
     let wrong = || {
         Fault::operator(

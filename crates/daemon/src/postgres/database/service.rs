@@ -120,7 +120,7 @@ impl Passwords {
         while let Some(c) = chars.next() {
             match c {
                 ':' if fields.len() < 5 => fields.push(Zeroizing::new(String::new())),
-                // In the last field a colon stands for itself.
+                // In the last field a colon is literal.
                 '\\' => fields.last_mut()?.extend(chars.next()),
                 c => fields.last_mut()?.push(c),
             }

@@ -16,7 +16,7 @@ use crate::postgres::settings::{Secrets, Settings};
 
 /// Most hosts of one database.
 const MAX_HOSTS: usize = 16;
-/// How long one host may take, where nothing is said. (libpq waits for ever.)
+/// The default time limit for one host. (libpq waits for ever.)
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Where Debian and PostgreSQL itself put their sockets.
 const SOCKETS: &[&str] = &["/var/run/postgresql", "/tmp"];
@@ -391,7 +391,7 @@ impl Target {
         params::url(&hosts, &self.database, &params)
     }
 
-    /// What the client library is told about one host.
+    /// The client library's settings for one host.
     pub(super) fn config(&self, host: &Host, purpose: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
         config.user(&self.user).dbname(&self.database).host(&host.name).port(host.port);
@@ -461,7 +461,7 @@ fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
             let name = text(&names, at)
                 .or_else(|| address.map(|address| address.to_string()))
                 .unwrap_or_else(default_socket);
-            // What stands there may be a password before a forgotten @: it is not repeated.
+            // The text here may be a password before a forgotten @: it is not repeated.
             let port = text(&ports, at).map(|port| {
                 port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| {
                     Fault::operator(
@@ -536,7 +536,7 @@ fn keep(params: &Params) -> Result<Keep, Fault> {
 }
 
 impl Keep {
-    /// A tunnel notices a host that is gone within seconds, where nothing else is said.
+    /// By default, a tunnel notices within seconds that a host is gone.
     fn apply(&self, config: &mut tokio_postgres::Config) {
         config.keepalives(!self.off);
         config.keepalives_idle(self.idle.unwrap_or(Duration::from_secs(5)));

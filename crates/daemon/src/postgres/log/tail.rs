@@ -131,7 +131,7 @@ impl Tail<'_, '_> {
             return Ok((cursor, Vec::new()));
         };
         cursor.leaf = leaf.no;
-        // One is needed to know where the stream stands.
+        // One is needed to know the position of the stream.
         let rows = last(self.view, way.id, leaf.no, lines.max(1)).await?;
         let mut rows = rows.unwrap_or_default();
         if let Some(row) = rows.first() {

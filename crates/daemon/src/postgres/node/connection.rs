@@ -31,7 +31,7 @@ const SESSION: &str = "SET statement_timeout = '5s'; SET lock_timeout = '2s'; \
     SET tcp_user_timeout = '4s'; SET client_min_messages = warning; SET timezone = 'UTC'; \
     SET extra_float_digits = 1; SET jit = off";
 
-/// What notifications have said since the last look.
+/// The content of the notifications since the last look.
 #[derive(Debug, Default)]
 pub(super) struct NotifyListener {
     /// Newest leaf and number of notifications.

@@ -1,4 +1,4 @@
-//! What is said of the database's troubles: each cause once, then their end with what it took.
+//! Reports the database's outages: each cause once, then the end with the duration.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use adit_engine::Instant;
 
 use crate::say;
 
-/// Causes of one outage that are told.
+/// The number of causes of one outage that are reported.
 const CAUSES: usize = 16;
 
-/// How long both connections must stand for an outage to be over. One that ends at once was no end.
+/// How long both connections must last for an outage to be over. One that ends at once was no end.
 pub(super) const SETTLED: Duration = Duration::from_secs(1);
 
 /// The two connections of a node.
@@ -69,7 +69,7 @@ impl Health {
         tell.then(|| format!("{cause}; trying again until it works"))
     }
 
-    /// A connection stands and works.
+    /// A connection is established and works.
     pub(super) fn up(&mut self, now: Instant, side: Side) {
         let one = &mut self.sides[side.index()];
         one.up = true;
@@ -78,7 +78,7 @@ impl Health {
         self.both = now;
     }
 
-    /// Whether an outage was told whose end was not.
+    /// Whether an outage was reported whose end was not.
     pub(super) fn is_unwell(&self) -> bool {
         self.outage.is_some()
     }

@@ -91,7 +91,7 @@ pub struct UpOptions {
     pub verbose: u8,
 }
 
-/// Runs a node until it is told to end.
+/// Runs a node until it is asked to end.
 pub fn up(paths: &Paths, options: &UpOptions) -> ExitCode {
     match start(paths, options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -268,13 +268,13 @@ struct Node {
     network: String,
     started: u64,
     routes: bool,
-    /// Nodes as they were last told of.
+    /// The nodes as they were last reported.
     said: BTreeMap<String, String>,
     /// Nodes that are refused, by name, and why.
     refused: BTreeMap<String, String>,
-    /// Number of the settings that were told of.
+    /// The number of the settings that were last reported.
     settings: i64,
-    /// Why those in the database are not believed, as it was told.
+    /// The reason, as reported, why those in the database are not believed.
     unsettled: Option<String>,
     warnings: Warnings,
 }

@@ -172,7 +172,7 @@ impl Side {
         if receiver.window == 0 {
             (receiver.end, receiver.limit) = (sack, sack);
         } else if sack == receiver.end.wrapping_add(1) && !segment.has(bits::RST) {
-            // A keepalive stands one byte back; this seems to answer one.
+            // A keepalive is one byte back; this seems to answer one.
             receiver.end = sack;
         }
     }
