@@ -1,4 +1,4 @@
-//! The way in: one incoming stream, read from its leaves in order and never twice.
+//! The receiving side: one incoming stream, read from its leaves in order and never twice.
 //!
 //! ```text
 //!   wake (notification), look (Watch) ─► query: Epochs, Page, Skip ─► epochs | page | skipped ─► packets
@@ -24,45 +24,45 @@ use crate::routes::Routes;
 use crate::row::Row;
 use crate::{EpochNo, Generation, LeafNo, Seq, StreamId};
 
-/// One incoming stream.
+/// One incoming stream of a node.
 #[derive(Debug)]
 pub struct Receiver {
     stream: StreamId,
     position: Position,
-    /// Nothing new is taken under a key of the network before this one.
+    /// The oldest key of the network under which new rows are accepted.
     oldest_key: Generation,
-    /// The epoch that is read; its number is the position's. None until one is known.
+    /// The epoch that is read; its number is the position's. `None` until one is known.
     reading: Option<Epoch>,
-    /// Those after it, ascending; at most [`EPOCHS_AHEAD`].
+    /// The epochs after it, ascending; at most [`EPOCHS_AHEAD`].
     ahead: VecDeque<Epoch>,
-    /// A starting reader still looks for the newest authentic row, up to here.
+    /// The row up to which a starting reader still looks for the newest authentic one.
     starting: Option<Seq>,
-    /// The next page begins behind this one: the position, unless forged rows are being passed.
+    /// The row after which the next page begins: the position, unless forged rows are being passed.
     scan: Seq,
     /// Up to here all is too old, says the database.
     skipped_to: Option<Seq>,
-    /// Pages without an authentic row since the last pause.
+    /// The number of pages without an authentic row since the last pause.
     forged_pages: u32,
     /// A page had rows of epochs that are not known; now the epochs have been asked.
     unknown_asked: bool,
-    /// The leaf that is read is not there.
+    /// Whether the leaf that is read is missing.
     leaf_gone: bool,
-    /// A notification came, and no authentic row since.
+    /// Whether a notification came without an authentic row since.
     woken: bool,
     wants: Wants,
     asked: Option<Query>,
-    /// When the stream is looked at without a notification.
+    /// The time when the stream is looked at without a notification.
     poll: Instant,
     /// No sooner are epochs asked for again: the last time there was none.
     no_epochs_before: Instant,
     last_authentic: Option<Instant>,
-    /// Bytes of a row, about.
+    /// The approximate number of bytes of a row.
     row_bytes: usize,
     random: Random,
     stats: Stats,
 }
 
-/// What is to be asked.
+/// The queries that are wanted.
 #[derive(Copy, Clone, Debug, Default)]
 struct Wants {
     epochs: bool,
@@ -72,7 +72,7 @@ struct Wants {
     far: bool,
 }
 
-/// What a page was like.
+/// The result of reading a page.
 #[derive(Debug, Default)]
 struct Seen {
     rows: u32,
@@ -84,29 +84,29 @@ struct Seen {
     unknown: u64,
 }
 
-/// What a row is.
+/// The result of checking a row.
 enum RowCheck {
     /// Appended; so many bytes.
     Authentic(usize),
     Repeated,
     Forged,
-    /// Of an epoch under a key of the network whose grace is over.
+    /// The row's epoch is under a key of the network whose grace is over.
     OldKey,
-    /// Of an epoch that is not known (yet).
+    /// The row's epoch is not known (yet).
     Unknown,
 }
 
-/// A stream with something unfinished is looked at this often: while packets come, and when none came for [`ACTIVE`].
+/// The polling interval of a stream with something unfinished: while packets come, and when none came for [`ACTIVE`].
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 const ACTIVE: Duration = Duration::from_secs(2);
 
-/// Any other stream is: what is new there, notifications and [`Watch`] tell.
+/// The polling interval of any other stream: notifications and [`Watch`] report what is new there.
 const QUIET: Duration = Duration::from_secs(3600);
 
-/// Between two questions for epochs of which the first found none.
+/// The interval between two queries for epochs of which the first found none.
 const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
 
-/// Rows among which a starting reader looks for the newest authentic one.
+/// The number of rows among which a starting reader looks for the newest authentic one.
 const NEWEST_ROWS: u32 = 64;
 
 impl Receiver {
@@ -145,7 +145,7 @@ impl Receiver {
         self.woken = true;
     }
 
-    /// Takes no more rows of epochs under keys of the network before `oldest`: their grace is over.
+    /// Accepts no more rows of epochs under keys of the network before `oldest`: their grace is over.
     pub fn retire(&mut self, oldest: Generation) {
         self.oldest_key = self.oldest_key.max(oldest);
     }
@@ -158,7 +158,7 @@ impl Receiver {
         self.poll = self.next_poll(now);
     }
 
-    /// What to ask now; `None` while a query is outstanding or nothing is due.
+    /// Returns the next query; `None` while a query is outstanding or nothing is due.
     pub fn query(&mut self, now: Instant) -> Option<Query> {
         if self.asked.is_some() {
             return None;
@@ -209,12 +209,12 @@ impl Receiver {
         self.wants.page.then_some(page)
     }
 
-    /// Whether packets have come lately.
+    /// Returns whether packets have come lately.
     pub fn is_active(&self, now: Instant) -> bool {
         self.last_authentic.is_some_and(|last| now.since(last) < ACTIVE)
     }
 
-    /// Whether forged rows are being passed, the start is not found yet, or a notification has led to nothing.
+    /// Returns whether forged rows are being passed, the start is not found yet, or a notification has led to nothing.
     fn is_unfinished(&self) -> bool {
         self.woken || self.starting.is_some() || self.scan != self.position.seq
     }
@@ -228,7 +228,7 @@ impl Receiver {
         later(now, jittered(&mut self.random, interval))
     }
 
-    /// Answer to [`Query::Epochs`]: those whose record, signature and wrap were right, in any order. `refused` is how
+    /// Answers [`Query::Epochs`] with those whose record, signature and wrap were right, in any order. `refused` is how
     /// many were not.
     pub fn epochs(&mut self, now: Instant, found: impl IntoIterator<Item = Epoch>, refused: u64) {
         if !matches!(self.asked, Some(Query::Epochs { .. })) {
@@ -300,7 +300,7 @@ impl Receiver {
         true
     }
 
-    /// Answer to [`Query::Page`]: appends to `out` what is to be delivered.
+    /// Answers [`Query::Page`]: appends to `out` what is to be delivered.
     pub fn page<'a>(
         &mut self,
         now: Instant,
@@ -404,7 +404,7 @@ impl Receiver {
         self.position.seq = seq;
     }
 
-    /// Whether an authentic packet may come from its sender to this node; the holder of a node's keys holds no others'.
+    /// Delivers an authentic packet if it may come from its sender to this node; the holder of a node's keys holds no others'.
     fn deliver(&mut self, start: usize, len: usize, routes: &Routes, out: &mut Delivery) {
         let packet = out.bytes.get(start..).and_then(|rest| rest.get(..len)).unwrap_or_default();
         let verdict = match Ip::parse(packet) {
@@ -493,7 +493,7 @@ impl Receiver {
         }
     }
 
-    /// Answer to [`Query::Skip`].
+    /// Answers [`Query::Skip`].
     pub fn skipped(&mut self, newest: Option<Seq>) {
         if !matches!(self.asked, Some(Query::Skip { .. })) {
             return;

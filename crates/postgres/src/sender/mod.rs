@@ -1,4 +1,4 @@
-//! The way out: packets wait per stream, are cut, sealed and handed out in batches that clock themselves on commits.
+//! The sending side: packets wait per stream, are cut, sealed and handed out in batches that clock themselves on commits.
 //!
 //! ```text
 //!   push ──► queue of its stream ──► batch (DRR over the streams, CoDel, cut, seal) ──► COPY, COMMIT ──► committed
@@ -38,7 +38,7 @@ const SPARE_BYTES: usize = 4 * BATCH_BYTES;
 /// Committed rows are signed when the first of them has waited so long: within a second, with the time that it takes.
 const SIGN_AFTER: Duration = Duration::from_millis(750);
 
-/// All outgoing streams of a node.
+/// The outgoing streams of a node.
 #[derive(Debug)]
 pub struct Sender {
     leaves: Leaves,
@@ -46,14 +46,14 @@ pub struct Sender {
     queues: Queues,
     /// The batch that is being committed.
     flight: Option<Flight>,
-    /// A [`Want::Sign`] is not answered yet.
+    /// Whether a [`Want::Sign`] is unanswered.
     signing: bool,
-    /// Whose turn is over: the next batch, or look for something to open, begins behind it.
+    /// The stream whose turn is over: the next batch, or the search for something to open, begins after it.
     last_served: StreamId,
     last_opened: StreamId,
-    /// An epoch was wanted last: a batch comes first now.
+    /// Whether an epoch was wanted last: a batch comes first now.
     batch_first: bool,
-    /// Buffers of batches before, of [`SPARE_BYTES`] at most.
+    /// Buffers of former batches, of [`SPARE_BYTES`] at most.
     spare: Vec<Vec<u8>>,
     spare_parts: Vec<Part>,
     stats: Stats,
@@ -67,7 +67,7 @@ struct Flight {
 }
 
 impl Sender {
-    /// Without any stream.
+    /// Creates a sender without any stream.
     pub fn new(config: Config) -> Self {
         Self {
             leaves: Leaves { config, newest: None, refused: None },
@@ -108,7 +108,7 @@ impl Sender {
         self.streams.insert(stream, new);
     }
 
-    /// Forgets a stream and what waits in it.
+    /// Removes a stream and its queued packets.
     pub fn remove(&mut self, stream: StreamId) {
         self.streams.remove(&stream);
         self.queues.remove(stream);
@@ -132,7 +132,7 @@ impl Sender {
         }
     }
 
-    /// The network has another key: every open epoch ends, and the next packet of its stream waits for another one.
+    /// Handles a new key of the network: every open epoch ends, and the next packet of its stream waits for another one.
     pub fn renew(&mut self) {
         for stream in self.streams.values_mut() {
             if let State::Open { used_up, .. } = &mut stream.state {
@@ -141,7 +141,8 @@ impl Sender {
         }
     }
 
-    /// What to do next. [`Want::Resume`] and [`Want::Open`] are given once each, and a batch that can be sent comes between
+    /// Returns the next action. [`Want::Resume`] and [`Want::Open`] are given once each, and a batch that can be sent
+    /// comes between
     /// two of them: a stream that is not open yet holds up no other.
     pub fn wants(&mut self, now: Instant, unix: UnixTime) -> Want {
         self.queues.age(now);
@@ -172,19 +173,19 @@ impl Sender {
         if batch { Want::Batch } else { Want::Nothing(until) }
     }
 
-    /// When the first committed row must be signed.
+    /// Returns when the first committed row must be signed.
     fn unsigned_until(&self) -> Option<Instant> {
         let since = self.streams.values().filter_map(|stream| stream.unsigned).min();
         since.filter(|_| !self.signing).map(|since| later(since, SIGN_AFTER))
     }
 
-    /// All that is unsigned at once: it costs one round trip.
+    /// Returns all unsigned ends at once: signing them costs one round trip.
     fn sign(&mut self) -> Want {
         self.signing = true;
         Want::Sign(self.streams.iter().filter_map(|(id, stream)| stream.to_sign(*id)).collect())
     }
 
-    /// Answer to [`Want::Sign`]: the signatures are in the database.
+    /// Answers [`Want::Sign`]: the signatures are in the database.
     pub fn signed(&mut self, now: Instant, signed: &[Unsigned]) {
         self.signing = false;
         for Unsigned { stream, epoch, checkpoint, .. } in signed {
@@ -194,7 +195,7 @@ impl Sender {
         }
     }
 
-    /// What one stream wants to be opened, or until when it waits for that.
+    /// Returns what one stream wants to be opened, or until when it waits for that.
     fn wants_of(&mut self, now: Instant, unix: UnixTime, id: StreamId) -> Want {
         let waiting = self.queues.is_waiting(id);
         let flying = self
@@ -242,7 +243,7 @@ impl Sender {
         Want::Open(opening)
     }
 
-    /// Answer to [`Want::Resume`].
+    /// Answers [`Want::Resume`].
     pub fn resumed(&mut self, stream: StreamId, found: Resumed) {
         if let Some(stream) = self.streams.get_mut(&stream)
             && matches!(stream.state, State::Resuming)
@@ -251,7 +252,7 @@ impl Sender {
         }
     }
 
-    /// Answer to [`Want::Open`]: the epoch is in the database, `seal` has its key.
+    /// Answers [`Want::Open`]: the epoch is in the database, `seal` has its key.
     pub fn opened(&mut self, now: Instant, stream: StreamId, seal: Sealer) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         let State::Opening(opening, continued) = &stream.state else { return };
@@ -274,7 +275,7 @@ impl Sender {
         count(&mut self.stats.epochs);
     }
 
-    /// The database refused a [`Want::Resume`] or [`Want::Open`], and the connection goes on: the stream is tried again
+    /// Handles a refused [`Want::Resume`] or [`Want::Open`] on a connection that goes on: the stream is tried again
     /// later, from `resume` on, in a new leaf.
     pub fn failed(&mut self, now: Instant, stream: StreamId) {
         if let Some(Stream { state: State::Opening(opening, continued), .. }) =
@@ -294,7 +295,7 @@ impl Sender {
         }
     }
 
-    /// The next batch; `None` if one is in flight or nothing can be sent.
+    /// Returns the next batch; `None` if one is in flight or nothing can be sent.
     pub fn batch(&mut self, now: Instant) -> Option<Batch> {
         if self.flight.is_some() {
             return None;
@@ -399,7 +400,7 @@ impl Sender {
         }
     }
 
-    /// The batch in flight is committed. Give it back: its buffers are used again.
+    /// Handles the commit of the batch in flight. Give the batch back: its buffers are used again.
     pub fn committed(&mut self, now: Instant, mut batch: Batch) {
         for part in batch.parts.drain(..) {
             keep(&mut self.spare, part.bytes);
@@ -423,7 +424,7 @@ impl Sender {
         };
     }
 
-    /// The connection is lost, or a batch was refused: what was in flight is in doubt and is not sent again; all epochs end,
+    /// Handles a lost connection or a refused batch: what was in flight is in doubt and is not sent again; all epochs end,
     /// every want is void, and every stream with packets must resume.
     pub fn lost(&mut self) {
         self.signing = false;
@@ -450,19 +451,20 @@ impl Sender {
         self.renew();
     }
 
-    /// The last epoch and number given out in a stream: to be kept for [`Self::add`] after a restart, best when an epoch was
+    /// Returns the last epoch and number given out in a stream, to be kept for [`Self::add`] after a restart, best
+    /// when an epoch was
     /// opened.
     pub fn given(&self, stream: StreamId) -> Option<(EpochNo, Seq)> {
         self.streams.get(&stream).map(|stream| stream.given)
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         Stats { dropped: self.queues.dropped, queued: self.queues.memory(), ..self.stats }
     }
 }
 
-/// Keeps a batch's buffer for the next.
+/// Keeps a batch's buffer for the next batch.
 fn keep(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
     let kept = spare.iter().fold(0_usize, |sum, buffer| sum.saturating_add(buffer.capacity()));
     if kept.saturating_add(buffer.capacity()) <= SPARE_BYTES && spare.len() < PEERS {

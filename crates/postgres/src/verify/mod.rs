@@ -1,4 +1,4 @@
-//! Whether a stream's log is what its sender wrote: epochs and rows go in, in order; findings come out.
+//! Verifies that a stream's log is what its sender wrote: epochs and rows go in, in order; findings come out.
 //!
 //! A sender numbers rows one after the other within an epoch and seals each; it chains its batches; within a second it signs
 //! a checkpoint of the chain; and its next epoch's record says how far the one before was acknowledged, and with which value
@@ -43,19 +43,19 @@ const OUT_OF_TURN: Duration = Duration::from_secs(3 * 3600);
 /// A node may be so late with new settings: it reads them within a minute of their change while it is connected.
 const LATE: Duration = Duration::from_secs(3600);
 
-/// Looks at one stream.
+/// The verifier of one stream.
 #[derive(Debug)]
 pub struct Verifier<'k> {
     stream: Stream,
     key: Option<(Reader<'k>, &'k KeyRing)>,
-    /// The key that settings name, if an auditor reads.
+    /// The auditor's key that the settings name, if an auditor reads.
     auditor: Option<Vec<u8>>,
-    /// Serial number of the settings of the epoch before.
+    /// The serial number of the previous epoch's settings.
     settings: i64,
     current: Option<Current>,
     /// The newest epoch that has rows, or had.
     with_rows: Option<EpochNo>,
-    /// There was an epoch that has not expired.
+    /// Whether there was an epoch that has not expired.
     kept: bool,
     /// The highest number that a row or a record names.
     highest: Seq,
@@ -64,7 +64,7 @@ pub struct Verifier<'k> {
     scratch: Vec<u8>,
 }
 
-/// The epoch whose rows come.
+/// The epoch whose rows are being read.
 #[derive(Debug)]
 struct Current {
     no: EpochNo,
@@ -72,24 +72,24 @@ struct Current {
     hash: ChainValue,
     expired: bool,
     durability: Durability,
-    /// Number of the next row.
+    /// The number of the next row.
     next: Seq,
     keys: Option<(Opener, Chain)>,
-    /// First row of the batch that is not ended yet.
+    /// The first row of the batch that is not ended yet.
     batch: Option<Seq>,
-    /// Something of this batch was found already: its chain cannot be right.
+    /// Whether something of this batch was found already: its chain cannot be right.
     damaged: bool,
-    /// Rows opened in whole batches of a right chain, and in the batch that is not ended yet.
+    /// The rows opened in whole batches of a right chain, and in the batch that is not ended yet.
     opened: u64,
     opened_in_batch: u64,
-    /// Rows of any kind.
+    /// The number of rows of any kind.
     rows: u64,
     ends: VecDeque<End>,
     /// Ends at these rows are remembered, however many follow.
     asked: [Option<Seq>; 2],
     remembered: Vec<End>,
     checkpoint: Option<Checkpoint>,
-    /// The last rows that are missing: of them nothing more is said.
+    /// The last missing rows, about which there is no other finding.
     gap: Option<(Seq, Seq)>,
 }
 
@@ -102,7 +102,7 @@ struct End {
 }
 
 impl<'k> Verifier<'k> {
-    /// Begins with a stream; without a `key` less is looked at.
+    /// Begins with a stream; without a `key`, fewer checks are possible.
     pub fn new(stream: Stream, key: Option<(Reader<'k>, &'k KeyRing)>) -> Self {
         let auditor = key.filter(|(reader, _)| reader.id() == NodeId::AUDITOR);
         Self {
@@ -120,17 +120,18 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// What was found since it was last asked for. A row or an epoch adds a few at most.
+    /// Returns the findings since the last call. A row or an epoch adds a few at most.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         std::mem::take(&mut self.findings)
     }
 
-    /// What was looked at until now.
+    /// Returns the counts of what has been checked so far.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// The highest number that a row has, or that a record says was given; zero without any. `None` if the end has expired
+    /// Returns the highest number that a row has, or that a record names as given; zero without any. `None` if the
+    /// end has expired
     /// or may have been lost in a crash: nothing is known of it.
     pub fn highest(&self) -> Option<Seq> {
         let known = self.current.as_ref().is_none_or(|current| {
@@ -145,7 +146,7 @@ impl<'k> Verifier<'k> {
         self.findings.push(finding);
     }
 
-    /// The next epoch, in the order of their numbers; its rows follow.
+    /// Takes the next epoch, in the order of their numbers; its rows follow.
     pub fn epoch(&mut self, row: &EpochRow<'_>) {
         let record = match self.believed(row) {
             Ok(record) => Some(record),
@@ -202,7 +203,7 @@ impl<'k> Verifier<'k> {
         self.kept |= row.expired.is_none();
     }
 
-    /// The checkpoint, if its sender signed it.
+    /// Takes the checkpoint, if its sender signed it.
     fn checkpoint(
         &mut self,
         epoch: EpochNo,
@@ -219,7 +220,7 @@ impl<'k> Verifier<'k> {
         signed
     }
 
-    /// Whether what has been dropped can have expired.
+    /// Checks whether what has been dropped can have expired.
     fn check_settings(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
         let Some(retention) = self.stream.retention.clone() else { return };
         let (Some(dropped), Some(said)) = (row.expired, said) else { return };
@@ -258,7 +259,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Whether the epoch stands behind the one that its record names. Epochs without rows may lie between: their opening was
+    /// Checks that the epoch follows the one that its record names. Epochs without rows may be between: their opening was
     /// in doubt. The first one that is there may follow others: they have expired, if the retention has nothing against it.
     fn follows(&mut self, epoch: EpochNo, previous: Option<&Previous>) {
         let last = self.current.as_ref().map(|current| current.no);
@@ -363,7 +364,8 @@ impl<'k> Verifier<'k> {
         Some((opener, Chain::new(&secret, epoch.audit, epoch.stream, epoch.no, hash).ok()?))
     }
 
-    /// The next row from the values of its columns. What is no host's address counts as none: the row is then explained as
+    /// Takes the next row from the values of its columns. What is no host's address counts as none: the row is
+    /// then explained as
     /// altered.
     pub fn values(&mut self, mut values: Fields<'_>) {
         let seq = values.first().copied().flatten().and_then(|seq| seq.try_into().ok());
@@ -381,7 +383,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// The next row, in the order of their numbers.
+    /// Takes the next row, in the order of their numbers.
     pub fn row(&mut self, row: &Row<'_>) {
         self.summary.rows = self.summary.rows.saturating_add(1);
         let Some(mut current) = self.current.take() else {
@@ -441,7 +443,7 @@ impl<'k> Verifier<'k> {
         (current.batch, current.damaged, current.opened_in_batch) = (None, false, 0);
     }
 
-    /// Opens a row, and says what of it was altered if it does not open.
+    /// Opens a row, and reports what of it was altered if it does not open.
     fn genuine(&mut self, current: &mut Current, row: &Row<'_>) {
         let epoch = current.no;
         let Some((opener, chain)) = &mut current.keys else {
@@ -485,12 +487,12 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// There are no more epochs.
+    /// Ends the verification: there are no more epochs.
     pub fn finish(&mut self) {
         self.close(None);
     }
 
-    /// Ends an epoch, with what the next one's record says of it.
+    /// Ends an epoch, with the previous-epoch fields of the next one's record.
     fn close(&mut self, next: Option<&Epoch>) {
         let Some(current) = self.current.take() else { return };
         if !current.expired {
@@ -556,7 +558,8 @@ impl<'k> Verifier<'k> {
     }
 }
 
-/// How many rows a signature on that value of the chain at that row vouches for; `None` if the chain did not have it there.
+/// Returns how many rows a signature on that value of the chain at that row vouches for; `None` if the chain
+/// did not have it there.
 fn vouched(current: &Current, seq: Seq, chain: ChainValue) -> Option<u64> {
     if seq < current.first_seq {
         return (chain == current.hash).then_some(0);
