@@ -162,16 +162,16 @@ fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
             "INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {} FROM (SELECT * FROM OTHER LIMIT 500) x",
             COLUMNS.replacen("stream", "STREAM", 1)
         ),
-        // Rows that no sender writes.
+        // A flood.
+        "INSERT INTO LEAF (seq, stream, epoch, tag, payload) SELECT TOP + n, STREAM, 1, decode(repeat('ab', 16), 'hex'), \
+         decode(repeat('cd', 60), 'hex') FROM generate_series(1, 20000) n".to_owned(),
+        // Rows that no sender writes. They come last: a sender that connects again refuses to go on from the highest number.
         "INSERT INTO LEAF (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) VALUES \
          (TOP + 1, STREAM, 1, -5, -1, 70000, -1, -1, '::', '0.0.0.0/0', '', '', ''), \
          (TOP + 2, STREAM, 2147483647, 2147483647, NULL, NULL, NULL, NULL, NULL, NULL, '\\x00', NULL, decode(repeat('00', 7000), 'hex')), \
          (-9223372036854775808, STREAM, -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, decode(repeat('00', 16), 'hex'), NULL, '\\x45'), \
          (9223372036854775807, STREAM, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, decode(repeat('00', 16), 'hex'), NULL, '\\x45'), \
          (TOP + 3, STREAM, 0, 20, NULL, NULL, NULL, NULL, 'fe80::/64', NULL, decode(repeat('00', 2000), 'hex'), decode(repeat('00', 2000), 'hex'), '\\x45')".to_owned(),
-        // A flood.
-        "INSERT INTO LEAF (seq, stream, epoch, tag, payload) SELECT TOP + n, STREAM, 1, decode(repeat('ab', 16), 'hex'), \
-         decode(repeat('cd', 60), 'hex') FROM generate_series(1, 20000) n".to_owned(),
     ];
     for (number, attack) in attacks.iter().enumerate() {
         at_leaf(&bed, attack)?;
