@@ -74,10 +74,10 @@ interop-postgres: interop-build
 
 # Fails when the data path takes more instructions than were accepted: they repeat to the instruction.
 gate:
-	$(CARGO) run --profile gate --locked --quiet -p adit-icount -- check crates/icount/baseline
+	$(CARGO) run --profile gate --locked --quiet -p adit-icount -- check testing/icount/baseline
 
 gate-accept:
-	$(CARGO) run --profile gate --locked --quiet -p adit-icount -- accept crates/icount/baseline
+	$(CARGO) run --profile gate --locked --quiet -p adit-icount -- accept testing/icount/baseline
 
 deny:
 	@scripts/deny.sh

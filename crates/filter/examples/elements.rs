@@ -8,7 +8,7 @@ use adit_filter::elements::Change;
 use adit_filter::firewall::{Firewall, Limits};
 use adit_filter::{Filter, Nanos, lang};
 
-#[path = "../../icount/src/rules.rs"]
+#[path = "../../../testing/icount/src/rules.rs"]
 #[allow(dead_code, reason = "shared with other programs")]
 mod rules;
 

@@ -14,7 +14,7 @@ use adit_filter::ruleset::{CtDirection, CtState};
 use adit_filter::{Context, Evaluator, Filter, IfName, Nanos, VerdictCache, lang};
 use adit_wire::VnetHeader;
 
-#[path = "../../icount/src/rules.rs"]
+#[path = "../../../testing/icount/src/rules.rs"]
 mod rules;
 
 use rules::{FOUR, many, random, udp};

@@ -922,7 +922,7 @@ mod properties {
     /// The fuzzer starts from packets that pass every check.
     #[test]
     fn the_fuzzers_seeds_open() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/unwrap");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testing/fuzz/corpus/unwrap");
         for (name, outcome) in [
             ("none", Ok(())),
             ("tls-auth", Ok(())),

@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn seeds_are_what_they_are_called() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/certificates");
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testing/fuzz/corpus/certificates");
         let named = |name: &str| judge(&std::fs::read(folder.join(name)).expect("a seed"));
         for (seed, name) in [
             ("client", Some("client")),

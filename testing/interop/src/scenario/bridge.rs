@@ -459,7 +459,7 @@ fn killed(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// The small firewall's rules.
-const RULES: &str = include_str!("../../../packaging/examples/simple-fw.nft");
+const RULES: &str = include_str!("../../../../packaging/examples/simple-fw.nft");
 
 /// A bridge of two veth pairs under [`RULES`], and the file that it reads them from.
 fn guarded<'a>(scenario: &'a Scenario<'a>) -> Result<(Place<'a>, PathBuf, Daemon)> {

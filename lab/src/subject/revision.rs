@@ -37,7 +37,7 @@ pub fn prepare(subjects: &[Subject]) -> Result<BTreeMap<String, PathBuf>> {
 /// Neither is in a checkout.
 pub fn workspace() -> Result<PathBuf> {
     let starts = [std::env::current_exe()?, std::env::current_dir()?];
-    let is_root = |path: &&Path| path.join("crates/lab/Cargo.toml").exists();
+    let is_root = |path: &&Path| path.join("lab/Cargo.toml").exists();
     starts
         .iter()
         .find_map(|start| start.ancestors().find(is_root))

@@ -1,7 +1,7 @@
 //! A script of events against a server engine and its clients' engines.
 #![cfg_attr(fuzzing, no_main)]
 
-#[path = "../../crates/openvpn/tests/support/script/mod.rs"]
+#[path = "../../../crates/openvpn/tests/support/script/mod.rs"]
 mod script;
 
 #[cfg(fuzzing)]

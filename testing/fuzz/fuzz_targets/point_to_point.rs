@@ -1,7 +1,7 @@
 //! A script of events against two ends without a server.
 #![cfg_attr(fuzzing, no_main)]
 
-#[path = "../../crates/openvpn/tests/support/script/mod.rs"]
+#[path = "../../../crates/openvpn/tests/support/script/mod.rs"]
 mod script;
 
 #[cfg(fuzzing)]

@@ -1,6 +1,6 @@
 //! Plans: which scenarios, at which points, with which subjects, how often, in which order.
 //!
-//! `smoke`, `standard`, `full`, `transports` and `workers` are files like those that anybody can write (`crates/lab/plans/`); `docs/lab.md` describes the
+//! `smoke`, `standard`, `full`, `transports` and `workers` are files like those that anybody can write (`lab/plans/`); `docs/lab.md` describes the
 //! format.
 
 mod axis;

@@ -126,7 +126,7 @@ mod tests {
     /// The document lists every name that this file returns, with a reason.
     #[test]
     fn every_wanted_difference_is_documented() {
-        let document = include_str!("../../../docs/filter-differences.md");
+        let document = include_str!("../../../../docs/filter-differences.md");
         let code = include_str!("differences.rs");
         let mut names = 0;
         let returned = code.split("ome(\"").skip(1).filter_map(|rest| rest.split_once("\")"));

@@ -1,4 +1,4 @@
-//! Replays `fuzz/corpus/NAME/*` through `fuzz/fuzz_targets/NAME.rs`, and checks that each target
+//! Replays `testing/fuzz/corpus/NAME/*` through `testing/fuzz/fuzz_targets/NAME.rs`, and checks that each target
 //! is replayed and has seeds.
 
 // Two targets play scripts, each with its own copy of the player.
@@ -26,42 +26,42 @@ macro_rules! targets {
 }
 
 targets! {
-    config in "../../../fuzz/fuzz_targets/config.rs",
-    control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
-    dns_answer in "../../../fuzz/fuzz_targets/dns_answer.rs",
-    data_path in "../../../fuzz/fuzz_targets/data_path.rs",
-    decompress in "../../../fuzz/fuzz_targets/decompress.rs",
-    filter_fragment in "../../../fuzz/fuzz_targets/filter_fragment.rs",
-    filter_judge in "../../../fuzz/fuzz_targets/filter_judge.rs",
-    filter_packet in "../../../fuzz/fuzz_targets/filter_packet.rs",
-    filter_rules in "../../../fuzz/fuzz_targets/filter_rules.rs",
-    fragment in "../../../fuzz/fuzz_targets/fragment.rs",
-    ethernet in "../../../fuzz/fuzz_targets/ethernet.rs",
-    filter_track in "../../../fuzz/fuzz_targets/filter_track.rs",
-    helper in "../../../fuzz/fuzz_targets/helper.rs",
-    formats in "../../../fuzz/fuzz_targets/formats.rs",
-    keys in "../../../fuzz/fuzz_targets/keys.rs",
-    negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
-    postgres_record in "../../../fuzz/fuzz_targets/postgres_record.rs",
-    postgres_rekey in "../../../fuzz/fuzz_targets/postgres_rekey.rs",
-    postgres_token in "../../../fuzz/fuzz_targets/postgres_token.rs",
-    postgres_row in "../../../fuzz/fuzz_targets/postgres_row.rs",
-    postgres_hint in "../../../fuzz/fuzz_targets/postgres_hint.rs",
-    postgres_page in "../../../fuzz/fuzz_targets/postgres_page.rs",
-    push_filters in "../../../fuzz/fuzz_targets/push_filters.rs",
-    router in "../../../fuzz/fuzz_targets/router.rs",
-    stream in "../../../fuzz/fuzz_targets/stream.rs",
-    certificates in "../../../fuzz/fuzz_targets/certificates.rs",
-    control_json in "../../../fuzz/fuzz_targets/control_json.rs",
-    proxy_answer in "../../../fuzz/fuzz_targets/proxy_answer.rs",
-    sessions in "../../../fuzz/fuzz_targets/sessions.rs",
-    state_files in "../../../fuzz/fuzz_targets/state_files.rs",
-    point_to_point in "../../../fuzz/fuzz_targets/point_to_point.rs",
-    unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
+    config in "../../fuzz/fuzz_targets/config.rs",
+    control_packet in "../../fuzz/fuzz_targets/control_packet.rs",
+    dns_answer in "../../fuzz/fuzz_targets/dns_answer.rs",
+    data_path in "../../fuzz/fuzz_targets/data_path.rs",
+    decompress in "../../fuzz/fuzz_targets/decompress.rs",
+    filter_fragment in "../../fuzz/fuzz_targets/filter_fragment.rs",
+    filter_judge in "../../fuzz/fuzz_targets/filter_judge.rs",
+    filter_packet in "../../fuzz/fuzz_targets/filter_packet.rs",
+    filter_rules in "../../fuzz/fuzz_targets/filter_rules.rs",
+    fragment in "../../fuzz/fuzz_targets/fragment.rs",
+    ethernet in "../../fuzz/fuzz_targets/ethernet.rs",
+    filter_track in "../../fuzz/fuzz_targets/filter_track.rs",
+    helper in "../../fuzz/fuzz_targets/helper.rs",
+    formats in "../../fuzz/fuzz_targets/formats.rs",
+    keys in "../../fuzz/fuzz_targets/keys.rs",
+    negotiate in "../../fuzz/fuzz_targets/negotiate.rs",
+    postgres_record in "../../fuzz/fuzz_targets/postgres_record.rs",
+    postgres_rekey in "../../fuzz/fuzz_targets/postgres_rekey.rs",
+    postgres_token in "../../fuzz/fuzz_targets/postgres_token.rs",
+    postgres_row in "../../fuzz/fuzz_targets/postgres_row.rs",
+    postgres_hint in "../../fuzz/fuzz_targets/postgres_hint.rs",
+    postgres_page in "../../fuzz/fuzz_targets/postgres_page.rs",
+    push_filters in "../../fuzz/fuzz_targets/push_filters.rs",
+    router in "../../fuzz/fuzz_targets/router.rs",
+    stream in "../../fuzz/fuzz_targets/stream.rs",
+    certificates in "../../fuzz/fuzz_targets/certificates.rs",
+    control_json in "../../fuzz/fuzz_targets/control_json.rs",
+    proxy_answer in "../../fuzz/fuzz_targets/proxy_answer.rs",
+    sessions in "../../fuzz/fuzz_targets/sessions.rs",
+    state_files in "../../fuzz/fuzz_targets/state_files.rs",
+    point_to_point in "../../fuzz/fuzz_targets/point_to_point.rs",
+    unwrap in "../../fuzz/fuzz_targets/unwrap.rs",
 }
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(name)
 }
 
 /// Names in a folder without their extensions.
@@ -111,6 +111,6 @@ fn every_target_is_replayed() {
     let manifest = fs::read_to_string(folder("Cargo.toml")).unwrap();
     for name in known {
         let path = format!("path = \"fuzz_targets/{name}.rs\"");
-        assert!(manifest.contains(&path), "fuzz/Cargo.toml has no [[bin]] for {name}");
+        assert!(manifest.contains(&path), "testing/fuzz/Cargo.toml has no [[bin]] for {name}");
     }
 }

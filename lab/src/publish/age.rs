@@ -19,7 +19,7 @@ const MEASURED: [&str; 10] = [
     "crates/plane/src",
     "crates/bridge/src",
     "crates/postgres/src",
-    "crates/lab/src",
+    "lab/src",
 ];
 
 /// Commits since a revision.
