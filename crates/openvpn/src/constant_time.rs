@@ -1,6 +1,8 @@
-//! Comparisons with secrets take the same instructions whichever byte differs, counted under valgrind.
+//! Checks under valgrind that comparisons with secrets execute the same instructions whichever byte
+//! differs.
 //!
-//! The test starts itself again under callgrind, which writes one count for each return of [`adit_counted`].
+//! The test restarts itself under callgrind, which writes one count for each return of
+//! [`adit_counted`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,18 +20,20 @@ use crate::server::cookie::Cookies;
 use crate::wrap::{WrapConfig, WrapServer, Wrapper};
 
 const TEST: &str = "constant_time::comparisons_take_the_same_instructions_whichever_byte_differs";
-/// [`adit_counted`], as callgrind names it.
+/// The name of [`adit_counted`] in callgrind's output.
 const COUNTED: &str = "adit_openvpn::constant_time::adit_counted";
-/// In the environment of the process that is counted: the case.
+/// The environment variable that names the case to the counted process.
 const CASE: &str = "ADIT_CONSTANT_TIME";
-/// Each comparison is made so often, so that what is cached and allocated is as in the long run.
+/// The number of times that each comparison is made, so that caches and allocations reach their
+/// steady state.
 const ROUNDS: usize = 3;
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
-/// What one comparison is given a byte to spoil of, and how many bytes there are.
+/// The number of bytes that can be altered, and a function that alters one of them and returns the
+/// comparison.
 type Case = (usize, Box<dyn FnMut(usize) -> Box<dyn FnMut() -> bool>>);
 
-/// The function whose instructions are counted. True: the comparison found a difference.
+/// Runs the comparison whose instructions are counted. Returns true if it found a difference.
 #[inline(never)]
 fn adit_counted(work: &mut dyn FnMut() -> bool) -> bool {
     std::hint::black_box(work())
@@ -82,7 +86,7 @@ fn cookie() -> Case {
     (SessionId::LEN, Box::new(spoil))
 }
 
-/// A wrapping whose MAC of `len` bytes begins at byte `from`.
+/// Makes the case of a wrapping whose MAC of `len` bytes begins at byte `from`.
 fn wrapped(config: WrapConfig, from: usize, len: usize) -> Case {
     let mut client = Wrapper::client(&config).expect("a wrapping");
     let mut good = Vec::new();
@@ -103,7 +107,8 @@ fn wrapped(config: WrapConfig, from: usize, len: usize) -> Case {
     (len, Box::new(spoil))
 }
 
-/// The hash of a tls-crypt-v2 client's wrapped key, which must stay the same in a session.
+/// Makes the case of the hash of a tls-crypt-v2 client's wrapped key, which must stay the same
+/// within a session.
 fn client_key() -> Case {
     let server_key = ServerKey::new(&[42; ServerKey::LEN]);
     let client_key = server_key.client_key(key(), None).expect("a key");
@@ -154,7 +159,7 @@ fn cbc() -> Case {
     (Digest::Sha1.output_len(), Box::new(spoil))
 }
 
-/// What must not be: it ends at the first difference.
+/// Makes the negative control: a comparison that ends at the first difference.
 fn early_exit() -> Case {
     let spoil = |at: usize| -> Box<dyn FnMut() -> bool> {
         let (right, mut wrong) = ([7_u8; 20], [7_u8; 20]);
@@ -164,7 +169,7 @@ fn early_exit() -> Case {
     (20, Box::new(spoil))
 }
 
-/// In the process that is counted: makes all comparisons of a case.
+/// Makes all comparisons of a case, in the counted process.
 fn run(name: &str) {
     let (bytes, mut spoil) = case(name);
     for at in 0..bytes {
@@ -175,14 +180,14 @@ fn run(name: &str) {
     }
 }
 
-/// The instructions of each comparison of a case: of the rounds with one byte the last.
+/// Counts the instructions of each comparison of a case, in the last round of each byte.
 fn count(name: &str, folder: &Path) -> Vec<u64> {
     let out = folder.join(name);
     let mut command = Command::new("valgrind");
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env(CASE, name);
     command.args(["--tool=callgrind", "--quiet", "--combine-dumps=no"]);
     command.arg(format!("--callgrind-out-file={}", out.display()));
-    // A pattern would do for the first, but not for the second.
+    // A pattern would work for the first option, but not for the second.
     command.arg(format!("--toggle-collect={COUNTED}")).arg(format!("--dump-after={COUNTED}"));
     command.arg(std::env::current_exe().expect("this program"));
     command.args(["--exact", TEST, "--test-threads=1"]);
@@ -217,7 +222,7 @@ fn comparisons_take_the_same_instructions_whichever_byte_differs() {
         let different: BTreeSet<u64> = counts.iter().copied().collect();
         assert_eq!(different.len(), 1, "{name}: {counts:?}");
     }
-    // The counts would show it.
+    // Counting detects a comparison that ends early.
     let counts = count("early-exit", folder.path());
     let different: BTreeSet<u64> = counts.iter().copied().collect();
     assert_eq!(different.len(), 20, "{counts:?}");

@@ -1,10 +1,10 @@
 //! The OpenVPN protocol as sans-IO engines: a client and a server.
 //!
 //! From the wire inward: [`packet`] (headers and control packets), [`wrap`] (tls-auth, tls-crypt,
-//! tls-crypt-v2), `reliable` (ordered, acknowledged control messages), [`tls`], [`keys`] (key method 2
-//! and the data keys), [`negotiate`] (ciphers, peer info, options strings, push), `session`, and
-//! the engines [`client`], [`server`] and, for tunnels between two points, [`p2p`]. [`config`] reads the reference implementation's
-//! command line and config files.
+//! tls-crypt-v2), `reliable` (ordered, acknowledged control messages), [`tls`], [`keys`] (key
+//! method 2 and the data keys), [`negotiate`] (ciphers, peer info, options strings, push),
+//! `session`, and the engines [`client`], [`server`] and, for point-to-point tunnels, [`p2p`].
+//! [`config`] reads the reference implementation's command line and config files.
 
 #![forbid(unsafe_code)]
 

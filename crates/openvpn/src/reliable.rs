@@ -1,12 +1,12 @@
 //! The reliability layer of the control channel: ordered, acknowledged messages over datagrams.
 //!
-//! Each key negotiation has one of these, with message ids from 0. Facts from the reference
-//! implementation: at most 8 acknowledgements a packet, a send window of 6, ids are acknowledged
-//! again when a duplicate arrives (the first acknowledgement may have been lost).
+//! Each key negotiation has its own, with message ids that start at 0. Facts from the reference
+//! implementation: a packet carries at most 8 acknowledgements, the send window is 6, and an id is
+//! acknowledged again when a duplicate arrives (the first acknowledgement may have been lost).
 //!
-//! Retransmission follows the measured round trip (RFC 6298) rather than a fixed 2 seconds that
-//! doubles: on a path that loses a tenth of the packets that is the difference between a second
-//! and a minute.
+//! Retransmission follows the measured round trip (RFC 6298) instead of a fixed 2 seconds that
+//! double: on a path that loses a tenth of the packets, a handshake then takes a second rather than
+//! a minute.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,38 +17,41 @@ use adit_engine::Instant;
 
 use crate::packet::{Acks, Opcode};
 
-/// Messages in flight. Peers of 2.4 and 2.5 buffer 8, newer ones 12, so 6 always fit.
+/// The maximum number of messages in flight. Peers of 2.4 and 2.5 buffer 8, newer ones 12, so 6
+/// always fit.
 const SEND_WINDOW: usize = 6;
-/// Messages accepted ahead of the next one.
+/// The number of messages accepted ahead of the next one.
 const RECEIVE_WINDOW: u32 = 12;
-/// Acknowledgements that wait for a packet to ride on.
+/// The maximum number of acknowledgements that wait for a packet to carry them.
 const MAX_PENDING_ACKS: usize = 16;
-/// Acknowledgements that are repeated in later packets in case the first copy was lost.
+/// The maximum number of acknowledgements that are repeated in later packets in case the first copy
+/// was lost.
 const MAX_RECENT_ACKS: usize = 8;
-/// Acknowledgements beside a message; a bare acknowledgement carries up to 8.
+/// The maximum number of acknowledgements in a packet with a message; a bare acknowledgement
+/// carries up to 8.
 const ACKS_WITH_MESSAGE: usize = 4;
-/// How long a few acknowledgements may wait, during a handshake, for a message to ride on: the rest of the peer's flight
-/// is behind the packet that they are for, and our answer to it behind that.
+/// How long a few acknowledgements may wait for a message to carry them during a handshake: the
+/// rest of the peer's flight follows the packet that they acknowledge, and our answer follows that.
 const ACK_PATIENCE: Duration = Duration::from_millis(10);
-/// How many may: fewer than any peer's send window has room for.
+/// The number of acknowledgements that may wait, which is less than any peer's send window.
 const PATIENT_ACKS: usize = 2;
-/// A message is sent again at once when this many later ones have been acknowledged.
+/// A message is retransmitted at once when this many later ones have been acknowledged.
 const FAST_RETRANSMIT: u8 = 3;
-/// Bounds of the retransmission timeout.
+/// The bounds of the retransmission timeout.
 const MIN_TIMEOUT: Duration = Duration::from_millis(200);
 const MAX_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Of a message that is not sent again.
+/// The due time of a message that is not retransmitted.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// What became of a received message.
+/// The outcome of receiving a message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// Kept; it may be ready to [`Reliable::pop`].
+    /// The message is kept; it may be ready to [`Reliable::pop`].
     New,
-    /// Seen before; acknowledged again.
+    /// The message was received before; it is acknowledged again.
     Duplicate,
-    /// Beyond the window: neither kept nor acknowledged.
+    /// The message is beyond the window; it is neither kept nor acknowledged.
     OutOfWindow,
 }
 
@@ -57,9 +60,9 @@ struct Outstanding {
     id: u32,
     opcode: Opcode,
     payload: Vec<u8>,
-    /// When to send it (again).
+    /// The time of the next transmission.
     due: Instant,
-    /// Of the first transmission, for measuring; `None` before it.
+    /// The time of the first transmission, for measuring; `None` before it.
     first_sent: Option<Instant>,
     transmissions: u32,
     later_acks: u8,
@@ -81,20 +84,21 @@ pub(crate) struct Reliable {
     received: VecDeque<Option<(Opcode, Vec<u8>)>>,
     pending_acks: VecDeque<u32>,
     recent_acks: VecDeque<u32>,
-    /// Until when acknowledgements wait.
+    /// The time until which acknowledgements may wait.
     acks_due: Option<Instant>,
-    /// `None` over a stream, which loses nothing: there a message is sent once.
+    /// The retransmission timer; `None` over a stream, which loses nothing and carries each message
+    /// once.
     timeout: Option<RoundTrip>,
 }
 
 impl Reliable {
-    /// `initial` is the retransmission timeout before a round trip was measured.
+    /// Creates a channel; `initial` is the retransmission timeout before a round trip was measured.
     pub(crate) fn new(initial: Duration) -> Self {
         Self::resume(initial, 0)
     }
 
-    /// Both directions continue at `next`: the messages before it travelled in the stateless part
-    /// of the handshake.
+    /// Creates a channel in which both directions continue at `next`: the messages before it were
+    /// exchanged in the stateless part of the handshake.
     pub(crate) fn resume(initial: Duration, next: u32) -> Self {
         Self {
             next_send: next,
@@ -108,22 +112,24 @@ impl Reliable {
         }
     }
 
-    /// Over a stream: acknowledgements as ever, which peers count on, and no retransmissions.
+    /// Creates a channel over a stream. It still sends acknowledgements, which peers count on, but
+    /// never retransmits.
     pub(crate) fn over_stream() -> Self {
         Self { timeout: None, ..Self::new(Duration::ZERO) }
     }
 
-    /// Whether another message fits into the send window.
+    /// Returns whether another message fits into the send window.
     pub(crate) fn can_send(&self) -> bool {
         self.outstanding.len() < SEND_WINDOW && self.next_send != u32::MAX
     }
 
-    /// Whether all that was sent is acknowledged.
+    /// Returns whether every message that was sent is acknowledged.
     pub(crate) fn all_acknowledged(&self) -> bool {
         self.outstanding.is_empty()
     }
 
-    /// Queues a message, due at once. Ask [`Self::can_send`] first: beyond the window it is refused.
+    /// Queues a message, due at once. Call [`Self::can_send`] first: a message beyond the window is
+    /// refused.
     pub(crate) fn push(&mut self, now: Instant, opcode: Opcode, payload: Vec<u8>) -> bool {
         if !self.can_send() {
             return false;
@@ -141,12 +147,12 @@ impl Reliable {
         true
     }
 
-    /// Takes the acknowledgements of a packet.
+    /// Processes the acknowledgements of a packet.
     pub(crate) fn acknowledged(&mut self, now: Instant, acks: &Acks) {
         for id in acks.iter() {
             let Some(at) = self.outstanding.iter().position(|m| m.id == id) else { continue };
             let Some(message) = self.outstanding.remove(at) else { continue };
-            // Karn's rule: an acknowledgement of a repeated message measures nothing.
+            // Karn's rule: an acknowledgement of a retransmitted message gives no measurement.
             if let (1, Some(sent)) = (message.transmissions, message.first_sent)
                 && let Some(timeout) = &mut self.timeout
             {
@@ -162,7 +168,7 @@ impl Reliable {
         }
     }
 
-    /// Takes a message.
+    /// Processes a received message.
     pub(crate) fn received(&mut self, id: u32, opcode: Opcode, payload: &[u8]) -> Received {
         let Some(ahead) = id.checked_sub(self.next_receive) else {
             self.acknowledge(id);
@@ -189,7 +195,7 @@ impl Reliable {
         }
     }
 
-    /// The next message in order, once it is there.
+    /// Returns the next message in order, if it has arrived.
     pub(crate) fn pop(&mut self) -> Option<(Opcode, Vec<u8>)> {
         let message = self.received.front_mut()?.take()?;
         self.received.pop_front();
@@ -203,17 +209,19 @@ impl Reliable {
         }
     }
 
-    /// The peer waits for it, or it would not have sent the message again.
+    /// Makes waiting acknowledgements due: the peer waits for them, otherwise it would not have
+    /// retransmitted.
     fn acknowledge_at_once(&mut self) {
         self.acks_due = Some(Instant::from_nanos(0));
     }
 
-    /// Whether acknowledgements wait to be sent.
+    /// Returns whether acknowledgements wait to be sent.
     pub(crate) fn owes_acks(&self) -> bool {
         !self.pending_acks.is_empty()
     }
 
-    /// Whether acknowledgements are to be sent without a message. `patient`: a few of them may wait.
+    /// Returns whether acknowledgements must be sent without a message. `patient`: a few of them
+    /// may wait.
     pub(crate) fn acks_are_due(&mut self, now: Instant, patient: bool) -> bool {
         if !self.owes_acks() {
             self.acks_due = None;
@@ -223,7 +231,7 @@ impl Reliable {
         !patient || due <= now || self.pending_acks.len() > PATIENT_ACKS
     }
 
-    /// Acknowledgements for the next packet: the waiting ones, then recent ones again.
+    /// Takes the acknowledgements for the next packet: the waiting ones, then recent ones again.
     pub(crate) fn take_acks(&mut self, with_message: bool) -> Acks {
         let limit = if with_message { ACKS_WITH_MESSAGE } else { MAX_RECENT_ACKS };
         let mut acks = Acks::default();
@@ -245,7 +253,7 @@ impl Reliable {
         acks
     }
 
-    /// The next message that is due, marked as sent now.
+    /// Returns the next message that is due and marks it as sent now.
     pub(crate) fn transmit(&mut self, now: Instant) -> Option<Due<'_>> {
         let timeout = self.timeout.as_ref().map(RoundTrip::current);
         let message = self.outstanding.iter_mut().find(|m| m.due <= now)?;
@@ -258,20 +266,20 @@ impl Reliable {
         Some(Due { id: message.id, opcode: message.opcode, payload: &message.payload })
     }
 
-    /// Whether a message is due.
+    /// Returns whether a message is due.
     pub(crate) fn has_due(&self, now: Instant) -> bool {
         self.outstanding.iter().any(|m| m.due <= now)
     }
 
-    /// When the next message or acknowledgement is due.
+    /// Returns the time when the next message or acknowledgement is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let messages = self.outstanding.iter().map(|m| m.due).filter(|&due| due != NEVER);
         messages.chain(self.acks_due).min()
     }
 }
 
-/// Half again as long each time: a control channel of a few packets is no danger to the network,
-/// and a handshake that waits is what people notice.
+/// Multiplies the timeout by 1.5 for each transmission: a control channel of a few packets does not
+/// endanger the network, and users notice a handshake that waits.
 fn backed_off(timeout: Duration, transmissions: u32) -> Duration {
     let mut wait = timeout;
     for _ in 1..transmissions.min(16) {
@@ -280,7 +288,7 @@ fn backed_off(timeout: Duration, transmissions: u32) -> Duration {
     wait.min(MAX_TIMEOUT)
 }
 
-/// RFC 6298.
+/// The retransmission timeout of RFC 6298.
 #[derive(Debug)]
 struct RoundTrip {
     initial: Duration,
@@ -409,7 +417,7 @@ mod tests {
         assert_eq!(r.deadline(), Some(later));
         assert!(r.acks_are_due(START, false), "nothing more is awaited");
         assert!(r.acks_are_due(later, true), "long enough");
-        // The answer takes it along.
+        // The answer carries it.
         r.push(START, Opcode::ControlV1, vec![]);
         assert_eq!(r.take_acks(true).iter().collect::<Vec<_>>(), [0]);
         assert_eq!(sent(&mut r, START), [0]);

@@ -1,5 +1,5 @@
-//! tls-crypt-v2 keys. A server has one key; each client has a key of its own (Kc), which it sends
-//! with its first packet, wrapped for the server (WKc):
+//! tls-crypt-v2 keys. A server has one key; each client has its own key (Kc), which it sends with
+//! its first packet, wrapped for the server (WKc):
 //!
 //! ```text
 //! WKc = tag 32 | AES-256-CTR(Kc 256 | metadata) | length of all of it 2
@@ -14,20 +14,20 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use super::file::{self, KeyFileError};
 use super::static_key::StaticKey;
 
-/// Longest wrapped key in bytes, its own length field included.
+/// The maximum length of a wrapped key in bytes, including its length field.
 pub const MAX_WKC_LEN: usize = 1024;
-/// Longest metadata in bytes, its type included.
+/// The maximum length of the metadata in bytes, including its type.
 pub const MAX_METADATA_LEN: usize = MAX_WKC_LEN - MIN_WKC_LEN;
-/// A wrapped key without metadata.
+/// The length of a wrapped key without metadata.
 const MIN_WKC_LEN: usize = TAG_LEN + StaticKey::LEN + 2;
 const TAG_LEN: usize = 32;
 
-/// What a wrapped key says about its client.
+/// The metadata of a wrapped key, which describes its client.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Metadata {
-    /// Type 0: the operator's bytes.
+    /// Type 0: bytes that the operator chose.
     User(Vec<u8>),
-    /// Type 1: when the key was made, seconds since 1970.
+    /// Type 1: the time when the key was made, in seconds since 1970.
     Timestamp(u64),
 }
 
@@ -52,54 +52,55 @@ impl Metadata {
     }
 }
 
-/// Why a wrapped key was refused. The peer's fault, or a stranger's.
+/// The reason why a wrapped key was refused. The fault is the peer's or an unauthenticated
+/// sender's.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UnwrapError {
-    /// Shorter or longer than a wrapped key can be, or than its length field says.
+    /// The key is shorter or longer than a wrapped key can be, or than its length field says.
     #[error("the wrapped client key has an impossible length")]
     BadLength,
-    /// Not wrapped by this server's key, or altered.
+    /// The key was not wrapped by this server's key, or was altered.
     #[error("the wrapped client key was not made by this server's key, or was altered")]
     BadMac,
-    /// Metadata of an unknown type, or of the wrong length for its type.
+    /// The metadata has an unknown type, or the wrong length for its type.
     #[error("the wrapped client key has malformed metadata")]
     BadMetadata,
-    /// Ours.
+    /// The cryptographic library failed, which is our fault.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// Why a client key could not be wrapped.
+/// The reason why a client key could not be wrapped.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WrapKeyError {
-    /// The operator's: too much metadata.
+    /// The operator gave too much metadata.
     #[error("the metadata has {0} bytes; at most {max} fit", max = MAX_METADATA_LEN - 1)]
     MetadataTooLong(usize),
-    /// Ours.
+    /// The cryptographic library failed, which is our fault.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// A server's tls-crypt-v2 key: wraps and unwraps client keys.
+/// A server's tls-crypt-v2 key, which wraps and unwraps client keys.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct ServerKey(DirectionKey);
 
-/// What a wrapped key held.
+/// The contents of a wrapped key.
 #[derive(Clone, Debug)]
 pub struct UnwrappedKey {
     /// The client's key.
     pub kc: StaticKey,
-    /// What was wrapped with it; `None` where there was nothing.
+    /// The metadata that was wrapped with it, if any.
     pub metadata: Option<Metadata>,
 }
 
 impl ServerKey {
-    /// Length in bytes.
+    /// The length in bytes.
     pub const LEN: usize = 128;
 
     const LABEL: &'static str = "OpenVPN tls-crypt-v2 server key";
 
-    /// A key of these bytes.
+    /// Makes a key of these bytes.
     pub fn new(bytes: &[u8; Self::LEN]) -> Self {
         let (mut cipher, mut hmac) = ([0; 64], [0; 64]);
         for (to, from) in cipher.iter_mut().chain(&mut hmac).zip(bytes) {
@@ -108,7 +109,7 @@ impl ServerKey {
         Self(DirectionKey { cipher, hmac })
     }
 
-    /// A fresh key; `fill` fills its argument with random bytes.
+    /// Makes a new key; `fill` fills its argument with random bytes.
     pub fn generate(fill: impl FnOnce(&mut [u8])) -> Self {
         let mut bytes = Zeroizing::new([0; Self::LEN]);
         fill(bytes.as_mut_slice());
@@ -118,7 +119,7 @@ impl ServerKey {
     /// Parses the PEM that `openvpn --genkey tls-crypt-v2-server` writes.
     ///
     /// # Errors
-    /// The operator's: says what is wrong and how to make a good file.
+    /// Returns an error that tells the operator what is wrong and how to make a good file.
     pub fn parse(text: &str) -> Result<Self, KeyFileError> {
         let bytes = file::decode_pem(text, Self::LABEL)?;
         let bytes: &[u8; Self::LEN] = bytes
@@ -128,7 +129,7 @@ impl ServerKey {
         Ok(Self::new(bytes))
     }
 
-    /// The PEM form.
+    /// Returns the PEM form.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let bytes = Zeroizing::new([self.0.cipher, self.0.hmac].concat());
         file::encode_pem(&bytes, Self::LABEL)
@@ -165,7 +166,7 @@ impl ServerKey {
         Ok([tag.as_bytes(), &inside, &len_field].concat())
     }
 
-    /// Verifies and decrypts a wrapped key of exactly these bytes.
+    /// Verifies and decrypts a wrapped key that consists of exactly these bytes.
     ///
     /// # Errors
     /// See [`UnwrapError`].
@@ -190,7 +191,7 @@ impl ServerKey {
         Ok(UnwrappedKey { kc: StaticKey::new(*kc), metadata: Metadata::parse(metadata)? })
     }
 
-    /// A whole client key: Kc with its wrapping.
+    /// Makes a whole client key: Kc and its wrapped form.
     ///
     /// # Errors
     /// See [`WrapKeyError`].
@@ -204,7 +205,7 @@ impl ServerKey {
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for ServerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServerKey(..)")
@@ -214,9 +215,9 @@ impl fmt::Debug for ServerKey {
 /// A client's tls-crypt-v2 key.
 #[derive(Clone)]
 pub struct ClientKey {
-    /// The key itself.
+    /// The key itself (Kc).
     pub kc: StaticKey,
-    /// The same, wrapped for the server; sent in clear.
+    /// The key wrapped for the server, which is sent in clear.
     pub wkc: Vec<u8>,
 }
 
@@ -226,7 +227,7 @@ impl ClientKey {
     /// Parses the PEM that `openvpn --genkey tls-crypt-v2-client` writes.
     ///
     /// # Errors
-    /// The operator's: says what is wrong and how to make a good file.
+    /// Returns an error that tells the operator what is wrong and how to make a good file.
     pub fn parse(text: &str) -> Result<Self, KeyFileError> {
         let bytes = file::decode_pem(text, Self::LABEL)?;
         let (kc, wkc) = bytes
@@ -238,22 +239,22 @@ impl ClientKey {
         Ok(Self { kc: StaticKey::new(*kc), wkc: wkc.to_vec() })
     }
 
-    /// The PEM form.
+    /// Returns the PEM form.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let bytes = Zeroizing::new([self.kc.as_bytes().as_slice(), &self.wkc].concat());
         file::encode_pem(&bytes, Self::LABEL)
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for ClientKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClientKey(..)")
     }
 }
 
-/// Splits a packet before the wrapped key at its end, as the length field in its last two bytes
-/// says. `None` if no wrapped key has that length.
+/// Splits a packet before the wrapped key at its end, according to the length field in its last two
+/// bytes. Returns `None` if no wrapped key can have that length.
 pub(crate) fn split_wkc(packet: &[u8]) -> Option<(&[u8], &[u8])> {
     let len = usize::from(u16::from_be_bytes(*packet.last_chunk::<2>()?));
     if !(MIN_WKC_LEN..=MAX_WKC_LEN).contains(&len) {

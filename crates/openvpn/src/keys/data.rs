@@ -7,32 +7,32 @@ use super::method2::Randoms;
 use super::static_key::{Direction, StaticKey};
 use crate::packet::SessionId;
 
-/// TLS exporter label of the data keys; no context, [`EXPORTED_LEN`] bytes.
+/// The TLS exporter label of the data keys; no context, [`EXPORTED_LEN`] bytes.
 pub const DATA_KEYS_LABEL: &[u8] = b"EXPORTER-OpenVPN-datakeys";
-/// TLS exporter label of the key that wraps renegotiations; no context, [`EXPORTED_LEN`] bytes.
+/// The TLS exporter label of the key that wraps renegotiations; no context, [`EXPORTED_LEN`] bytes.
 pub const DYNAMIC_TLS_CRYPT_LABEL: &[u8] = b"EXPORTER-OpenVPN-dynamic-tls-crypt";
-/// How many bytes both exports have.
+/// The length of both exports in bytes.
 pub const EXPORTED_LEN: usize = StaticKey::LEN;
 
-/// Which end of a session we are.
+/// The end of a session that we are.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub enum Role {
     /// The end that sent the first packet.
     Client,
-    /// The other one.
+    /// The other end.
     Server,
 }
 
 /// The two halves of a data channel key.
 #[derive(Clone)]
 pub struct DataKeys {
-    /// For packets we send.
+    /// The key for packets that we send.
     pub seal: DirectionKey,
-    /// For packets we receive.
+    /// The key for packets that we receive.
     pub open: DirectionKey,
 }
 
-/// What goes into [`DataKeys::from_prf`].
+/// The input of [`DataKeys::from_prf`].
 #[derive(Clone, Copy, Debug)]
 pub struct PrfInput<'a> {
     /// The client's pre-master secret.
@@ -48,15 +48,18 @@ pub struct PrfInput<'a> {
 }
 
 impl DataKeys {
-    /// From the TLS exporter ([`DATA_KEYS_LABEL`]): IV_PROTO bit 3, `key-derivation tls-ekm`.
+    /// Derives the keys from the TLS exporter ([`DATA_KEYS_LABEL`]): IV_PROTO bit 3,
+    /// `key-derivation tls-ekm`.
     pub fn from_exporter(exported: &[u8; EXPORTED_LEN], role: Role) -> Self {
         Self::split(&StaticKey::new(*exported), role)
     }
 
-    /// From the key method 2 messages by the PRF of TLS 1.0: for peers that do not offer the exporter.
+    /// Derives the keys from the key method 2 messages by the PRF of TLS 1.0, for peers that do not
+    /// offer the exporter.
     ///
     /// # Errors
-    /// The library refused; our fault or the machine's, never the peer's.
+    /// Fails if the cryptographic library refuses, which is our fault or the machine's and never
+    /// the peer's.
     pub fn from_prf(input: &PrfInput<'_>, role: Role) -> Result<Self, CryptoError> {
         let mut master = Zeroizing::new([0; 48]);
         tls1_prf(
@@ -80,7 +83,7 @@ impl DataKeys {
         Ok(Self::split(&StaticKey::new(*block), role))
     }
 
-    /// Key 0 is the client's to send with: the other way round than in tls-crypt.
+    /// Splits a key into its halves. The client sends with key 0, the reverse of tls-crypt.
     fn split(key: &StaticKey, role: Role) -> Self {
         let (seal, open) = key.directed(match role {
             Role::Client => Direction::Normal,
@@ -90,7 +93,7 @@ impl DataKeys {
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for DataKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DataKeys(..)")

@@ -2,7 +2,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-/// Why a key file cannot be used. The operator's fault; the caller adds the file's name.
+/// The reason why a key file cannot be used. The fault is the operator's; the caller adds the
+/// file's name.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyFileError {
     /// The first marker line is missing.
@@ -11,20 +12,20 @@ pub enum KeyFileError {
     /// The last marker line is missing.
     #[error("the line \"{0}\" is missing: the file was cut short; copy it again or {hint}", hint = hint(.0))]
     NoEnd(String),
-    /// Something other than a hex digit.
+    /// A character is not a hex digit.
     #[error("{0:?} is not a hexadecimal digit: the key was altered; copy it again")]
     NotHex(char),
-    /// Something other than base64.
+    /// The text is not base64.
     #[error("the text between the marker lines is not base64: the key was altered; copy it again")]
     NotBase64,
-    /// Too few or too many bytes.
+    /// The key has too few or too many bytes.
     #[error(
         "the key has {found} bytes instead of {wanted}: the file was cut or altered; copy it again"
     )]
     Length {
-        /// Bytes found (of a longer key: at least).
+        /// The number of bytes found (of a longer key: at least).
         found: usize,
-        /// Bytes expected.
+        /// The number of bytes expected.
         wanted: usize,
     },
     /// The wrapped key in a tls-crypt-v2 client key is malformed.
@@ -42,7 +43,7 @@ fn hint(marker: &str) -> &'static str {
     }
 }
 
-/// What stands between two marker lines. Anything before and after is skipped.
+/// Returns the text between two marker lines. Text before and after them is skipped.
 pub(super) fn between<'a>(text: &'a str, begin: &str, end: &str) -> Result<&'a str, KeyFileError> {
     let (_, rest) =
         text.split_once(begin).ok_or_else(|| KeyFileError::NoBegin(begin.to_owned()))?;
@@ -50,7 +51,7 @@ pub(super) fn between<'a>(text: &'a str, begin: &str, end: &str) -> Result<&'a s
     Ok(inside)
 }
 
-/// Decodes exactly `out.len()` bytes of hex; white space and comment lines are skipped.
+/// Decodes exactly `out.len()` bytes of hex, skipping white space and comment lines.
 pub(super) fn decode_hex(text: &str, out: &mut [u8]) -> Result<(), KeyFileError> {
     let wanted = out.len();
     let digits = text
@@ -79,7 +80,7 @@ pub(super) fn push_hex(text: &mut String, byte: u8) {
     }
 }
 
-/// Decodes PEM's base64; white space is skipped.
+/// Decodes PEM's base64, skipping white space.
 pub(super) fn decode_pem(text: &str, label: &str) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
     let begin = format!("-----BEGIN {label}-----");
     let end = format!("-----END {label}-----");

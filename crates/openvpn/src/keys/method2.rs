@@ -1,10 +1,11 @@
-//! The key method 2 message: the first that each end sends over TLS.
+//! The key method 2 message, which is the first that each end sends over TLS.
 //!
 //! ```text
 //! 0 4 | method 1 | pre-master 48 (client only) | random 32 | random 32 | options | user | password | peer info
 //! ```
 //!
-//! Strings are preceded by a 16-bit length that counts their final NUL; an absent one has length 0.
+//! Each string is preceded by a 16-bit length that counts its final NUL; an absent string has
+//! length 0.
 
 use std::fmt;
 
@@ -12,80 +13,81 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::data::Role;
 
-/// Longest message in bytes; stock's buffer for one TLS record of this kind.
+/// The maximum length of a message in bytes: the size of OpenVPN's buffer for a TLS record of this
+/// kind.
 pub const MAX_MESSAGE_LEN: usize = 2048;
-/// Longest string in bytes without its NUL.
+/// The maximum length of a string in bytes without its NUL.
 const MAX_STRING_LEN: usize = 1536;
 
-/// Random bytes of one end, for the PRF.
+/// The random bytes of one end, for the PRF.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Randoms {
-    /// For the master secret.
+    /// The random bytes for the master secret.
     pub random1: [u8; 32],
-    /// For the key expansion.
+    /// The random bytes for the key expansion.
     pub random2: [u8; 32],
 }
 
-// By hand: key material never reaches a log.
+// Implemented manually: key material must not reach a log.
 impl fmt::Debug for Randoms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Randoms(..)")
     }
 }
 
-/// One end's key method 2 message.
+/// The key method 2 message of one end.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyMethod2 {
-    /// The pre-master secret: sent by the client and only by it.
+    /// The pre-master secret, which only the client sends.
     pub pre_master: Option<Zeroizing<[u8; 48]>>,
-    /// Random bytes.
+    /// The random bytes.
     pub randoms: Randoms,
     /// The options string, `V4,...`.
     pub options: String,
-    /// User name; empty if none.
+    /// The user name; empty if there is none.
     pub username: String,
-    /// Password; empty if none.
+    /// The password; empty if there is none.
     pub password: Zeroizing<String>,
-    /// Lines `NAME=VALUE`, each ended by a newline; empty if none.
+    /// Lines `NAME=VALUE`, each terminated by a newline; empty if there are none.
     pub peer_info: String,
 }
 
-/// Why a key method 2 message was refused or cannot be made.
+/// The reason why a key method 2 message was refused or cannot be made.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyMethod2Error {
-    /// It ends too early.
+    /// The message ends too early.
     #[error("the key exchange message ends in its {0}")]
     TooShort(&'static str),
     /// The first four bytes are not zero, or the method is not 2.
     #[error("the peer does not speak key method 2")]
     BadMethod,
-    /// Longer than allowed.
+    /// A field is longer than allowed.
     #[error("the {0} is too long")]
     TooLong(&'static str),
-    /// A string without its final NUL.
+    /// A string lacks its final NUL.
     #[error("the {0} does not end in NUL")]
     NoNul(&'static str),
-    /// A NUL or another control character within a string.
+    /// A string contains a NUL or another control character.
     #[error("the {0} contains a control character")]
     ControlCharacter(&'static str),
-    /// Not UTF-8.
+    /// A string is not UTF-8.
     #[error("the {0} is not UTF-8")]
     NotUtf8(&'static str),
 }
 
 impl KeyMethod2 {
     /// Parses the message of the end that has the role `sender`. Missing strings at the end are
-    /// empty (old peers send fewer); bytes after the last one are ignored.
+    /// read as empty (old peers send fewer); bytes after the last string are ignored.
     ///
     /// # Errors
-    /// The peer's; names the field.
+    /// Returns an error that is the peer's fault and names the field.
     pub fn parse(message: &[u8], sender: Role) -> Result<Self, KeyMethod2Error> {
         if message.len() > MAX_MESSAGE_LEN {
             return Err(KeyMethod2Error::TooLong("key exchange message"));
         }
         let mut rest = message;
         let head: [u8; 5] = take(&mut rest, "header")?;
-        // The upper half of the method byte is for flags that do not exist.
+        // The upper half of the method byte is reserved for flags, none of which exist.
         let [0, 0, 0, 0, method] = head else { return Err(KeyMethod2Error::BadMethod) };
         if method & 0x0f != 2 {
             return Err(KeyMethod2Error::BadMethod);
@@ -105,19 +107,20 @@ impl KeyMethod2 {
         Ok(Self { pre_master, randoms, options, username, password, peer_info })
     }
 
-    /// Wipes the pre-master secret, the random bytes and the password.
+    /// Erases the pre-master secret, the random bytes and the password.
     pub fn forget_secrets(&mut self) {
         self.pre_master = None;
         self.randoms.zeroize();
         self.password.zeroize();
     }
 
-    /// The message, to be sent as one TLS record.
+    /// Encodes the message, to be sent as one TLS record.
     ///
     /// # Errors
-    /// The operator's: a string that is too long or contains what the peer would refuse.
+    /// Fails, through a fault of the operator's, if a string is too long or contains characters
+    /// that the peer would refuse.
     pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, KeyMethod2Error> {
-        // Reserved at once: growing would leave copies of the secrets behind.
+        // Reserve all of it now: growing would leave copies of the secrets behind.
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_MESSAGE_LEN));
         out.extend_from_slice(&[0, 0, 0, 0, 2]);
         if let Some(pre_master) = &self.pre_master {
@@ -136,7 +139,7 @@ impl KeyMethod2 {
     }
 }
 
-// By hand: the derived one would print secrets.
+// Implemented manually: a derived implementation would print secrets.
 impl fmt::Debug for KeyMethod2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyMethod2")
@@ -147,7 +150,7 @@ impl fmt::Debug for KeyMethod2 {
     }
 }
 
-/// A string of the message: its name in errors and whether it has lines.
+/// A string of the message: its name in errors, and whether it consists of lines.
 #[derive(Copy, Clone)]
 struct Field {
     name: &'static str,
@@ -177,7 +180,7 @@ fn take<const N: usize>(bytes: &mut &[u8], name: &'static str) -> Result<[u8; N]
     Ok(*value)
 }
 
-/// The bytes of a string without its NUL.
+/// Takes the bytes of a string without its NUL.
 fn take_bytes<'a>(bytes: &mut &'a [u8], field: Field) -> Result<&'a [u8], KeyMethod2Error> {
     if bytes.is_empty() {
         return Ok(&[]);
@@ -195,11 +198,11 @@ fn take_bytes<'a>(bytes: &mut &'a [u8], field: Field) -> Result<&'a [u8], KeyMet
     }
 }
 
-/// A user name or password. As openvpn does, control characters are replaced: a client that sends such a name is
-/// not an attacker as a rule, but has a token that is not what it should be.
+/// Takes a user name or password. Control characters are replaced, as in OpenVPN: a client that
+/// sends such a name is usually not an attacker, but has a token with unexpected contents.
 fn take_login(bytes: &mut &[u8], field: Field) -> Result<Zeroizing<String>, KeyMethod2Error> {
     let string = take_bytes(bytes, field)?;
-    // It ends at its first NUL, as for a reader in C.
+    // The string ends at its first NUL, as for a reader in C.
     let string = string.split(|byte| *byte == 0).next().unwrap_or_default();
     let read = Zeroizing::new(String::from_utf8_lossy(string).into_owned());
     let mut text = Zeroizing::new(String::with_capacity(read.len()));
@@ -229,14 +232,14 @@ fn put_string(out: &mut Vec<u8>, field: Field, text: &str) -> Result<(), KeyMeth
     Ok(())
 }
 
-/// For the fuzzer: parses as either end's message, and checks that what was understood is written
-/// back with the same meaning.
+/// Parses the bytes as either end's message, for the fuzzer, and checks that the result is encoded
+/// with the same meaning.
 pub(super) fn fuzz(bytes: &[u8]) {
     for sender in [Role::Client, Role::Server] {
         if let Ok(message) = KeyMethod2::parse(bytes, sender) {
             match message.encode() {
                 Ok(again) => assert_eq!(KeyMethod2::parse(&again, sender), Ok(message)),
-                // Up to four absent strings are written as empty ones, two bytes each.
+                // Up to four absent strings are encoded as empty ones of two bytes each.
                 Err(error) => assert!(bytes.len() > MAX_MESSAGE_LEN.saturating_sub(8), "{error}"),
             }
         }

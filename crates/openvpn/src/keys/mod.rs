@@ -23,7 +23,7 @@ pub use file::KeyFileError;
 pub use method2::{KeyMethod2, KeyMethod2Error, MAX_MESSAGE_LEN, Randoms};
 pub use static_key::{Direction, StaticKey};
 
-/// For the fuzzer: key method 2 messages and key files.
+/// Parses key method 2 messages and key files, for the fuzzer.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     method2::fuzz(bytes);

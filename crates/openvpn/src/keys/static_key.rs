@@ -5,13 +5,13 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::file::{self, KeyFileError};
 
-/// 2048 bits of shared key: two halves of 64 bytes for a cipher and 64 bytes for a MAC.
+/// 2048 bits of shared key: two halves, each with 64 bytes for a cipher and 64 bytes for a MAC.
 ///
-/// The key of tls-auth and tls-crypt (`openvpn --genkey secret`), and the Kc of tls-crypt-v2.
+/// It is the key of tls-auth and tls-crypt (`openvpn --genkey secret`), and the Kc of tls-crypt-v2.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct StaticKey([u8; Self::LEN]);
 
-/// Which half of a [`StaticKey`] is ours to send with (`key-direction`).
+/// The half of a [`StaticKey`] that we send with (`key-direction`).
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub enum Direction {
     /// 0: send with the first half, receive with the second.
@@ -21,29 +21,29 @@ pub enum Direction {
 }
 
 impl StaticKey {
-    /// Length in bytes.
+    /// The length in bytes.
     pub const LEN: usize = 256;
 
     const BEGIN: &'static str = "-----BEGIN OpenVPN Static key V1-----";
     const END: &'static str = "-----END OpenVPN Static key V1-----";
 
-    /// A key of these bytes.
+    /// Makes a key of these bytes.
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// A fresh key; `fill` fills its argument with random bytes.
+    /// Makes a new key; `fill` fills its argument with random bytes.
     pub fn generate(fill: impl FnOnce(&mut [u8])) -> Self {
         let mut key = Self([0; Self::LEN]);
         fill(&mut key.0);
         key
     }
 
-    /// Parses a key file: 512 hex digits between the two marker lines. White space, blank lines
-    /// and anything outside the markers are skipped, and so are comments.
+    /// Parses a key file: 512 hex digits between the two marker lines. White space, blank lines,
+    /// comments and anything outside the markers are skipped.
     ///
     /// # Errors
-    /// The operator's: says what is wrong and how to make a good file.
+    /// Returns an error that tells the operator what is wrong and how to make a good file.
     pub fn parse(text: &str) -> Result<Self, KeyFileError> {
         let hex = file::between(text, Self::BEGIN, Self::END)?;
         let mut key = Self([0; Self::LEN]);
@@ -51,7 +51,7 @@ impl StaticKey {
         Ok(key)
     }
 
-    /// The key file, as `openvpn --genkey secret` writes it.
+    /// Returns the key file as `openvpn --genkey secret` writes it.
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut text = String::with_capacity(700);
         text.push_str("#\n# 2048 bit OpenVPN static key\n#\n");
@@ -68,12 +68,12 @@ impl StaticKey {
         Zeroizing::new(text)
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the key.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// Key 0 and key 1: 64 bytes cipher and 64 bytes MAC each.
+    /// Returns key 0 and key 1, each with 64 bytes for the cipher and 64 bytes for the MAC.
     pub(crate) fn halves(&self) -> [DirectionKey; 2] {
         let mut halves = [0, 1].map(|_| DirectionKey { cipher: [0; 64], hmac: [0; 64] });
         let parts = halves.iter_mut().flat_map(|half| [&mut half.cipher, &mut half.hmac]);
@@ -83,7 +83,7 @@ impl StaticKey {
         halves
     }
 
-    /// The two halves as (sending, receiving).
+    /// Returns the two halves as (sending, receiving).
     pub(crate) fn directed(&self, direction: Direction) -> (DirectionKey, DirectionKey) {
         let [first, second] = self.halves();
         match direction {
@@ -92,7 +92,8 @@ impl StaticKey {
         }
     }
 
-    /// Byte-wise exclusive or: dynamic tls-crypt mixes its exported key with the configured one.
+    /// Combines two keys by byte-wise exclusive or: dynamic tls-crypt mixes its exported key with
+    /// the configured one.
     pub(crate) fn xor(&self, other: &Self) -> Self {
         let mut mixed = self.clone();
         for (byte, mask) in mixed.0.iter_mut().zip(&other.0) {
@@ -102,7 +103,7 @@ impl StaticKey {
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for StaticKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StaticKey(..)")

@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 use super::*;
 use crate::packet::SessionId;
 
-/// Decodes hex; white space is skipped.
+/// Decodes hex, skipping white space.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
         .chars()
@@ -18,7 +18,7 @@ pub(crate) fn unhex(text: &str) -> Vec<u8> {
 }
 
 /// Key files: `UNIT_*` are those of the reference implementation's unit tests (test_pkt.c,
-/// test_tls_crypt.c), `STOCK_*` were written by `openvpn --genkey` 2.6.14.
+/// test_tls_crypt.c); `STOCK_*` were written by `openvpn --genkey` 2.6.14.
 pub(crate) mod vectors {
     pub(crate) const UNIT_STATIC: &str = include_str!("vectors/unit-static.key");
     pub(crate) const UNIT_SERVER: &str = include_str!("vectors/unit-server.pem");
@@ -110,10 +110,10 @@ mod files {
         assert_eq!(error, KeyFileError::NotBase64);
         let error = ServerKey::parse(&UNIT_SERVER.replace("AAECAwQF", "AAEC")).unwrap_err();
         assert_eq!(error, KeyFileError::Length { found: 125, wanted: 128 });
-        // Three bytes lost within the wrapped key: its length field tells.
+        // Three bytes within the wrapped key are lost, which its length field reveals.
         let error = ClientKey::parse(&UNIT_CLIENT.replace("8PHy", "")).unwrap_err();
         assert_eq!(error, KeyFileError::WrappedKey(296));
-        // A length field that is true, of something that cannot be a wrapped key.
+        // A correct length field of bytes that cannot be a wrapped key.
         let kc = [&[7; 256][..], &[0, 2]].concat();
         let pem = file::encode_pem(&kc, "OpenVPN tls-crypt-v2 client key");
         assert_eq!(ClientKey::parse(&pem).unwrap_err(), KeyFileError::WrappedKey(2));
@@ -166,7 +166,7 @@ mod wrapped {
     #[test]
     fn keys_wrapped_by_the_reference_implementation_unwrap() {
         let cases = [
-            // Made with metadata "AABBCCDD", read as base64.
+            // Made with the metadata "AABBCCDD", read as base64.
             (UNIT_SERVER, UNIT_CLIENT_USER, Some(Metadata::User(unhex("0000410820c3")))),
             (STOCK_SERVER, STOCK_CLIENT, Some(Metadata::Timestamp(1_795_167_079))),
             (STOCK_SERVER, STOCK_CLIENT_USER, Some(Metadata::User(b"adit test".to_vec()))),
@@ -176,7 +176,7 @@ mod wrapped {
             let unwrapped = server.unwrap(&client.wkc).unwrap();
             assert_eq!(unwrapped.kc.as_bytes(), client.kc.as_bytes());
             assert_eq!(unwrapped.metadata, metadata);
-            // Ours is the same, byte for byte.
+            // Our wrapped key is identical byte for byte.
             assert_eq!(server.wrap(&client.kc, metadata.as_ref()).unwrap(), client.wkc);
         }
     }
@@ -200,7 +200,7 @@ mod wrapped {
         assert_eq!(error.to_string(), "the metadata has 734 bytes; at most 733 fit");
     }
 
-    /// Wraps bytes that no `Metadata` makes.
+    /// Wraps bytes that no `Metadata` produces.
     fn wrap_raw(metadata: &[u8]) -> (ServerKey, Vec<u8>) {
         let server = ServerKey::new(&[1; 128]);
         let len = u16::try_from(290 + metadata.len()).unwrap().to_be_bytes();
@@ -246,7 +246,7 @@ mod wrapped {
         }
     }
 
-    /// The length field alone is wrong: the MAC covers it as it stands.
+    /// Only the length field is wrong; the MAC covers the field as sent.
     #[test]
     fn the_length_field_must_be_right_even_if_authentic() {
         let server = ServerKey::new(&[1; 128]);
@@ -268,7 +268,7 @@ mod wrapped {
         for len in 0..client.wkc.len() {
             assert_eq!(server.unwrap(&client.wkc[..len]).unwrap_err(), UnwrapError::BadLength);
         }
-        // Authentic, with a true length field, and one byte too long.
+        // Authentic, with a correct length field, and one byte too long.
         let (server, wkc) = wrap_raw(&[0; MAX_METADATA_LEN + 1]);
         assert_eq!(server.unwrap(&wkc).unwrap_err(), UnwrapError::BadLength);
         let (server, wkc) = wrap_raw(&[0; MAX_METADATA_LEN]);
@@ -280,7 +280,7 @@ mod wrapped {
         fn arbitrary_bytes_do_not_unwrap(bytes in prop::collection::vec(any::<u8>(), 0..1100)) {
             let server = ServerKey::new(&[1; 128]);
             prop_assert!(server.unwrap(&bytes).is_err());
-            // With a true length field it is the MAC that refuses.
+            // With a correct length field, the MAC refuses it.
             let mut sized = bytes;
             sized.resize(sized.len().clamp(290, 1024), 0);
             let len = sized.len();
@@ -342,7 +342,7 @@ mod method2 {
         assert_eq!(parsed.options, "V4");
         assert!(parsed.username.is_empty() && parsed.password.is_empty());
         assert!(parsed.peer_info.is_empty());
-        // Length 0 and a lone NUL say the same.
+        // Length 0 and a lone NUL have the same meaning.
         let strings = b"\x00\x03V4\0\0\0\0\x01\0\0\0 and what else may follow";
         assert_eq!(KeyMethod2::parse(&raw(Role::Server, strings), Role::Server), Ok(parsed));
     }
@@ -375,7 +375,7 @@ mod method2 {
         assert!(KeyMethod2::parse(&bytes, Role::Server).is_ok());
     }
 
-    /// Replaces one of the four strings and parses.
+    /// Replaces one of the four strings and parses the message.
     fn with_string(index: usize, bytes: &[u8]) -> Result<KeyMethod2, KeyMethod2Error> {
         let mut strings = [&b"V4\0"[..], b"u\0", b"p\0", b"A=b\n\0"];
         strings[index] = bytes;
@@ -414,7 +414,7 @@ mod method2 {
         }
     }
 
-    /// As openvpn does: a client's token may be anything.
+    /// As in OpenVPN, a client's token may contain anything.
     #[test]
     fn control_characters_in_a_login_are_replaced() {
         for (text, wanted) in [
@@ -506,7 +506,7 @@ mod data {
         std::array::from_fn(|i| u8::try_from(i).unwrap())
     }
 
-    /// Key 0 is the client's to send with.
+    /// The client sends with key 0.
     #[test]
     fn exported_keys_are_split_by_role() {
         let client = DataKeys::from_exporter(&ascending(), Role::Client);

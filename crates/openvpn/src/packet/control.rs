@@ -1,6 +1,6 @@
 use super::{Header, Opcode, PacketError, SessionId};
 
-/// Acknowledged message ids: at most [`Acks::MAX`].
+/// The ids of acknowledged messages, at most [`Acks::MAX`].
 #[derive(Copy, Clone, Default, Eq, PartialEq)]
 pub struct Acks {
     ids: [u32; Self::MAX],
@@ -8,19 +8,19 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// How many fit into one packet.
+    /// The number of acknowledgements that fit into one packet.
     pub const MAX: usize = 8;
 
-    /// None.
+    /// No acknowledgements.
     pub const NONE: Self = Self { ids: [0; Self::MAX], len: 0 };
 
-    /// Up to [`Self::MAX`] ids; `None` if there are more.
+    /// Makes a list of up to [`Self::MAX`] ids; `None` if there are more.
     pub fn from_slice(ids: &[u32]) -> Option<Self> {
         let mut acks = Self::NONE;
         ids.iter().all(|&id| acks.push(id)).then_some(acks)
     }
 
-    /// Appends an id; false if there was no room.
+    /// Appends an id; returns false if there was no room.
     #[must_use]
     pub fn push(&mut self, id: u32) -> bool {
         match self.ids.get_mut(usize::from(self.len)) {
@@ -33,22 +33,23 @@ impl Acks {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of ids.
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no ids.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// In the order of the packet.
+    /// Iterates over the ids in the order of the packet.
     pub fn iter(&self) -> impl Iterator<Item = u32> + use<> {
         self.ids.into_iter().take(self.len())
     }
 
-    /// Bytes on the wire of `count` acknowledgements with what belongs to them.
+    /// Returns the bytes on the wire of `count` acknowledgements and the fields that accompany
+    /// them.
     const fn wire_len(count: usize) -> usize {
         let ids = count.saturating_mul(4).saturating_add(1);
         if count == 0 { ids } else { ids.saturating_add(SessionId::LEN) }
@@ -64,24 +65,25 @@ impl std::fmt::Debug for Acks {
 /// A control packet without its wrapping.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Control<'a> {
-    /// What kind; never one of the data opcodes.
+    /// The kind of packet; never one of the data opcodes.
     pub opcode: Opcode,
-    /// Which key it concerns.
+    /// The id of the key that the packet concerns.
     pub key_id: u8,
     /// The sender's session id.
     pub session: SessionId,
-    /// What the sender acknowledges.
+    /// The messages that the sender acknowledges.
     pub acks: Acks,
-    /// The receiver's session id. Written and read only where there are acknowledgements.
+    /// The receiver's session id. It is written and read only if there are acknowledgements.
     pub remote: Option<SessionId>,
-    /// Its number among the sender's messages; absent in ACK_V1 and only there.
+    /// The packet's number among the sender's messages; absent only in ACK_V1.
     pub message: Option<u32>,
     /// TLS bytes; early-negotiation TLVs in a hard reset.
     pub payload: &'a [u8],
 }
 
 impl<'a> Control<'a> {
-    /// Opcode, key id and session id: what every wrapping leaves in clear at the front.
+    /// The length of opcode, key id and session id, which every wrapping leaves in clear at the
+    /// front.
     pub(crate) const FRONT_LEN: usize = 1 + SessionId::LEN;
 
     /// Parses an unwrapped packet.
@@ -93,7 +95,7 @@ impl<'a> Control<'a> {
         Self::parse_rest(header, session, rest)
     }
 
-    /// Parses what follows the session id, once it is unwrapped.
+    /// Parses the unwrapped bytes that follow the session id.
     pub(crate) fn parse_rest(
         header: Header,
         session: SessionId,
@@ -111,7 +113,7 @@ impl<'a> Control<'a> {
         }
         let remote = if acks.is_empty() { None } else { Some(take_session(&mut rest)?) };
         let (message, payload) = match header.opcode {
-            // Nothing may follow; the reference implementation does not look.
+            // Nothing may follow; the reference implementation does not check it.
             Opcode::AckV1 => (None, &[][..]),
             _ => (Some(take_u32(&mut rest)?), rest),
         };
@@ -119,12 +121,12 @@ impl<'a> Control<'a> {
         Ok(Self { opcode, key_id, session, acks, remote, message, payload })
     }
 
-    /// The first byte.
+    /// Returns the first byte, parsed.
     pub fn header(&self) -> Header {
         Header { opcode: self.opcode, key_id: self.key_id }
     }
 
-    /// Appends the unwrapped packet.
+    /// Appends the unwrapped packet to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.encode_front(out);
         self.encode_rest(out);
@@ -149,14 +151,14 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Bytes of an unwrapped packet besides its payload.
+    /// Returns the bytes of an unwrapped packet without its payload.
     pub const fn overhead(opcode: Opcode, acks: usize) -> usize {
         let message = if matches!(opcode, Opcode::AckV1) { 0 } else { 4 };
         Self::FRONT_LEN.saturating_add(Acks::wire_len(acks)).saturating_add(message)
     }
 }
 
-/// Splits a control packet after its session id, and checks both.
+/// Splits a control packet after its session id, and checks the opcode and the id.
 pub(crate) fn split_front(packet: &[u8]) -> Result<(Header, SessionId, &[u8]), PacketError> {
     let (&first, mut rest) = packet.split_first().ok_or(PacketError::TooShort)?;
     let header = Header::parse(first)?;

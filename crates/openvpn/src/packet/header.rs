@@ -5,11 +5,11 @@ use super::PacketError;
 /// The bits of a packet's first byte that hold the key id.
 pub const KEY_ID_MASK: u8 = 0x07;
 
-/// What kind of packet; the upper five bits of its first byte.
+/// The kind of a packet: the upper five bits of its first byte.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Start of a rekey.
+    /// The start of a rekey.
     SoftResetV1 = 3,
     /// TLS bytes.
     ControlV1 = 4,
@@ -30,7 +30,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// All of them.
+    /// All opcodes.
     pub const ALL: [Self; 9] = [
         Self::SoftResetV1,
         Self::ControlV1,
@@ -43,32 +43,33 @@ impl Opcode {
         Self::ControlWkcV1,
     ];
 
-    /// The opcode of that number. 1 and 2 (key method 1) are refused like the unknown ones.
+    /// Returns the opcode with that number. 1 and 2 (key method 1) are refused like unknown
+    /// numbers.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|opcode| opcode.number() == number)
     }
 
-    /// Its number.
+    /// Returns the opcode's number.
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Whether it carries tunnelled packets.
+    /// Returns whether a packet with this opcode carries tunnelled packets.
     pub const fn is_data(self) -> bool {
         matches!(self, Self::DataV1 | Self::DataV2)
     }
 
-    /// Whether it starts a session.
+    /// Returns whether this opcode starts a session.
     pub const fn is_hard_reset(self) -> bool {
         matches!(self, Self::HardResetClientV2 | Self::HardResetServerV2 | Self::HardResetClientV3)
     }
 
-    /// Whether a tls-crypt-v2 client's wrapped key follows in clear.
+    /// Returns whether a tls-crypt-v2 client's wrapped key follows in clear.
     pub const fn carries_wrapped_key(self) -> bool {
         matches!(self, Self::HardResetClientV3 | Self::ControlWkcV1)
     }
 
-    /// The name in the reference implementation's logs.
+    /// Returns the name in the reference implementation's logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SoftResetV1 => "P_CONTROL_SOFT_RESET_V1",
@@ -90,12 +91,12 @@ impl fmt::Display for Opcode {
     }
 }
 
-/// A packet's first byte.
+/// The first byte of a packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub struct Header {
-    /// What kind of packet.
+    /// The kind of packet.
     pub opcode: Opcode,
-    /// Which key, 0 to 7.
+    /// The key id, 0 to 7.
     pub key_id: u8,
 }
 
@@ -103,7 +104,7 @@ impl Header {
     /// Parses a packet's first byte.
     ///
     /// # Errors
-    /// Unknown opcode; a hard reset with a key id other than 0.
+    /// Fails for an unknown opcode, and for a hard reset with a key id other than 0.
     pub fn parse(byte: u8) -> Result<Self, PacketError> {
         let number = byte >> 3;
         let opcode = Opcode::from_number(number).ok_or(PacketError::BadOpcode(number))?;
@@ -114,21 +115,21 @@ impl Header {
         Ok(Self { opcode, key_id })
     }
 
-    /// The byte it stands for.
+    /// Returns the byte that this header encodes to.
     pub const fn byte(self) -> u8 {
         self.opcode.number() << 3 | (self.key_id & KEY_ID_MASK)
     }
 }
 
-/// Names one end of a session; chosen at random by that end, never zero.
+/// The id of one end of a session, which that end chooses at random and which is never zero.
 #[derive(Copy, Clone, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct SessionId(pub [u8; 8]);
 
 impl SessionId {
-    /// Length in bytes.
+    /// The length in bytes.
     pub const LEN: usize = 8;
 
-    /// Whether it is all zeros, which no end may choose.
+    /// Returns whether the id is all zeros, which neither end may choose.
     pub fn is_zero(&self) -> bool {
         self.0 == [0; Self::LEN]
     }

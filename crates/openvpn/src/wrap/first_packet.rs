@@ -10,11 +10,11 @@ use super::{WrapConfig, WrapError, Wrapper};
 use crate::keys::{Metadata, Role, ServerKey, UnwrapError, split_wkc};
 use crate::packet::{Control, Header, Opcode, PacketError, split_front};
 
-/// A server's side of the wrapping for packets from strangers; holds no state about them.
+/// A server's unwrapping of packets from unauthenticated senders, which keeps no state about them.
 pub struct WrapServer {
-    /// One key for all clients, or none; absent where every client must bring its own.
+    /// The key for all clients or no wrapping; absent where every client must bring its own key.
     shared: Option<Mode>,
-    /// Clients bring keys of their own.
+    /// Unwraps the keys of clients that bring their own.
     wrapped: Option<Wrapped>,
 }
 
@@ -23,17 +23,18 @@ struct Wrapped {
     max_age: Option<Duration>,
 }
 
-/// A stranger's packet, unwrapped.
+/// The unwrapped packet of an unauthenticated sender.
 #[derive(Debug)]
 pub struct First<'a> {
     /// The packet.
     pub control: Control<'a>,
-    /// The client can resend its wrapped key and so take part in the stateless handshake (opcode
-    /// 10 of tls-crypt-v2 clients from 2.6 on).
+    /// Whether the client can resend its wrapped key and so take part in the stateless handshake
+    /// (opcode 10 of tls-crypt-v2 clients from 2.6 on).
     pub early_negotiation: bool,
-    /// Ready to talk to this client: knows its key, and that this packet was seen.
+    /// The wrapper for this client, which has the client's key and has recorded this packet as
+    /// seen.
     pub wrapper: Wrapper,
-    /// What came with the wrapped key.
+    /// The metadata of the wrapped key.
     pub metadata: Option<Metadata>,
 }
 
@@ -41,7 +42,7 @@ impl WrapServer {
     /// Prepares the keys.
     ///
     /// # Errors
-    /// The configuration is a client's, or the cryptographic library failed.
+    /// Fails if the configuration is a client's or the cryptographic library failed.
     pub fn new(config: &WrapConfig) -> Result<Self, WrapError> {
         let mode = |shared: &WrapConfig| match shared {
             WrapConfig::None => Ok(Mode::None),
@@ -72,7 +73,7 @@ impl WrapServer {
         };
         match first.metadata {
             _ if !first.wrapper.has_key_of_its_own() => Ok(()),
-            // A time to come is no age; openvpn takes such keys too.
+            // A time in the future counts as no age; OpenVPN accepts such keys too.
             Some(Metadata::Timestamp(made)) if now.0.saturating_sub(made) <= max_age.as_secs() => {
                 Ok(())
             }
@@ -81,11 +82,11 @@ impl WrapServer {
         }
     }
 
-    /// Unwraps a packet that belongs to no session: a client's reset, or the packet that brings
-    /// the cookie back.
+    /// Unwraps a packet that belongs to no session: a client's reset, or the packet that returns
+    /// the cookie.
     ///
     /// # Errors
-    /// See [`WrapError`]; the packet is to be dropped and counted.
+    /// See [`WrapError`]; the caller drops and counts the packet.
     pub fn open_first<'a>(&self, packet: &'a mut [u8]) -> Result<First<'a>, WrapError> {
         let (header, session, _) = split_front(packet)?;
         self.check_header(header)?;
@@ -114,7 +115,7 @@ impl WrapServer {
         Ok(First { control, early_negotiation, wrapper, metadata })
     }
 
-    /// Strangers may send the packets that the stateless handshake consists of, and no others.
+    /// Accepts only the opcodes of the stateless handshake.
     fn check_header(&self, header: Header) -> Result<(), PacketError> {
         let fits = match header.opcode {
             Opcode::HardResetClientV2 | Opcode::ControlV1 | Opcode::AckV1 => self.shared.is_some(),
@@ -130,12 +131,13 @@ impl WrapServer {
     }
 }
 
-/// Stock sends 0x0f in the top byte and looks at its lower four bits only.
+/// Returns whether a packet id announces early negotiation. OpenVPN sends 0x0f in the top byte and
+/// examines only its lower four bits.
 fn announces_early_negotiation(stamp: Stamp) -> bool {
     stamp.id >> 24 & 0x0f == 0x0f
 }
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for WrapServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match (&self.shared, &self.wrapped) {

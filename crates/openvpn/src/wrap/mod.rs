@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Directions: in tls-crypt the server sends with the first half of the key. In tls-auth
-//! `key-direction` says so; without it both ends use the first half for both ways.
+//! `key-direction` selects the halves; without it both ends use the first half in both directions.
 
 #![deny(
     clippy::indexing_slicing,
@@ -33,35 +33,36 @@ pub use first_packet::{First, WrapServer};
 pub use replay::{ReplayWindow, Replayed};
 pub use wrapper::Wrapper;
 
-/// How control packets are wrapped, with the keys.
+/// The wrapping of control packets, with its keys.
 #[derive(Clone, Debug)]
 pub enum WrapConfig {
-    /// Not at all.
+    /// Control packets are not wrapped.
     None,
-    /// `tls-auth`: authenticated.
+    /// `tls-auth`: control packets are authenticated.
     TlsAuth {
         /// The shared key.
         key: StaticKey,
-        /// `key-direction`, or the second argument of `tls-auth`; `None`: both ends use the first half.
+        /// `key-direction`, or the second argument of `tls-auth`; if `None`, both ends use the
+        /// first half.
         direction: Option<Direction>,
         /// `auth`.
         digest: Digest,
     },
-    /// `tls-crypt`: authenticated and encrypted.
+    /// `tls-crypt`: control packets are authenticated and encrypted.
     TlsCrypt {
         /// The shared key.
         key: StaticKey,
     },
-    /// `tls-crypt-v2` of a client.
+    /// A client's `tls-crypt-v2`.
     TlsCryptV2Client {
         /// The client's own key and its wrapped form.
         key: ClientKey,
     },
-    /// `tls-crypt-v2` of a server.
+    /// A server's `tls-crypt-v2`.
     TlsCryptV2Server {
         /// The key that unwraps the clients' keys.
         key: ServerKey,
-        /// `tls-crypt-v2-max-age`: clients' keys that are older, or have no time stamp, are refused.
+        /// `tls-crypt-v2-max-age`: clients' keys that are older or have no time stamp are refused.
         max_age: Option<Duration>,
         /// `tls-auth` or `tls-crypt` for clients that bring no key of their own.
         shared: Option<Box<WrapConfig>>,
@@ -69,12 +70,14 @@ pub enum WrapConfig {
 }
 
 impl WrapConfig {
-    /// `tls-crypt-v2` of a server that takes clients' keys of any age, and no other clients.
+    /// Returns the `tls-crypt-v2` of a server that accepts clients' keys of any age, and no other
+    /// clients.
     pub fn tls_crypt_v2_server(key: ServerKey) -> Self {
         Self::TlsCryptV2Server { key, max_age: None, shared: None }
     }
 
-    /// `tls-auth` or `tls-crypt` with one key for all clients, if there is such a key.
+    /// Returns the `tls-auth` or `tls-crypt` that has one key for all clients, if there is such a
+    /// key.
     pub(crate) fn shared(&self) -> Option<&Self> {
         match self {
             Self::TlsAuth { .. } | Self::TlsCrypt { .. } => Some(self),
@@ -84,43 +87,44 @@ impl WrapConfig {
     }
 }
 
-/// Why a packet was not wrapped or unwrapped. Each variant is one check.
+/// The reason why a packet was not wrapped or unwrapped. Each variant is one check.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WrapError {
-    /// The peer's or a stranger's: not a control packet.
+    /// The bytes are not a control packet: a fault of the peer or of an unauthenticated sender.
     #[error(transparent)]
     Malformed(#[from] PacketError),
-    /// A stranger's, or the wrong key: it does not authenticate.
+    /// The packet does not authenticate: an unauthenticated sender, or the wrong key.
     #[error("the packet does not authenticate: another key or direction, or it was altered")]
     BadMac,
-    /// An authentic packet a second time, or too late.
+    /// An authentic packet arrived a second time or too late.
     #[error("the packet was received before, or is too old")]
     Replayed,
     /// The wrapped client key is missing, malformed or not ours.
     #[error(transparent)]
     BadWkc(#[from] UnwrapError),
-    /// An authentic client key that is older than `tls-crypt-v2-max-age`.
+    /// The client key is authentic and older than `tls-crypt-v2-max-age`.
     #[error("the tls-crypt-v2 client key is older than tls-crypt-v2-max-age allows")]
     KeyTooOld,
-    /// An authentic client key whose age is unknown, where `tls-crypt-v2-max-age` limits it.
+    /// The client key is authentic and its age unknown, where `tls-crypt-v2-max-age` limits it.
     #[error("the tls-crypt-v2 client key has no time stamp, which tls-crypt-v2-max-age requires")]
     KeyWithoutTime,
-    /// Within a session, another wrapped key than the one it began with.
+    /// The wrapped key differs from the one that the session began with.
     #[error("the wrapped client key differs from the one the session began with")]
     WkcChanged,
-    /// Ours: 2^32 packets were wrapped. The session must end.
+    /// This end has wrapped 2^32 packets. The session must end.
     #[error("the control channel's packet ids are used up")]
     IdsExhausted,
-    /// Ours: a server's key given to a client or the reverse.
+    /// A server's key was given to a client or the reverse: our fault.
     #[error("this end cannot use the other end's kind of tls-crypt-v2 key")]
     WrongRole,
-    /// Ours or the machine's.
+    /// The cryptographic library failed: our fault or the machine's.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// For the fuzzer: opens arbitrary bytes as a stranger's packet and within a session under every
-/// wrapping. The first byte chooses, the rest is the packet. Gives the outcome for a stranger.
+/// Opens arbitrary bytes, for the fuzzer, as an unauthenticated packet and within a session under
+/// every wrapping. The first byte chooses; the rest is the packet. Returns the result of the
+/// unauthenticated packet.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) -> Result<(), WrapError> {
     let short = PacketError::TooShort;
@@ -137,7 +141,7 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), WrapError> {
     }
     let mut copy = packet.to_vec();
     let mut first = WrapServer::new(&config)?.open_first(&mut copy)?;
-    // Within the session the same bytes are a replay, or pass where nothing is counted.
+    // Within the session the same bytes are a replay, or pass where the wrapping has no packet ids.
     let again = first.wrapper.open(&mut packet.to_vec()).map(|_| ());
     match config {
         WrapConfig::None => assert_eq!(again, Ok(())),

@@ -1,4 +1,4 @@
-//! The wrappings proper, without counters.
+//! The wrappings themselves, without counters.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::WrapError;
 use crate::keys::{Direction, Role, StaticKey};
 use crate::packet::{Control, PacketError};
 
-/// Packet id and time stamp: what authenticates is what is counted.
+/// Packet id and time stamp. Exactly those wrappings that authenticate packets have them.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Stamp {
     pub id: u32,
@@ -50,7 +50,7 @@ impl CryptHalf {
     }
 }
 
-/// OpenVPN's HMAC keys are as long as the digest.
+/// Makes a key for `digest`. OpenVPN's HMAC keys are as long as the digest.
 fn auth_key(digest: Digest, half: &DirectionKey) -> Result<HmacKey, CryptoError> {
     HmacKey::new(digest, half.hmac.get(..digest.output_len()).ok_or(CryptoError)?)
 }
@@ -72,7 +72,8 @@ impl Mode {
         Ok(Self::Auth(Arc::new(AuthKeys { base: key.clone(), seal, open })))
     }
 
-    /// The server sends with the first half: the other way round than on the data channel.
+    /// Makes a tls-crypt wrapping. The server sends with the first half, the reverse of the data
+    /// channel.
     pub fn crypt(key: &StaticKey, role: Role) -> Result<Self, CryptoError> {
         let (seal, open) = key.directed(match role {
             Role::Server => Direction::Normal,
@@ -82,7 +83,7 @@ impl Mode {
         Ok(Self::Crypt(Arc::new(CryptKeys { base: key.clone(), seal, open })))
     }
 
-    /// The key as configured, where there is one.
+    /// Returns the configured key, if there is one.
     pub fn base(&self) -> Option<&StaticKey> {
         match self {
             Self::None => None,
@@ -91,7 +92,7 @@ impl Mode {
         }
     }
 
-    /// Bytes this wrapping adds.
+    /// Returns the bytes that this wrapping adds.
     pub fn overhead(&self) -> usize {
         match self {
             Self::None => 0,
@@ -136,7 +137,8 @@ impl Mode {
         Ok(())
     }
 
-    /// Authenticates and decrypts. Gives what follows the session id, and the stamp where there is one.
+    /// Authenticates and decrypts a packet. Returns the bytes that follow the session id, and the
+    /// stamp if there is one.
     pub fn open<'a>(&self, packet: &'a mut [u8]) -> Result<(&'a [u8], Option<Stamp>), WrapError> {
         let short = PacketError::TooShort;
         match self {
@@ -159,7 +161,7 @@ impl Mode {
                 let (stamp, rest) = rest.split_first_chunk_mut::<STAMP_LEN>().ok_or(short)?;
                 let (tag, rest) = rest.split_first_chunk_mut::<TAG_LEN>().ok_or(short)?;
                 let iv = tag.first_chunk().ok_or(short)?;
-                // The tag is over the plaintext, so decryption comes first.
+                // The tag covers the plaintext, so decryption comes first.
                 keys.open.cipher.apply(iv, rest)?;
                 if !keys.open.mac.verify(&[front, stamp, rest], tag) {
                     return Err(WrapError::BadMac);
@@ -177,7 +179,7 @@ fn push_stamp(out: &mut Vec<u8>, stamp: Stamp) {
 
 fn parse_stamp(bytes: [u8; STAMP_LEN]) -> Stamp {
     let both = u64::from_be_bytes(bytes);
-    // The halves of a u64 fit.
+    // Each half of a u64 fits.
     let half = |value: u64| u32::try_from(value & u64::from(u32::MAX)).unwrap_or_default();
     Stamp { id: half(both >> 32), time: half(both) }
 }

@@ -1,28 +1,29 @@
-/// How far behind the newest id a packet may arrive: stock's default `replay-window`.
+/// How far behind the newest id a packet may arrive: OpenVPN's default `replay-window`.
 const WINDOW: u32 = 64;
 
-/// The packet was seen before, or is too old to tell.
+/// The packet was seen before, or is too old to be distinguished from a replay.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Replayed;
 
-/// Replay window of the control channel: ids count up within a time stamp, and a later time
+/// The replay window of the control channel: ids count up within a time stamp, and a later time
 /// stamp starts over.
 ///
-/// Only for packets that authenticated: [`Self::accept`] remembers them.
+/// Only authenticated packets may be passed to [`Self::accept`], which records them.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayWindow {
     time: u32,
-    /// Highest id seen under `time`; 0 before the first packet.
+    /// The highest id seen under `time`; 0 before the first packet.
     newest: u32,
     /// Bit n: `newest - n` was seen.
     seen: u64,
 }
 
 impl ReplayWindow {
-    /// Takes a packet's id and time stamp, once.
+    /// Accepts a packet's id and time stamp once.
     ///
     /// # Errors
-    /// It was taken before, lies too far behind, has id 0, or is older than a restart of the sender.
+    /// Fails if the packet was accepted before, is too far behind, has id 0, or is older than a
+    /// restart of the sender.
     pub fn accept(&mut self, id: u32, time: u32) -> Result<(), Replayed> {
         if id == 0 || time < self.time {
             return Err(Replayed);

@@ -23,7 +23,7 @@ fn auth(key: StaticKey, direction: Option<Direction>, digest: Digest) -> WrapCon
     WrapConfig::TlsAuth { key, direction, digest }
 }
 
-/// Client and server configurations that fit together, one pair of each kind.
+/// Returns matching client and server configurations, one pair of each kind.
 fn pairs() -> Vec<(WrapConfig, WrapConfig)> {
     use Direction::{Inverse, Normal};
     let crypt = || WrapConfig::TlsCrypt { key: unit_key() };
@@ -84,7 +84,7 @@ fn seal(wrapper: &mut Wrapper, control: &Control<'_>) -> Vec<u8> {
     out
 }
 
-/// A client, its reset, and the server's view of it.
+/// Returns a client that has sent its reset, and the server's wrapper for it.
 fn introduce(client: &WrapConfig, server: &WrapConfig) -> (Wrapper, Wrapper) {
     let mut wrapper = Wrapper::client(client).unwrap();
     let mut packet = seal(&mut wrapper, &reset(client));
@@ -103,7 +103,7 @@ mod captures {
         Ok((first.control.message.unwrap(), first.early_negotiation))
     }
 
-    /// test_pkt.c.
+    /// From test_pkt.c.
     const RESET_AUTH: &str = "38de694c5c7bfba27493537c1ded4e781529ae7cfe4b8c6d6b2b51f05a\
         0000000161d3bf6c0000000000";
     const RESET_CRYPT: &str = "38f419cb12d1f9e48f0000000161d3f8e1330206f56802be44fbed9050\
@@ -122,7 +122,7 @@ mod captures {
         assert_eq!(open_first(&WrapConfig::None, "386891923fa310343700 00000000"), Ok((0, false)));
     }
 
-    /// As test_pkt.c does: a byte 0x23 in each place.
+    /// As in test_pkt.c, byte 0x23 replaces each byte in turn.
     #[test]
     fn resets_with_one_byte_replaced() {
         let crypt = WrapConfig::TlsCrypt { key: unit_key() };
@@ -167,7 +167,7 @@ mod captures {
                  c715a447a5d7c13630547551f157",
             ),
             (
-                // The client said 1.
+                // The client uses direction 1.
                 auth(stock_key(), Some(Direction::Normal), Digest::Sha512),
                 "38e0216ce78f6c9894ef35edf5a054a5b63e413e23bd7511d496f39581697a03535d1d7ac1a31a8e\
                  4e5afaea75c6eb370b1310bb4e90a3c7d2a8ed054e0cbc28fe1583239cbde78b9c000000016b0013\
@@ -184,7 +184,7 @@ mod captures {
                  7b000000026b00137e0000000000",
             ),
             (
-                // The client said 0.
+                // The client uses direction 0.
                 auth(stock_key(), Some(Direction::Inverse), Digest::Md5),
                 "382d292fcbf1d0669d21153cd58eed27febe72d7b21287e85e000000016b0013800000000000",
                 "382d292fcbf1d0669d0c9af251290ebd086939d990cfea9761000000026b0013800000000000",
@@ -204,7 +204,7 @@ mod captures {
         }
     }
 
-    /// Under tls-crypt-v2 the packet ends in the client's wrapped key.
+    /// Under tls-crypt-v2 the packet ends with the client's wrapped key.
     #[test]
     fn resets_of_openvpn_under_tls_crypt_v2() {
         let client = ClientKey::parse(STOCK_CLIENT).unwrap();
@@ -229,8 +229,8 @@ mod captures {
         assert_eq!(first.wrapper.open(&mut one.clone()).unwrap_err(), WrapError::Replayed);
     }
 
-    /// Ours under the same key, id and time is the same, byte for byte: what is sealed right is
-    /// also what stock would send.
+    /// Our packet under the same key, id and time is identical byte for byte, so our sealed packets
+    /// are those that OpenVPN would send.
     #[test]
     fn we_seal_as_openvpn_does() {
         let cases = [
@@ -305,7 +305,7 @@ mod sessions {
             let from_client = c.open(&mut seal(&mut c_clone(&client), &control)).map(|_| ());
             let from_server =
                 s.open(&mut seal(&mut s_clone(&client, &server), &control)).map(|_| ());
-            // Nothing tells the directions apart where both ends use the same half, or no key.
+            // The directions are indistinguishable where both ends use the same half, or no key.
             let told =
                 !matches!(client, WrapConfig::None | WrapConfig::TlsAuth { direction: None, .. });
             assert_eq!(from_client == Err(WrapError::BadMac), told, "{client:?}");
@@ -338,7 +338,8 @@ mod sessions {
                 let fits = matches!(
                     (client, server),
                     (None, None) | (Some(Normal), Some(Inverse)) | (Some(Inverse), Some(Normal))
-                    // Without a direction the client sends with the half an inverse server expects.
+                    // Without a direction the client sends with the half that an inverse server
+                    // expects.
                     | (None, Some(Inverse)) | (Some(Normal), None)
                 );
                 let expected = if fits { Ok(()) } else { Err(WrapError::BadMac) };
@@ -380,14 +381,14 @@ mod sessions {
                     let mut packet = whole.clone();
                     packet[index] ^= 1 << bit;
                     let opened = s.open(&mut packet).map(|_| ());
-                    // Byte 0 may also become another opcode; everything else fails by its code.
+                    // Byte 0 may also become another opcode; everything else fails authentication.
                     match opened {
                         Err(WrapError::Malformed(_)) => assert_eq!(index, 0),
                         _ => assert_eq!(opened, Err(WrapError::BadMac), "{client:?} byte {index}"),
                     }
                 }
             }
-            // None of that was remembered.
+            // None of those packets was recorded as seen.
             assert!(s.open(&mut whole.clone()).is_ok());
         }
     }
@@ -409,7 +410,7 @@ mod sessions {
         }
     }
 
-    /// A tls-crypt packet of a client, made by hand: our own code does not write malformed ones.
+    /// Builds a client's tls-crypt packet manually: our own code does not produce malformed ones.
     fn crypt_by_hand(rest: &[u8]) -> Vec<u8> {
         let [_, half] = unit_key().halves();
         let mut front = vec![Opcode::ControlV1.number() << 3];
@@ -422,7 +423,7 @@ mod sessions {
         [&front, tag.as_bytes(), &rest].concat()
     }
 
-    /// CVE-2026-35058: such a packet under a good key ended the server.
+    /// CVE-2026-35058: such a packet under a valid key terminated the server.
     #[test]
     fn authentic_but_malformed_is_refused() {
         let server = WrapServer::new(&WrapConfig::TlsCrypt { key: unit_key() }).unwrap();
@@ -442,7 +443,7 @@ mod sessions {
         for (client, server) in pairs() {
             let (mut c, mut s) = introduce(&client, &server);
             for opcode in Opcode::ALL {
-                // Sealed by the right end, so that only the opcode can be at fault.
+                // The right end seals it, so that only the opcode can be at fault.
                 let control = Control { key_id: 0, ..message(opcode, b"whatever") };
                 let mut to_client = Vec::new();
                 let mut to_server = Vec::new();
@@ -524,7 +525,7 @@ mod crypt_v2 {
         }
     }
 
-    /// A client whose key has this metadata.
+    /// Returns a client whose key has this metadata.
     fn client_of(metadata: Option<&Metadata>) -> WrapConfig {
         WrapConfig::TlsCryptV2Client { key: server_key().client_key(unit_key(), metadata).unwrap() }
     }
@@ -554,7 +555,7 @@ mod crypt_v2 {
             (90, made + 90 * DAY + 1, Err(WrapError::KeyTooOld)),
             (1, made + DAY + 1, Err(WrapError::KeyTooOld)),
             (90, u64::MAX, Err(WrapError::KeyTooOld)),
-            // Of the future, as openvpn has it.
+            // From the future, which OpenVPN accepts.
             (90, made - 1000 * DAY, Ok(())),
             (90, 0, Ok(())),
         ] {
@@ -569,7 +570,7 @@ mod crypt_v2 {
                 Ok(())
             );
         }
-        // One key for many has no age.
+        // A key shared by many clients has no age.
         let crypt = WrapConfig::TlsCrypt { key: stock_key() };
         assert_eq!(judge(&limited(1, Some(crypt.clone())), &crypt, u64::MAX), Ok(()));
     }
@@ -597,7 +598,7 @@ mod crypt_v2 {
                 s.set_next_id(2);
                 assert_eq!(c.open(&mut seal(&mut s, &answer)), Ok(answer));
             }
-            // Each client's packets count under its own kind of key alone.
+            // Each client's packets are accepted under its own kind of key only.
             let server = WrapServer::new(&both).unwrap();
             for (client, other) in [(&own, Opcode::ControlV1), (&with_shared, Opcode::ControlWkcV1)]
             {
@@ -608,7 +609,7 @@ mod crypt_v2 {
             let mut c = Wrapper::client(&WrapConfig::None).unwrap();
             let mut packet = seal(&mut c, &reset(&WrapConfig::None));
             assert!(server.open_first(&mut packet).is_err());
-            // A client has one of the two, and a server's second key is no client's.
+            // A client has one of the two, and a server's second key cannot be a client's.
             assert_eq!(Wrapper::client(&both).unwrap_err(), WrapError::WrongRole);
             let nested = WrapConfig::TlsCryptV2Server {
                 key: server_key(),
@@ -648,7 +649,7 @@ mod crypt_v2 {
         let mut packet = seal(&mut c, &reset(&client));
         assert_eq!(packet[9..13], [0x0f, 0, 0, 1]);
         assert!(server.open_first(&mut packet).unwrap().early_negotiation);
-        // 2.5 counts from 1.
+        // 2.5 starts at 1.
         for (id, early) in
             [(1, false), (0x0f00_0000, true), (0x1f00_0001, true), (0x0e00_0001, false)]
         {
@@ -670,7 +671,7 @@ mod crypt_v2 {
 
         let open = |mut packet: Vec<u8>| server.open_first(&mut packet).map(|_| ());
         assert_eq!(open(whole[..body].to_vec()), Err(UnwrapError::BadLength.into()));
-        // Every byte of the wrapped key counts.
+        // Every byte of the wrapped key matters.
         for index in body..whole.len() {
             let mut packet = whole.clone();
             packet[index] ^= 1;
@@ -684,14 +685,14 @@ mod crypt_v2 {
             packet.extend(len.to_be_bytes());
             assert_eq!(open(packet), Err(UnwrapError::BadLength.into()), "{len}");
         }
-        // A good wrapped key behind a packet of another client.
+        // A valid wrapped key appended to another client's packet.
         let other = ServerKey::parse(UNIT_SERVER)
             .unwrap()
             .client_key(StaticKey::new([5; 256]), None)
             .unwrap();
         let swapped = [&whole[..body], &other.wkc].concat();
         assert_eq!(open(swapped), Err(WrapError::BadMac));
-        // Nothing but the wrapped key, behind an opcode and a session.
+        // Only the wrapped key after an opcode and a session id.
         let bare = [&whole[..9], &key.wkc[..]].concat();
         assert_eq!(open(bare), Err(PacketError::TooShort.into()));
     }
@@ -708,7 +709,7 @@ mod crypt_v2 {
             packet[index] ^= 1;
             assert_eq!(s.open(&mut packet).unwrap_err(), WrapError::WkcChanged, "byte {index}");
         }
-        // Another one of the same server and the same Kc.
+        // Another wrapped key of the same server with the same Kc.
         let server_key = ServerKey::parse(UNIT_SERVER).unwrap();
         let rewrapped = server_key.wrap(&key.kc, Some(&Metadata::Timestamp(1))).unwrap();
         let mut packet = [&whole[..body], &rewrapped].concat();
@@ -739,7 +740,7 @@ mod renegotiation {
             let (c, s) = introduce(&client, &server);
             let mut rc = c.renegotiation(&exported).unwrap();
             let mut rs = s.renegotiation(&exported).unwrap();
-            // Long enough for every code.
+            // Long enough for every MAC.
             let payload = &[7; 80];
             let soft = Control { key_id: 1, payload, ..message(Opcode::SoftResetV1, b"client01") };
             let packet = seal(&mut rc, &soft);
@@ -747,7 +748,7 @@ mod renegotiation {
             assert_eq!(rs.open(&mut packet.clone()), Ok(soft));
             assert_eq!(rs.open(&mut packet.clone()).unwrap_err(), WrapError::Replayed);
             assert_eq!(rc.open(&mut seal(&mut rs, &soft)), Ok(soft));
-            // Neither under the first key nor under an export alone.
+            // The packet opens neither under the first key nor under an export alone.
             if !matches!(client, WrapConfig::None) {
                 let (_, mut s) = introduce(&client, &server);
                 assert_eq!(s.open(&mut packet.clone()).unwrap_err(), WrapError::BadMac);
@@ -760,7 +761,7 @@ mod renegotiation {
         }
     }
 
-    /// test_tls_crypt.c: with a key of zeros the export is the key.
+    /// test_tls_crypt.c: with a key of zeros, the export is the key.
     #[test]
     fn a_key_of_zeros_changes_nothing() {
         let zeros = WrapConfig::TlsCrypt { key: StaticKey::new([0; 256]) };
@@ -825,7 +826,7 @@ mod counting {
         }
     }
 
-    /// What failed to authenticate must not use up the id it claims.
+    /// A packet that fails to authenticate must not use up the id it claims.
     #[test]
     fn forgeries_do_not_move_the_window() {
         let crypt = WrapConfig::TlsCrypt { key: unit_key() };
@@ -891,7 +892,8 @@ mod window {
     }
 
     proptest! {
-        /// Against a naive set: nothing is taken twice, nothing within the window is refused once.
+        /// Compared with a naive set: no packet is accepted twice, and none within the window is
+        /// refused the first time.
         #[test]
         fn as_a_set_remembers(
             stamps in prop::collection::vec((0..300_u32, 0..3_u32), 0..400),
@@ -919,7 +921,7 @@ mod window {
 mod properties {
     use super::*;
 
-    /// The fuzzer starts from packets that pass every check.
+    /// The fuzzer starts with packets that pass every check.
     #[test]
     fn the_fuzzers_seeds_open() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testing/fuzz/corpus/unwrap");
@@ -975,7 +977,7 @@ mod properties {
             let _ = fuzz(&bytes);
         }
 
-        /// Arbitrary bytes behind a good front get further.
+        /// Arbitrary bytes after a valid front reach more of the parser.
         #[test]
         fn nearly_packets_do_not_panic(
             choice in 0..4_u8,

@@ -9,7 +9,7 @@ use super::{ReplayWindow, WrapConfig, WrapError};
 use crate::keys::{EXPORTED_LEN, Role, StaticKey, UnwrapError, split_wkc};
 use crate::packet::{Control, Header, Opcode, PacketError, split_front};
 
-/// Where a tls-crypt-v2 client's packet ids start: the top byte says that it knows early negotiation.
+/// The first packet id of a tls-crypt-v2 client; its top byte announces early negotiation.
 const EARLY_NEGOTIATION_START: u32 = 0x0f00_0000;
 
 /// Wraps and unwraps the control packets of one session.
@@ -18,26 +18,26 @@ pub struct Wrapper {
     mode: Mode,
     wrapped_key: WrappedKey,
     next_id: Option<u32>,
-    /// Time stamp of all packets: that of the first.
+    /// The time stamp of all packets, which is that of the first.
     time: Option<u32>,
     replay: ReplayWindow,
 }
 
-/// What goes behind packets with opcode 10 or 11.
+/// The wrapped key after packets with opcode 10 or 11.
 pub(super) enum WrappedKey {
-    /// Nothing: such packets are refused.
+    /// There is none: such packets are refused.
     None,
-    /// A client appends it.
+    /// A client appends this key.
     Append(Arc<[u8]>),
-    /// A server checks that it does not change; SHA-256 of it.
+    /// A server checks that the key does not change; this is its SHA-256.
     Expect([u8; 32]),
 }
 
 impl Wrapper {
-    /// A client's, for a new session.
+    /// Creates a client's wrapper for a new session.
     ///
     /// # Errors
-    /// The configuration is a server's, or the cryptographic library failed.
+    /// Fails if the configuration is a server's or the cryptographic library failed.
     pub fn client(config: &WrapConfig) -> Result<Self, WrapError> {
         let mut wrapped_key = WrappedKey::None;
         let mode = match config {
@@ -58,11 +58,11 @@ impl Wrapper {
         Ok(wrapper)
     }
 
-    /// A server's that speaks first, between two points. `None` under tls-crypt-v2, where the client's
-    /// key is not known before the client has spoken.
+    /// Creates the wrapper of a point-to-point end that speaks first as the server. Returns `None`
+    /// under tls-crypt-v2, where the client's key is not known before the client has sent a packet.
     ///
     /// # Errors
-    /// The configuration is a client's, or the cryptographic library failed.
+    /// Fails if the configuration is a client's or the cryptographic library failed.
     pub(crate) fn inviting(config: &WrapConfig) -> Result<Option<Self>, WrapError> {
         let mode = match config {
             WrapConfig::None => Mode::None,
@@ -79,12 +79,12 @@ impl Wrapper {
         Self { role, mode, wrapped_key, next_id: Some(1), time: None, replay }
     }
 
-    /// The wrapper of this session's renegotiations under dynamic tls-crypt (IV_PROTO bit 9): all
-    /// packets with a key id other than 0. `exported` comes from the first TLS session, under
-    /// [`crate::keys::DYNAMIC_TLS_CRYPT_LABEL`]. Counts afresh.
+    /// Creates the wrapper of this session's renegotiations under dynamic tls-crypt (IV_PROTO bit
+    /// 9), for all packets with a key id other than 0. `exported` comes from the first TLS session,
+    /// under [`crate::keys::DYNAMIC_TLS_CRYPT_LABEL`]. Packet ids start over.
     ///
     /// # Errors
-    /// The cryptographic library failed.
+    /// Fails if the cryptographic library failed.
     pub fn renegotiation(&self, exported: &[u8; EXPORTED_LEN]) -> Result<Self, CryptoError> {
         let mut key = StaticKey::new(*exported);
         if let Some(base) = self.mode.base() {
@@ -93,23 +93,25 @@ impl Wrapper {
         Ok(Self::new(self.role, Mode::crypt(&key, self.role)?, WrappedKey::None))
     }
 
-    /// Whether the client brought the key.
+    /// Returns whether the client brought the key.
     pub(super) fn has_key_of_its_own(&self) -> bool {
         matches!(self.wrapped_key, WrappedKey::Expect(_))
     }
 
-    /// Whether packets are authenticated: without a wrapping anyone who can read the line can write them.
+    /// Returns whether packets are authenticated: without a wrapping, anyone who can read the
+    /// traffic can forge it.
     pub(crate) fn authenticates(&self) -> bool {
         !matches!(self.mode, Mode::None)
     }
 
-    /// The packet id that the next sealed packet gets. A server whose stateless answer went out
-    /// with id 1 goes on with 2.
+    /// Sets the packet id of the next sealed packet. A server whose stateless answer used id 1
+    /// continues with 2.
     pub fn set_next_id(&mut self, id: u32) {
         self.next_id = Some(id);
     }
 
-    /// Bytes of a wrapped packet besides its payload, for that opcode and number of acknowledgements.
+    /// Returns the bytes of a wrapped packet without its payload, for that opcode and number of
+    /// acknowledgements.
     pub fn overhead(&self, opcode: Opcode, acks: usize) -> usize {
         let wkc = match &self.wrapped_key {
             WrappedKey::Append(wkc) if opcode.carries_wrapped_key() => wkc.len(),
@@ -121,7 +123,7 @@ impl Wrapper {
     /// Wraps a packet under the next id. `out` is cleared first.
     ///
     /// # Errors
-    /// All ids are used, or the cryptographic library failed: the session cannot go on.
+    /// Fails if all ids are used or the cryptographic library failed: the session cannot continue.
     pub fn seal(
         &mut self,
         control: &Control<'_>,
@@ -129,7 +131,7 @@ impl Wrapper {
         out: &mut Vec<u8>,
     ) -> Result<(), WrapError> {
         out.clear();
-        // Stamps have 32 bits; what counts is that they do not go back within a few hours.
+        // Stamps have 32 bits; they only must not go backwards within a few hours.
         let now = u32::try_from(now.0 & u64::from(u32::MAX)).unwrap_or_default();
         let time = *self.time.get_or_insert(now);
         let id = self.next_id.ok_or(WrapError::IdsExhausted)?;
@@ -143,10 +145,11 @@ impl Wrapper {
         Ok(())
     }
 
-    /// Unwraps a packet of this session: authenticates, decrypts in place, refuses replays, parses.
+    /// Unwraps a packet of this session: authenticates it, decrypts it in place, refuses replays,
+    /// and parses it.
     ///
     /// # Errors
-    /// See [`WrapError`]; the packet is to be dropped and counted.
+    /// See [`WrapError`]; the caller drops and counts the packet.
     pub fn open<'a>(&mut self, packet: &'a mut [u8]) -> Result<Control<'a>, WrapError> {
         let (header, session, _) = split_front(packet)?;
         self.check_opcode(header)?;
@@ -168,7 +171,7 @@ impl Wrapper {
         Ok(Control::parse_rest(header, session, rest)?)
     }
 
-    /// Makes one byte of the expected hash of the client's key wrong.
+    /// Alters one byte of the expected hash of the client's key.
     #[cfg(test)]
     pub(crate) fn spoil_expected(&mut self, at: usize) {
         if let WrappedKey::Expect(hash) = &mut self.wrapped_key
@@ -182,7 +185,7 @@ impl Wrapper {
         self.replay.accept(stamp.id, stamp.time).map_err(|_| WrapError::Replayed)
     }
 
-    /// Refuses what the other end never sends.
+    /// Refuses opcodes that the other end never sends.
     fn check_opcode(&self, header: Header) -> Result<(), PacketError> {
         let fits = match header.opcode {
             Opcode::HardResetServerV2 => self.role == Role::Client,
@@ -198,7 +201,7 @@ impl Wrapper {
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for Wrapper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = match &self.mode {
