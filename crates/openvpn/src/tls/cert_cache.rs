@@ -1,8 +1,9 @@
-//! Peers' certificates that were let in before: what is written in them need not be read again.
+//! A cache of peers' certificates that were accepted, so that their fields need not be parsed
+//! again.
 //!
-//! Subject, serial number, form and purpose depend on the certificate alone, and to read them is as much work as the
-//! key exchange. Whether the path to a CA holds, now and by the revocation lists, is checked each time; so is the
-//! peer's proof that it has the key.
+//! Subject, serial number, form and purpose depend on the certificate alone, and reading them is as
+//! much work as the key exchange. Whether a path to a CA exists at the present time and under the
+//! revocation lists is checked each time; so is the peer's proof that it has the key.
 
 #![deny(
     clippy::indexing_slicing,
@@ -17,20 +18,20 @@ use adit_crypto::sha256;
 
 use super::identity::PeerIdentity;
 
-/// Certificates remembered, of about 600 bytes each. Another in the same place takes it.
+/// The number of slots, of about 600 bytes each. A new certificate replaces the one in its slot.
 const PLACES: usize = 256;
 
-/// SHA-256 of a certificate and of what it was presented as.
+/// SHA-256 of a certificate and of the role that it was presented for.
 type Sha256 = [u8; 32];
 
 type Entry = Box<(Sha256, PeerIdentity)>;
 
-/// What certificates say that passed all checks, as many as fit.
+/// The identities in certificates that passed all checks, as many as fit.
 #[derive(Debug, Default)]
 pub(super) struct CertCache(Mutex<Vec<Option<Entry>>>);
 
 impl CertCache {
-    /// Under what a certificate is kept.
+    /// Returns the key under which a certificate is cached.
     pub(super) fn digest(der: &[u8], peer_is_server: bool) -> Sha256 {
         sha256(&[&[u8::from(peer_is_server)], der])
     }
@@ -40,14 +41,14 @@ impl CertCache {
         usize::from(u16::from_be_bytes([a, b])) % PLACES
     }
 
-    /// What is written in it, if it was let in before.
+    /// Returns the identity in the certificate, if it was accepted before.
     pub(super) fn get(&self, digest: &Sha256) -> Option<PeerIdentity> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (of, identity) = &**kept.get(Self::place(digest))?.as_ref()?;
         (of == digest).then(|| identity.clone())
     }
 
-    /// It was let in.
+    /// Records a certificate that was accepted.
     pub(super) fn keep(&self, digest: Sha256, identity: &PeerIdentity) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.is_empty() {
@@ -58,7 +59,7 @@ impl CertCache {
         }
     }
 
-    /// Forgets all of them.
+    /// Clears the cache.
     pub(super) fn release_memory(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
     }

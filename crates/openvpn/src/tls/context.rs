@@ -17,13 +17,13 @@ use super::options::{ClientCertificates, ClientTlsOptions, ServerTlsOptions};
 use super::trust::Trust;
 use super::verify::Verifier;
 
-/// What a check calls itself in TLS.
+/// The protocol name (ALPN) of a connection check.
 pub(super) const CHECK: &[u8] = b"adit-check";
 
-/// What both roles keep.
+/// The parts common to both roles.
 pub(super) struct Context {
     pub(super) provider: Arc<CryptoProvider>,
-    /// What peers' signatures are verified with.
+    /// The algorithms that verify peers' signatures.
     pub(super) algorithms: WebPkiSupportedAlgorithms,
     pub(super) versions: Vec<&'static SupportedProtocolVersion>,
     pub(super) time: Arc<dyn TimeProvider>,
@@ -43,13 +43,13 @@ pub struct ClientTls {
 /// Everything a server needs to accept TLS sessions; cheap to clone.
 #[derive(Clone)]
 pub struct ServerTls {
-    // One for all sessions: the library makes a table of 256 places with each.
+    // Shared by all sessions: the library allocates a table of 256 entries with each config.
     config: Arc<ServerConfig>,
     trust: Option<Arc<Trust>>,
     warnings: Arc<[String]>,
 }
 
-// By hand: there is a private key inside.
+// Implemented manually: the config holds a private key.
 impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientTls").finish_non_exhaustive()
@@ -63,7 +63,7 @@ impl fmt::Debug for ServerTls {
 }
 
 impl ClientTls {
-    /// Reads and checks the operator's material.
+    /// Reads and checks the operator's certificates, keys and options.
     pub fn new(options: ClientTlsOptions) -> Result<Self, TlsConfigError> {
         let context = super::load::client(options)?;
         let trust = context.trust.clone().ok_or_else(|| missing("a client without a CA"))?;
@@ -83,8 +83,9 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), warnings: context.warnings.into() })
     }
 
-    /// The same for a check: it offers the protocol `CHECK` (ALPN, RFC 7301). A server that selects it lets the
-    /// check have a session beside that of its certificate; servers that know nothing of it ignore the offer.
+    /// Returns a copy for a connection check, which offers the protocol `CHECK` (ALPN, RFC 7301). A
+    /// server that selects it lets the check have a session in addition to that of its certificate;
+    /// servers without this protocol ignore the offer.
     #[must_use]
     pub fn for_check(&self) -> Self {
         let mut config = (*self.config).clone();
@@ -92,15 +93,15 @@ impl ClientTls {
         Self { config: Arc::new(config), warnings: self.warnings.clone() }
     }
 
-    /// What the operator should know though it does not prevent the start, such as a certificate of
-    /// ours that has expired.
+    /// Returns warnings for the operator that do not prevent the start, such as that our
+    /// certificate has expired.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
     pub(super) fn connection(&self) -> Result<Connection, TlsError> {
-        // OpenVPN's servers are known by `verify-x509-name`; rustls wants a name though it is neither
-        // sent nor compared.
+        // OpenVPN's servers are identified by `verify-x509-name`; rustls requires a name though it
+        // neither sends nor compares it.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         ClientConnection::new(self.config.clone(), name)
             .map(Connection::Client)
@@ -109,14 +110,14 @@ impl ClientTls {
 }
 
 impl ServerTls {
-    /// Gives back what is remembered of clients' certificates.
+    /// Releases the memory of the cache of clients' certificates.
     pub(crate) fn release_memory(&self) {
         if let Some(trust) = &self.trust {
             trust.release_memory();
         }
     }
 
-    /// Reads and checks the operator's material.
+    /// Reads and checks the operator's certificates, keys and options.
     pub fn new(options: ServerTlsOptions) -> Result<Self, TlsConfigError> {
         let context = super::load::server(options)?;
         let own = context.own.clone().ok_or_else(|| missing("a server without a certificate"))?;
@@ -134,13 +135,13 @@ impl ServerTls {
         let mut config = builder.with_cert_resolver(Arc::new(OwnCertificate(own)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        // A client that offers a protocol is one that checks its connection; others offer none.
+        // A client that offers a protocol is a connection check; other clients offer none.
         config.alpn_protocols = vec![CHECK.to_vec()];
         let (config, trust) = (Arc::new(config), context.trust);
         Ok(Self { config, trust, warnings: context.warnings.into() })
     }
 
-    /// As [`ClientTls::warnings`].
+    /// Returns warnings for the operator, as [`ClientTls::warnings`] does.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -152,12 +153,12 @@ impl ServerTls {
     }
 }
 
-/// What reading the material has refused already.
+/// Makes the error for a condition that loading the options has already excluded.
 fn missing(what: &str) -> TlsConfigError {
     TlsConfigError::new("tls", what)
 }
 
-/// Our one certificate, whatever the peer says it would like.
+/// Our one certificate, whatever preferences the peer states.
 #[derive(Debug)]
 struct OwnCertificate(Arc<CertifiedKey>);
 

@@ -1,6 +1,7 @@
 use std::fmt;
 
-/// Why a TLS configuration cannot be used. The operator's to mend; each text says how.
+/// The reason why a TLS configuration cannot be used. The fault is the operator's; each text says
+/// how to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfigError {
     source: String,
@@ -17,12 +18,14 @@ impl TlsConfigError {
         Self { source: source.into(), text: text.into(), wrong_password: true }
     }
 
-    /// Where the unusable material came from: a file's path, `[inline] <ca>`, or a directive's name.
+    /// Returns where the unusable material came from: a file's path, `[inline] <ca>`, or a
+    /// directive's name.
     pub fn origin(&self) -> &str {
         &self.source
     }
 
-    /// The key is encrypted and the password is missing or wrong: worth asking for it again.
+    /// Returns whether the key is encrypted and the password missing or wrong, so that the caller
+    /// may ask for it again.
     pub fn is_password(&self) -> bool {
         self.wrong_password
     }
@@ -36,18 +39,18 @@ impl fmt::Display for TlsConfigError {
 
 impl std::error::Error for TlsConfigError {}
 
-/// Why a TLS session ended, sorted by whose fault it is.
+/// The reason why a TLS session ended, classified by the party at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsError {
     /// The peer's certificate is not acceptable.
     Certificate(Box<CertificateError>),
-    /// The peer ended the handshake with this alert; its log says why.
+    /// The peer ended the handshake with this alert; the peer's log gives the reason.
     Refused(String),
     /// The peer has no protocol version, cipher suite, group or signature scheme in common with us.
     Incompatible(String),
-    /// The peer sent what TLS forbids, or more than we are willing to hold.
+    /// The peer violated TLS, or sent more than this end is willing to hold.
     Protocol(String),
-    /// The caller wrote more than fits, or asked for something the state does not allow.
+    /// The caller wrote more than fits, or requested an operation that the state does not allow.
     Misuse(&'static str),
     /// Our side or this machine failed (no randomness, no clock).
     Ours(String),
@@ -68,14 +71,14 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// A certificate of the peer that was refused.
+/// The refusal of a peer's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateError {
-    /// Which check refused it.
+    /// The check that refused it.
     pub problem: CertificateProblem,
     /// The subject of the refused certificate, printable; empty if it could not be read.
     pub subject: String,
-    /// What is wrong and what to do, one sentence or two.
+    /// What is wrong and how to correct it, in one or two sentences.
     pub detail: String,
 }
 
@@ -93,46 +96,46 @@ impl fmt::Display for CertificateError {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CertificateProblem {
-    /// None was sent and one is required.
+    /// The peer sent no certificate where one is required.
     Missing,
     /// The chain has too many certificates, too many bytes, or too many levels.
     ChainTooLarge,
-    /// Not DER, or a field with an impossible value.
+    /// The certificate is not DER, or a field has an impossible value.
     Malformed,
-    /// A NUL or another control character in a name.
+    /// A name contains a NUL or another control character.
     BadName,
-    /// X.509 version 1 or 2.
+    /// The certificate is of X.509 version 1 or 2.
     Version,
-    /// Signed with SHA-1 or MD5.
+    /// The certificate is signed with SHA-1 or MD5.
     WeakSignature,
-    /// A key below the accepted size, or of a kind not supported.
+    /// The key is below the accepted size, or of an unsupported kind.
     WeakKey,
-    /// notAfter is past.
+    /// notAfter is in the past.
     Expired,
-    /// notBefore is to come.
+    /// notBefore is in the future.
     NotYetValid,
-    /// No path to one of our CAs, or a signature on the path is wrong.
+    /// There is no path to one of our CAs, or a signature on the path is wrong.
     UnknownCa,
     /// The CA's own validity is over or has not begun.
     CaNotValidNow,
     /// A path-length, name or other constraint of a CA on the path forbids it.
     Constraint,
-    /// On the revocation list.
+    /// The certificate is on the revocation list.
     Revoked,
     /// The revocation list is past its next update.
     CrlExpired,
     /// No usable revocation list covers the certificate.
     CrlMissing,
-    /// A CA certificate presented as a peer's own.
+    /// The peer presented a CA certificate as its own.
     IsCa,
     /// Key usage does not fit `remote-cert-tls`.
     KeyUsage,
-    /// Extended key usage does not fit.
+    /// The extended key usage does not fit.
     ExtendedKeyUsage,
-    /// The name is not what `verify-x509-name` demands.
+    /// The name is not the one that `verify-x509-name` requires.
     NameMismatch,
-    /// Not among those that `peer-fingerprint` names.
+    /// The fingerprint is not among those in `peer-fingerprint`.
     Fingerprint,
-    /// An extension marked critical that we do not know.
+    /// An extension that we do not know is marked critical.
     CriticalExtension,
 }

@@ -1,4 +1,4 @@
-//! Sentences for what the check of a peer's path found.
+//! Explanations of the errors that path validation returns.
 
 #![deny(
     clippy::indexing_slicing,
@@ -15,8 +15,8 @@ use super::error::CertificateProblem as Problem;
 use super::identity::format_name;
 use super::trust::{Anchor, VERSION_REMEDY, date};
 
-/// Which check refused `leaf`, and what to do. `stale` is a CA of ours that would lead to it but for its
-/// dates.
+/// Returns which check refused `leaf`, and what to do. `stale` is a CA of ours that would lead to
+/// it but for its dates.
 pub(super) fn sentence(
     error: &E,
     leaf: &X509Certificate<'_>,

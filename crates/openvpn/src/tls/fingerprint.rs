@@ -1,4 +1,4 @@
-//! Hashes of certificates, as people write them down.
+//! Fingerprints of certificates in their textual forms.
 
 #![deny(
     clippy::indexing_slicing,
@@ -9,13 +9,13 @@
 
 use aws_lc_rs::digest;
 
-/// Of a certificate, in lower-case hex: its SHA-1, or its SHA-256.
+/// Returns the SHA-1 or SHA-256 of a certificate in lower-case hex.
 pub(super) fn fingerprint(sha1: bool, der: &[u8]) -> String {
     let algorithm = if sha1 { &digest::SHA1_FOR_LEGACY_USE_ONLY } else { &digest::SHA256 };
     hex(digest::digest(algorithm, der).as_ref())
 }
 
-/// As openssl prints it.
+/// Formats a fingerprint as openssl prints it.
 pub(super) fn with_colons(fingerprint: &str) -> String {
     let pairs = fingerprint.as_bytes().chunks(2);
     let pairs: Vec<&str> = pairs.filter_map(|pair| std::str::from_utf8(pair).ok()).collect();

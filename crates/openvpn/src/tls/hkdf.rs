@@ -1,8 +1,8 @@
-//! HKDF (RFC 5869) for TLS 1.3's key schedule (RFC 8446, section 7.1) with each HMAC key computed once, and the first
-//! one once for all.
+//! HKDF (RFC 5869) for TLS 1.3's key schedule (RFC 8446, section 7.1). Each HMAC key is computed
+//! once, and the first one once for all schedules.
 //!
-//! The library's own computes the two blocks of a key again for each of the two to four values that it expands
-//! from it: half of what the schedule costs.
+//! The library's own implementation computes the two blocks of a key again for each of the two to
+//! four values that it expands from it, which is half of the schedule's cost.
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ static SUITES: LazyLock<Vec<Tls13CipherSuite>> = LazyLock::new(|| {
     all.iter().filter_map(|suite| suite.tls13()).filter_map(with_schedule).collect()
 });
 
-/// The same suite with this key schedule; one of TLS 1.2 as it is.
+/// Returns the same suite with this key schedule; a suite of TLS 1.2 is returned unchanged.
 pub(super) fn of(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     let ours = SUITES.iter().find(|ours| ours.common.suite == suite.suite());
     ours.map_or(suite, SupportedCipherSuite::Tls13)
@@ -33,7 +33,7 @@ fn with_schedule(suite: &Tls13CipherSuite) -> Option<Tls13CipherSuite> {
         CipherSuite::TLS13_AES_128_GCM_SHA256 | CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => {
             &SHA256
         }
-        // One that is not known here keeps what it has.
+        // A suite that is not known here keeps its own key schedule.
         _ => return None,
     };
     Some(Tls13CipherSuite {
@@ -50,7 +50,7 @@ fn with_schedule(suite: &Tls13CipherSuite) -> Option<Tls13CipherSuite> {
 
 struct Schedule {
     hash: hmac::Algorithm,
-    /// The secret that each schedule without a pre-shared key begins with: it is the same for all.
+    /// The secret that every schedule without a pre-shared key begins with, the same for all.
     early: LazyLock<hmac::Key>,
 }
 
@@ -60,7 +60,7 @@ fn early_secret(hash: hmac::Algorithm) -> hmac::Key {
 }
 
 fn extract(hash: hmac::Algorithm, salt: Option<&[u8]>, secret: &[u8]) -> hmac::Key {
-    // HMAC fills a short key up with zeros: no salt is that of zeros.
+    // HMAC pads a short key with zeros, so no salt is equivalent to a salt of zeros.
     let salt = hmac::Key::new(hash, salt.unwrap_or(&[]));
     hmac::Key::new(hash, hmac::sign(&salt, secret).as_ref())
 }

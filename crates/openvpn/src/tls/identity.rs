@@ -15,36 +15,36 @@ use x509_parser::x509::X509Name;
 
 use super::fingerprint::{fingerprint, hex};
 
-/// Longest common name, bytes: X.509's bound, and the longest that OpenVPN takes.
+/// The maximum length of a common name in bytes: the bound of X.509 and of OpenVPN.
 const MAX_COMMON_NAME: usize = 64;
-/// Longest subject kept, bytes.
+/// The maximum length of a stored subject in bytes.
 const MAX_SUBJECT: usize = 2048;
 
-/// What a verified certificate says.
+/// The identity in a verified certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The subject in OpenVPN's form, `C=..., O=..., CN=...`.
     pub subject: String,
     /// The subject's common name.
     pub common_name: String,
-    /// Serial number, lower-case hex.
+    /// The serial number in lower-case hex.
     pub serial: String,
-    /// SHA-256 of the DER, lower-case hex.
+    /// The SHA-256 of the DER in lower-case hex.
     pub fingerprint: String,
-    /// End of validity, seconds since 1970.
+    /// The end of validity in seconds since 1970.
     pub not_after: u64,
     /// Key and signature in OpenVPN's form, `256 bits ECprime256v1, signature: ecdsa-with-SHA256`.
     pub key: String,
     /// The subject's organizational units that can be names of groups, at most
     /// [`adit_engine::MAX_GROUPS`].
     pub units: Vec<String>,
-    /// What is weak in the certificate, though it was accepted; empty as a rule.
+    /// The weaknesses of the certificate despite which it was accepted; usually empty.
     pub weakness: String,
-    /// The subjects of the CAs that the chain leads over, the issuer's first and the root's last.
+    /// The subjects of the CAs on the path, from the issuer's to the root's.
     pub issuers: Vec<String>,
 }
 
-/// Short names of attributes as OpenSSL has them, which is what operators write in `verify-x509-name`.
+/// OpenSSL's short names of attributes, which operators write in `verify-x509-name`.
 const SHORT_NAMES: &[(&str, &str)] = &[
     ("2.5.4.3", "CN"),
     ("2.5.4.4", "SN"),
@@ -78,12 +78,13 @@ const SHORT_NAMES: &[(&str, &str)] = &[
     ("1.3.6.1.4.1.311.60.2.1.3", "jurisdictionC"),
 ];
 
-/// A name that must not reach a log, a file name or a comparison.
+/// The reason why a name must not reach a log, a file name or a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadName(pub(super) &'static str);
 
-/// `name` in OpenVPN's form: `C=DE, O=x + OU=y, CN=z`, control characters and backslashes escaped. So is an equals sign
-/// by which a value would read as a further attribute (`CN=x, O\3Dy`): different names have different texts.
+/// Formats `name` in OpenVPN's form: `C=DE, O=x + OU=y, CN=z`, with control characters and
+/// backslashes escaped. An equals sign that would make a value read as a further attribute (`CN=x,
+/// O\3Dy`) is escaped too: different names have different texts.
 pub(super) fn format_name(name: &X509Name<'_>) -> Result<String, BadName> {
     let mut text = String::new();
     for rdn in name.iter() {
@@ -116,7 +117,8 @@ fn escape(value: &str, out: &mut String) {
             c if c.is_ascii_control() => {
                 let _ = write!(out, "\\{:02X}", u32::from(c));
             }
-            // Beyond ASCII too: a line separator is a line break to some log viewers.
+            // Also characters beyond ASCII: some log viewers treat a line separator as a line
+            // break.
             c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
                 let _ = write!(out, "\\{{{:X}}}", u32::from(c));
             }
@@ -125,7 +127,7 @@ fn escape(value: &str, out: &mut String) {
     }
 }
 
-/// Whether text ends in a separator and an attribute's name.
+/// Returns whether the text ends in a separator and an attribute's name.
 fn ends_like_an_attribute(text: &str) -> bool {
     let before = text.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
     before.len() < text.len() && (before.ends_with(", ") || before.ends_with(" + "))
@@ -137,7 +139,7 @@ fn attribute_text(value: &Any<'_>) -> Result<String, BadName> {
     let text = match value.header.tag().0 {
         // UTF8String, NumericString, PrintableString, IA5String, VisibleString.
         12 | 18 | 19 | 22 | 26 => std::str::from_utf8(data).map_err(|_| ODD)?.to_owned(),
-        // TeletexString: everybody means Latin-1.
+        // TeletexString: in practice it holds Latin-1.
         20 => data.iter().map(|byte| char::from(*byte)).collect(),
         // BMPString.
         30 => {
@@ -169,7 +171,7 @@ fn attribute_text(value: &Any<'_>) -> Result<String, BadName> {
     Ok(text)
 }
 
-/// The last common name, which is the one OpenVPN takes.
+/// Returns the last common name, which is the one that OpenVPN uses.
 fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
     let Some(attribute) = name.iter_common_name().last() else {
         return Err(BadName("its subject has no common name; issue one with CN=NAME"));
@@ -187,7 +189,8 @@ fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
     Ok(text)
 }
 
-/// The units of a certificate, each once. A unit that is no name is left out, and is no reason to refuse the certificate.
+/// Returns the units of a certificate, each once. A unit that is not a valid name is omitted; it is
+/// no reason to refuse the certificate.
 fn units(name: &X509Name<'_>) -> Vec<String> {
     let mut units: Vec<String> = Vec::new();
     let texts = name.iter_organizational_unit().map(|unit| attribute_text(unit.attr_value()));
@@ -203,7 +206,7 @@ impl PeerIdentity {
     pub(super) fn new(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Self, BadName> {
         let subject = certificate.subject();
         let serial = certificate.raw_serial();
-        // DER's sign byte is no part of the number.
+        // DER's sign byte is not part of the number.
         let serial = match serial {
             [0, rest @ ..] if !rest.is_empty() => rest,
             all => all,
@@ -253,7 +256,8 @@ fn describe_key(certificate: &X509Certificate<'_>) -> String {
         Ok(PublicKey::EC(point)) => {
             let curve = spki.algorithm.parameters.as_ref().and_then(|any| any.as_oid().ok());
             let curve = curve.map(|oid| oid.to_id_string()).unwrap_or_default();
-            // The point's size is that of its coordinates, which for P-521 is not a whole of bytes.
+            // The point's size is that of its coordinates, which for P-521 is not a whole number of
+            // bytes.
             let bits = if curve == "1.3.132.0.35" { 521 } else { point.key_size() };
             format!("{bits} bits EC{}", short(CURVES, &curve))
         }

@@ -16,7 +16,7 @@ use super::error::TlsConfigError;
 use super::options::Pem;
 use super::pem::{self, Block};
 
-/// The first private key in `pem`, decrypted.
+/// Returns the first private key in `pem`, decrypted.
 pub(super) fn load(
     pem: &Pem,
     password: Option<&Zeroizing<String>>,
@@ -83,7 +83,7 @@ fn wrong(pem: &Pem) -> TlsConfigError {
     TlsConfigError::wrong_password(&pem.origin, "the password does not open this key; try again")
 }
 
-/// PKCS#8: PBES2 with AES or 3DES.
+/// Decrypts PKCS#8 under PBES2 with AES or 3DES.
 fn pkcs8(pem: &Pem, der: &[u8], password: &str) -> Result<Zeroizing<Vec<u8>>, TlsConfigError> {
     use pkcs8::{EncryptedPrivateKeyInfo, pkcs5};
     let convert = "convert it with `openssl pkcs8 -topk8 -in OLD -out NEW -v2 aes-256-cbc`";
@@ -108,12 +108,13 @@ fn pkcs8(pem: &Pem, der: &[u8], password: &str) -> Result<Zeroizing<Vec<u8>>, Tl
             &pem.origin,
             format!("the key is encrypted with an algorithm that is not supported; {convert}"),
         )),
-        // Bad padding, or bytes that are no key: what a wrong password makes of them.
+        // Bad padding, or bytes that are not a key: the result of a wrong password.
         Err(_) => Err(wrong(pem)),
     }
 }
 
-/// `Proc-Type: 4,ENCRYPTED`: CBC with a key that OpenSSL's EVP_BytesToKey derives by MD5 in one round.
+/// Decrypts `Proc-Type: 4,ENCRYPTED`: CBC with a key that OpenSSL's EVP_BytesToKey derives by one
+/// round of MD5.
 fn traditional(
     pem: &Pem,
     header: &str,
@@ -142,7 +143,7 @@ fn traditional(
         "AES-256-CBC" => cbc_decrypt::<cbc::Decryptor<aes::Aes256>>(32, &iv, password, &mut buffer),
         _ => return Err(unsupported()),
     };
-    // One wrong password in 256 leaves good padding; what it leaves is then no DER sequence.
+    // One wrong password in 256 results in valid padding; the plaintext is then not a DER sequence.
     match plain {
         Some(plain) if is_sequence(&plain) => Ok(plain),
         _ => Err(wrong(pem)),
@@ -178,7 +179,7 @@ fn bytes_to_key(password: &[u8], salt: &[u8; 8], len: usize) -> Zeroizing<Vec<u8
     key
 }
 
-/// Whether `der` is exactly one SEQUENCE, by its outer length.
+/// Returns whether `der` is exactly one SEQUENCE, by its outer length.
 fn is_sequence(der: &[u8]) -> bool {
     x509_parser::der_parser::ber::parse_ber_any(der)
         .is_ok_and(|(rest, any)| rest.is_empty() && any.header.tag().0 == 16)

@@ -1,4 +1,4 @@
-//! From what the operator gave to a [`Context`].
+//! Builds a [`Context`] from the operator's options.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,7 +205,8 @@ fn own(
     Ok(Some(Arc::new(own)))
 }
 
-/// Our own certificate: refused if no TLS library of ours can use it; a warning where peers will refuse.
+/// Checks our own certificate: refuses it if our TLS library cannot use it, and warns if peers will
+/// refuse it.
 fn check_own(
     cert: &Pem,
     der: &[u8],

@@ -1,8 +1,9 @@
-//! TLS on the control channel: certificates, verification, and a session fed by bytes.
+//! TLS on the control channel: certificates, verification, and a session that is fed with bytes.
 //!
-//! [`ClientTls`] and [`ServerTls`] are made once from what the operator gave (PEM of CAs, certificate,
-//! key, revocation lists); each handshake is a [`TlsSession`]. No tickets, no session cache, no early
-//! data: every key negotiation is a full handshake, so that certificates are looked at again.
+//! [`ClientTls`] and [`ServerTls`] are made once from the operator's material (PEM of CAs,
+//! certificate, key, revocation lists); each handshake is a [`TlsSession`]. There are no tickets,
+//! no session cache and no early data: every key negotiation is a full handshake, so that
+//! certificates are checked again.
 
 mod cert_cache;
 mod context;

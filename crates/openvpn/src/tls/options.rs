@@ -4,7 +4,7 @@ use std::sync::Arc;
 use rustls::time_provider::TimeProvider;
 use zeroize::Zeroizing;
 
-/// Material of the operator with the name it goes by in messages.
+/// The operator's material with its name in messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
     /// A file's path, or `[inline] <ca>`.
@@ -14,20 +14,20 @@ pub struct Pem {
 }
 
 impl Pem {
-    /// `bytes`, known to the operator as `origin`.
+    /// Makes material from `bytes`, which the operator knows as `origin`.
     pub fn new(origin: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
         Self { origin: origin.into(), bytes: Zeroizing::new(bytes.into()) }
     }
 }
 
-// By hand: it may hold a private key.
+// Implemented manually: the content may be a private key.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pem").field("origin", &self.origin).finish_non_exhaustive()
     }
 }
 
-/// What `verify-x509-name` compares.
+/// The part of a certificate's name that `verify-x509-name` compares.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NameType {
     /// The whole subject, `C=..., O=..., CN=...`.
@@ -38,7 +38,7 @@ pub enum NameType {
     NamePrefix,
 }
 
-/// `remote-cert-tls`.
+/// `remote-cert-tls`: the role that the peer's certificate must be for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RemoteCertTls {
     /// The peer's certificate must be one for TLS servers.
@@ -47,19 +47,19 @@ pub enum RemoteCertTls {
     Client,
 }
 
-/// `verify-client-cert`.
+/// `verify-client-cert`: whether a server requests a client's certificate.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// Not asked for.
+    /// The certificate is not requested.
     None,
-    /// Asked for; a client without one is let in as far as TLS goes.
+    /// The certificate is requested; a client without one passes TLS.
     Optional,
-    /// Demanded.
+    /// The certificate is required.
     #[default]
     Require,
 }
 
-/// `tls-version-min`, `tls-version-max`.
+/// A TLS version in `tls-version-min` and `tls-version-max`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
     /// TLS 1.2.
@@ -68,30 +68,31 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// `tls-cert-profile`: which keys and signatures certificates may have.
+/// `tls-cert-profile`: the keys and signatures that certificates may have.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum CertProfile {
     /// RSA keys of 2048 bits or more, signatures with SHA-256 or better.
     #[default]
     Preferred,
-    /// RSA keys of 1024 bits or more: openvpn's default.
+    /// RSA keys of 1024 bits or more: OpenVPN's default.
     Legacy,
-    /// The same, and signatures with SHA-1.
+    /// As `Legacy`, and signatures with SHA-1.
     Insecure,
 }
 
-/// What is demanded of the peer's certificate besides a valid chain.
+/// The requirements on the peer's certificate in addition to a valid chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyOptions {
     /// `verify-x509-name`.
     pub name: Option<(String, NameType)>,
-    /// `remote-cert-tls`: demands KeyUsage and ExtendedKeyUsage extensions that fit. Without it an
-    /// ExtendedKeyUsage that is there must fit all the same.
+    /// `remote-cert-tls`: requires matching KeyUsage and ExtendedKeyUsage extensions. Without it,
+    /// an ExtendedKeyUsage that is present must still match.
     pub remote_cert_tls: Option<RemoteCertTls>,
-    /// `ns-cert-type`: an ExtendedKeyUsage that fits or, in certificates without one, the Netscape type.
+    /// `ns-cert-type`: requires a matching ExtendedKeyUsage or, in certificates without one, the
+    /// Netscape type.
     pub netscape: Option<RemoteCertTls>,
-    /// `remote-cert-ku`: the KeyUsage must have all bits of one of these, the first bit of the extension
-    /// (digitalSignature) being 0x80. An empty list demands any KeyUsage.
+    /// `remote-cert-ku`: the KeyUsage must have all bits of one of these, the first bit of the
+    /// extension (digitalSignature) being 0x80. An empty list requires a KeyUsage with any bits.
     pub key_usage: Option<Vec<u8>>,
     /// `verify-hash`: the certificate that signed the peer's must have one of these fingerprints.
     pub issuer: Option<IssuerHash>,
@@ -100,18 +101,19 @@ pub struct VerifyOptions {
 /// Fingerprints of certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerHash {
-    /// Made by SHA-1, and not by SHA-256.
+    /// Whether they are SHA-1 rather than SHA-256.
     pub sha1: bool,
     /// Lower-case hex without separators.
     pub fingerprints: Vec<String>,
 }
 
-/// What client and server have in common; [`ClientTlsOptions`] and [`ServerTlsOptions`] hold one.
+/// The options common to client and server; [`ClientTlsOptions`] and [`ServerTlsOptions`] each hold
+/// them.
 #[derive(Clone, Default)]
 pub struct CommonTlsOptions {
     /// `ca`: certificates of the authorities, at least one; may be absent with `peer_fingerprints`.
     pub ca: Option<Pem>,
-    /// `cert`: our certificate, then intermediates if any.
+    /// `cert`: our certificate, then its intermediates, if any.
     pub cert: Option<Pem>,
     /// `extra-certs`: further intermediates to send.
     pub extra_certs: Option<Pem>,
@@ -119,33 +121,35 @@ pub struct CommonTlsOptions {
     pub key: Option<Pem>,
     /// `askpass`: the password of `key`.
     pub key_password: Option<Zeroizing<String>>,
-    /// `crl-verify`: revocation lists of every authority in a peer's chain. An empty `Pem` is refused.
+    /// `crl-verify`: revocation lists of every authority in a peer's chain. An empty `Pem` is
+    /// refused.
     pub crl: Option<Pem>,
-    /// The lists of `capath`: they hold for the authorities that have one, and may be missing.
+    /// The lists of `capath`: each applies to its authority, and an authority may have none.
     pub known_crl: Option<Pem>,
-    /// What is demanded of the peer.
+    /// The requirements on the peer's certificate.
     pub verify: VerifyOptions,
     /// `tls-cert-profile`.
     pub profile: CertProfile,
-    /// `peer-fingerprint`: SHA-256 of the certificates that are let in, lower-case hex; empty for all that
-    /// the CA vouches for. With it `ca` may be absent: then nothing else of the certificate counts, not
-    /// even its dates, as in stock.
+    /// `peer-fingerprint`: SHA-256 of the accepted certificates in lower-case hex; empty to accept
+    /// all that the CA signed. With it `ca` may be absent: then no other part of the certificate
+    /// matters, not even its dates, as in OpenVPN.
     pub peer_fingerprints: Vec<String>,
-    /// `tls-version-min`; `None`: 1.2.
+    /// `tls-version-min`; 1.2 if `None`.
     pub min_version: Option<TlsVersion>,
-    /// `tls-version-max`; `None`: 1.3.
+    /// `tls-version-max`; 1.3 if `None`.
     pub max_version: Option<TlsVersion>,
-    /// `tls-cipher`: names as OpenSSL or IANA spell them, between colons; for TLS 1.2.
+    /// `tls-cipher`: OpenSSL's or IANA's names separated by colons, for TLS 1.2.
     pub tls12_ciphers: Option<String>,
     /// `tls-ciphersuites`: the same for TLS 1.3.
     pub tls13_ciphers: Option<String>,
-    /// `tls-groups` (or `ecdh-curve`), between colons. `None`: X25519MLKEM768, X25519, secp256r1, secp384r1.
+    /// `tls-groups` (or `ecdh-curve`), separated by colons. `None`: X25519MLKEM768, X25519,
+    /// secp256r1, secp384r1.
     pub groups: Option<String>,
-    /// Wall time for validity periods; `None`: the system's.
+    /// The wall clock for validity periods; the system's if `None`.
     pub time: Option<Arc<dyn TimeProvider>>,
 }
 
-// By hand: the password never reaches a log.
+// Implemented manually: the password must not reach a log.
 impl fmt::Debug for CommonTlsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommonTlsOptions")
@@ -158,17 +162,18 @@ impl fmt::Debug for CommonTlsOptions {
     }
 }
 
-/// What [`super::ClientTls::new`] needs.
+/// The options of [`super::ClientTls::new`].
 #[derive(Clone, Debug, Default)]
 pub struct ClientTlsOptions {
-    /// All of it: `cert` and `key` may both be absent.
+    /// The common options; `cert` and `key` may both be absent.
     pub common: CommonTlsOptions,
 }
 
-/// What [`super::ServerTls::new`] needs.
+/// The options of [`super::ServerTls::new`].
 #[derive(Clone, Debug, Default)]
 pub struct ServerTlsOptions {
-    /// `ca` may be absent if `client_certificates` is `None`; `cert` and `key` may not.
+    /// The common options; `ca` may be absent if `client_certificates` is `None`, `cert` and `key`
+    /// may not.
     pub common: CommonTlsOptions,
     /// `verify-client-cert`.
     pub client_certificates: ClientCertificates,

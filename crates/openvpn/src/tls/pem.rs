@@ -1,4 +1,4 @@
-//! PEM as operators have it: blocks among any text, with or without encryption headers.
+//! PEM as in operators' files: blocks within any text, with or without encryption headers.
 
 #![deny(
     clippy::indexing_slicing,
@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::error::TlsConfigError;
 use super::options::Pem;
 
-/// Most blocks read from one file.
+/// The maximum number of blocks read from one file.
 const MAX_BLOCKS: usize = 4096;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -22,7 +22,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// One block.
+/// One PEM block.
 pub(super) struct Block {
     /// `CERTIFICATE`, `PRIVATE KEY`, ...
     pub(super) label: String,
@@ -31,7 +31,7 @@ pub(super) struct Block {
     pub(super) der: Zeroizing<Vec<u8>>,
 }
 
-/// Every block of `pem`; text around blocks is skipped.
+/// Returns every block of `pem`; text around blocks is skipped.
 pub(super) fn blocks(pem: &Pem) -> Result<Vec<Block>, TlsConfigError> {
     let fail = |line: usize, text: String| {
         Err(TlsConfigError::new(&pem.origin, format!("line {line}: {text}")))
@@ -70,7 +70,7 @@ pub(super) fn blocks(pem: &Pem) -> Result<Vec<Block>, TlsConfigError> {
                     Some(value) => Some(String::from_utf8_lossy(value.trim_ascii()).into_owned()),
                     None => encryption,
                 };
-                // Header lines have a colon, base64 never has.
+                // Header lines contain a colon, which base64 never does.
                 if !line.contains(&b':') {
                     text.extend_from_slice(line);
                 }
@@ -98,7 +98,7 @@ fn marker(line: &str) -> Option<Marker<'_>> {
     begin.or_else(|| inner.strip_prefix("END ").map(Marker::End))
 }
 
-/// The DER of every certificate in `pem`, at least one.
+/// Returns the DER of every certificate in `pem`, at least one.
 pub(super) fn certificates(pem: &Pem) -> Result<Vec<Vec<u8>>, TlsConfigError> {
     let mut found = Vec::new();
     let mut others = Vec::new();

@@ -7,18 +7,19 @@ use super::options::Pem;
 use super::pem;
 use super::trust::date;
 
-/// The lists of a file, and what their authorities signed where that is another text.
+/// The lists of a file, and the signed texts of those that were rewritten.
 #[derive(Debug, Default)]
 pub(super) struct RevocationLists {
     pub(super) lists: Vec<CertRevocationList<'static>>,
     pub(super) restored: Vec<Restored>,
 }
 
-/// A list as the library wants it, and as it was signed.
+/// A list in the form that the library requires, and the text that was signed.
 ///
-/// `openssl ca -gencrl` makes lists of version 1, or without extensions, unless its configuration says
-/// otherwise. Openvpn takes them; the library asks for version 2 with an extension. They say the same, so
-/// the list is written again with both added, and its signature is held against the text that was signed.
+/// `openssl ca -gencrl` makes lists of version 1, or without extensions, unless its configuration
+/// says otherwise. OpenVPN accepts them; the library requires version 2 with an extension. Both
+/// have the same meaning, so the list is rewritten with both added, and its signature is verified
+/// over the text that was signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Restored {
     pub(super) rewritten: Vec<u8>,
@@ -28,11 +29,12 @@ pub(super) struct Restored {
 const SEQUENCE: u8 = 0x30;
 /// `version`: 2.
 const VERSION_2: [u8; 3] = [0x02, 0x01, 0x01];
-/// `crlExtensions` with a number, which the library reads and compares with nothing.
+/// `crlExtensions` with a number, which the library reads but never compares.
 const EXTENSIONS: [u8; 16] =
     [0xa0, 14, SEQUENCE, 12, SEQUENCE, 10, 0x06, 3, 0x55, 0x1d, 20, 0x04, 3, 0x02, 1, 0];
 
-/// A list without extensions with some, and its two texts. `None`: it has them, or is no list.
+/// Adds extensions to a list without any, and returns its two texts. Returns `None` if the list has
+/// extensions or the bytes are not a list.
 fn complete(der: &[u8]) -> Option<(Vec<u8>, Restored)> {
     let Ok(([], parsed)) = x509_parser::parse_x509_crl(der) else { return None };
     if !parsed.extensions().is_empty() {
@@ -46,10 +48,10 @@ fn complete(der: &[u8]) -> Option<(Vec<u8>, Restored)> {
     Some((whole, Restored { rewritten, signed: signed.to_vec() }))
 }
 
-/// What stands in a DER element, without its tag and length.
+/// Returns the contents of a DER element, without its tag and length.
 fn contents(der: &[u8]) -> Option<&[u8]> {
     let length = usize::from(*der.get(1)?);
-    // From 0x80 on it says how many bytes of length follow.
+    // A byte from 0x80 on gives the number of length bytes that follow.
     der.get(if length < 0x80 { 2 } else { length.checked_sub(0x80)?.checked_add(2)? }..)
 }
 
@@ -62,7 +64,7 @@ fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     match length {
         [] => der.push(0),
         [one] if *one < 0x80 => der.push(*one),
-        // At most eight.
+        // At most eight length bytes.
         _ => {
             der.push(0x80 | u8::try_from(length.len()).unwrap_or(8));
             der.extend(length);
@@ -72,7 +74,7 @@ fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     der
 }
 
-/// Every list in `crl`, at least one.
+/// Returns every list in `crl`, at least one.
 pub(super) fn read_revocation_lists(
     crl: &Pem,
     now: i64,

@@ -17,20 +17,22 @@ use super::error::{CertificateError, CertificateProblem, TlsError};
 use super::identity::PeerIdentity;
 use super::verify;
 
-/// Longest message, bytes: what one TLS record holds.
+/// The maximum length of a message in bytes, which is the capacity of a TLS record.
 pub const MAX_MESSAGE: usize = 16_384;
-/// Longest record with its header, bytes: RFC 5246 allows 2048 above the plaintext.
+/// The maximum length of a record with its header in bytes: RFC 5246 allows 2048 more than the
+/// plaintext.
 const MAX_RECORD: usize = MAX_MESSAGE + 2048 + RECORD_HEADER;
 const RECORD_HEADER: usize = 5;
-/// What a peer may send before its handshake is complete, bytes. A chain of four RSA-4096 certificates
-/// is about 8 KiB.
+/// The maximum number of bytes that a peer may send before its handshake is complete. A chain of
+/// four RSA-4096 certificates is about 8 KiB.
 const MAX_HANDSHAKE: usize = 64 * 1024;
-/// Messages held until the caller reads them.
+/// The maximum number of messages held until the caller reads them.
 const MAX_UNREAD: usize = 32;
-/// Bytes held until the caller pulls them. Key updates asked for by the peer count too.
+/// The maximum number of bytes held until the caller pulls them, including key updates that the
+/// peer requests.
 const MAX_OUTGOING: usize = 128 * 1024;
 
-/// What an alert of the peer says about this end.
+/// Returns what an alert of the peer means for this end.
 fn meaning(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::CertificateRevoked => {
@@ -46,18 +48,18 @@ fn meaning(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// One TLS handshake and the channel that follows it.
+/// A TLS handshake and the channel that follows it.
 ///
-/// Bytes go in by [`feed`](Self::feed), in order and in any portions, and come out by
-/// [`pull`](Self::pull). OpenVPN's peers rely on one message being one TLS record: [`write`](Self::write)
-/// makes one, [`read`](Self::read) returns one.
+/// [`feed`](Self::feed) takes received bytes, in order and in portions of any size, and
+/// [`pull`](Self::pull) returns the bytes to send. OpenVPN's peers rely on one message being one
+/// TLS record: [`write`](Self::write) makes one, [`read`](Self::read) returns one.
 pub struct TlsSession {
     connection: Connection,
-    /// What was found of the peer's certificate.
+    /// The result of checking the peer's certificate.
     verdict: Option<Result<PeerIdentity, CertificateError>>,
-    /// The record that is not complete yet.
+    /// The record that is not yet complete.
     partial: Vec<u8>,
-    /// Bytes fed while handshaking.
+    /// The number of bytes fed during the handshake.
     handshake_bytes: usize,
     messages: VecDeque<Zeroizing<Vec<u8>>>,
     outgoing: VecDeque<u8>,
@@ -82,7 +84,7 @@ impl TlsSession {
         Self::new(tls.connection()?)
     }
 
-    /// Waits for a client's handshake.
+    /// Starts a session that waits for a client's handshake.
     pub fn server(tls: &ServerTls) -> Result<Self, TlsError> {
         Self::new(tls.connection()?)
     }
@@ -103,14 +105,14 @@ impl TlsSession {
         Ok(session)
     }
 
-    /// Takes the next bytes of the peer's TLS stream. An error is final and repeated by later calls; an
-    /// alert for the peer may still be pulled.
+    /// Processes the next bytes of the peer's TLS stream. An error is final, and later calls return
+    /// it again; an alert for the peer may still be pulled.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let result = self.take(bytes);
-        // The alert that says why is in the TLS library's buffer.
+        // The alert with the reason is in the TLS library's buffer.
         let collected = self.collect();
         let result = result.and(collected);
         if let Err(error) = &result {
@@ -141,7 +143,8 @@ impl TlsSession {
         Ok(())
     }
 
-    /// Bytes until the header, or then the record, is complete.
+    /// Returns the number of bytes that are missing from the header or, once that is complete, from
+    /// the record.
     fn missing(&self) -> Result<usize, TlsError> {
         let have = self.partial.len();
         let Some([_, _, _, high, low]) = self.partial.first_chunk::<RECORD_HEADER>() else {
@@ -188,7 +191,7 @@ impl TlsSession {
         Ok(())
     }
 
-    /// Moves what the TLS library wants to send into our buffer.
+    /// Moves the TLS library's output into our buffer.
     fn collect(&mut self) -> Result<(), TlsError> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut self.outgoing) {
@@ -228,7 +231,7 @@ impl TlsSession {
         }
     }
 
-    /// The next message, one per TLS record of the peer; `None` when there is no complete one.
+    /// Returns the next message, one per TLS record of the peer; `None` if none is complete.
     pub fn read(&mut self) -> Result<Option<Zeroizing<Vec<u8>>>, TlsError> {
         match self.messages.pop_front() {
             Some(message) => Ok(Some(message)),
@@ -236,7 +239,7 @@ impl TlsSession {
         }
     }
 
-    /// Queues one message as one TLS record. Before the handshake is complete it waits for that.
+    /// Queues one message as one TLS record. Before the handshake is complete, the message waits.
     pub fn write(&mut self, message: &[u8]) -> Result<(), TlsError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -254,38 +257,39 @@ impl TlsSession {
         }
     }
 
-    /// The next bytes of our TLS stream, `max` at most; empty when there are none.
+    /// Returns the next bytes of our TLS stream, at most `max`; empty if there are none.
     pub fn pull(&mut self, max: usize) -> Vec<u8> {
         let count = self.outgoing.len().min(max);
         self.outgoing.drain(..count).collect()
     }
 
-    /// Whether [`pull`](Self::pull) has something.
+    /// Returns whether [`pull`](Self::pull) has bytes to return.
     pub fn wants_write(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Bytes that [`pull`](Self::pull) still has.
+    /// Returns the number of bytes left to [`pull`](Self::pull).
     pub fn outgoing_len(&self) -> usize {
         self.outgoing.len()
     }
 
-    /// Whether both ends agreed that this is a check ([`ClientTls::for_check`]).
+    /// Returns whether both ends agreed that this is a connection check ([`ClientTls::for_check`]).
     pub fn is_check(&self) -> bool {
         self.connection.alpn_protocol() == Some(CHECK)
     }
 
-    /// Whether the handshake is still going on.
+    /// Returns whether the handshake is in progress.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// Whether the peer said that it will send nothing more.
+    /// Returns whether the peer announced that it will send no more data.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Keying material by RFC 5705 with no context, for `label`; fails before the end of the handshake.
+    /// Exports keying material for `label` by RFC 5705, without context. Fails before the end of
+    /// the handshake.
     pub fn export(&self, label: &[u8], out: &mut [u8]) -> Result<(), TlsError> {
         self.connection
             .export_keying_material(out, label, None)
@@ -293,13 +297,14 @@ impl TlsSession {
             .map_err(|error| TlsError::Ours(error.to_string()))
     }
 
-    /// The peer's certificate once the handshake is complete; `None` before, and if it has none.
+    /// Returns the identity in the peer's certificate once the handshake is complete; `None` before
+    /// that, and if the peer has none.
     pub fn peer(&self) -> Option<&PeerIdentity> {
         if self.is_handshaking() { None } else { self.verdict.as_ref()?.as_ref().ok() }
     }
 
-    /// Version, suite and group, as OpenVPN's log words them:
-    /// `TLSv1.3, cipher TLSv1.3 TLS_AES_256_GCM_SHA384, group X25519MLKEM768`.
+    /// Returns version, suite and group in the wording of OpenVPN's log: `TLSv1.3, cipher TLSv1.3
+    /// TLS_AES_256_GCM_SHA384, group X25519MLKEM768`.
     pub fn description(&self) -> String {
         let version = match self.connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",

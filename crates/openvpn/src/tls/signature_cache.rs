@@ -1,9 +1,10 @@
-//! Signatures on certificates and revocation lists that were found right before.
+//! A cache of valid signatures on certificates and revocation lists.
 //!
-//! A peer brings the same certificate with every renegotiation and whenever it comes back, and to check its issuer's
-//! signature again is a tenth of what a handshake costs. Whether a signature is right depends on key, text and
-//! signature alone. What depends on more (time, revocation, purpose, names) is checked each time, and so is the
-//! peer's own signature, which is another one in every handshake.
+//! A peer presents the same certificate in every renegotiation and on every return, and verifying
+//! its issuer's signature again is a tenth of a handshake's cost. Whether a signature is valid
+//! depends on key, text and signature alone. Checks that depend on more (time, revocation, purpose,
+//! names) are made each time, and so is that of the peer's own signature, which differs in every
+//! handshake.
 
 #![deny(
     clippy::indexing_slicing,
@@ -18,15 +19,16 @@ use super::revocation::Restored;
 use adit_crypto::sha256;
 use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
-/// Signatures remembered: 32 KiB. Another in the same place takes it.
+/// The number of slots, 32 KiB in all. A new signature replaces the one in its slot.
 const PLACES: usize = 1024;
 
-/// SHA-256 of a right signature with all that it depends on. All zeros: an empty place.
+/// SHA-256 of a valid signature and of everything that its validity depends on. All zeros: an empty
+/// slot.
 type Sha256 = [u8; 32];
 
 const EMPTY: Sha256 = [0; 32];
 
-/// Right signatures, as many as fit.
+/// The valid signatures, as many as fit.
 #[derive(Debug, Default)]
 struct SignatureCache(Mutex<Vec<Sha256>>);
 
@@ -52,17 +54,17 @@ impl SignatureCache {
     }
 }
 
-/// An algorithm that does not compute a second time what was right the first time.
+/// An algorithm that does not verify again a signature that was valid before.
 #[derive(Debug)]
 pub(super) struct CachingVerifier {
     algorithm: &'static dyn SignatureVerificationAlgorithm,
     cache: Arc<SignatureCache>,
-    /// Texts in whose stead another was signed.
+    /// Rewritten texts with those that were signed instead.
     restored: Arc<[Restored]>,
 }
 
 impl CachingVerifier {
-    /// These algorithms, with one memory for all.
+    /// Wraps these algorithms around one shared cache.
     pub(super) fn all(
         algorithms: &[&'static dyn SignatureVerificationAlgorithm],
         restored: Vec<Restored>,
@@ -86,7 +88,7 @@ impl SignatureVerificationAlgorithm for CachingVerifier {
         let message = restored.map_or(message, |restored| restored.signed.as_slice());
         let (key_id, id) = (self.public_key_alg_id(), self.signature_alg_id());
         let parts = [&key_id, &*id, public_key, message, signature];
-        // The lengths say where one ends and the next begins.
+        // The lengths separate the parts.
         let lengths = parts.map(|part| u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
         let [key_id, id, public_key, message, signature] = parts;
         let digest = sha256(&[lengths.as_flattened(), key_id, id, public_key, message, signature]);
@@ -120,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a signature that is the message backwards, and counts how often it was asked.
+    /// Accepts a signature that is the message reversed, and counts its calls.
     #[derive(Debug)]
     struct Backwards(AtomicUsize, AlgorithmIdentifier);
 

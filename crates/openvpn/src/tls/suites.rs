@@ -5,7 +5,7 @@ use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
 
 use super::error::TlsConfigError;
 
-/// (IANA number, OpenSSL's name, IANA's name) of what can be negotiated.
+/// The suites that can be negotiated: (IANA number, OpenSSL's name, IANA's name).
 pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
     (CipherSuite::TLS13_AES_256_GCM_SHA384, "TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
     (CipherSuite::TLS13_AES_128_GCM_SHA256, "TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
@@ -46,11 +46,11 @@ pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
     ),
 ];
 
-/// The groups that `tls-groups` takes.
+/// The groups that `tls-groups` accepts.
 pub const GROUP_NAMES: [&str; 5] =
     ["X25519MLKEM768", "SecP256r1MLKEM768", "X25519", "secp256r1", "secp384r1"];
 
-/// The suites of TLS 1.3 and those of TLS 1.2, most wanted first, as openvpn names them.
+/// Returns the suites of TLS 1.3 and those of TLS 1.2 by OpenVPN's names, most preferred first.
 pub fn suite_names() -> (Vec<String>, Vec<String>) {
     let names = |tls13: bool| {
         let name = |suite: SupportedCipherSuite| {
@@ -63,7 +63,7 @@ pub fn suite_names() -> (Vec<String>, Vec<String>) {
     (names(true), names(false))
 }
 
-/// OpenSSL's name of a suite, which is what OpenVPN logs.
+/// Returns OpenSSL's name of a suite, which OpenVPN logs.
 pub(super) fn openssl_name(suite: CipherSuite) -> String {
     SUITES
         .iter()
@@ -71,7 +71,7 @@ pub(super) fn openssl_name(suite: CipherSuite) -> String {
         .map_or_else(|| format!("{suite:?}"), |(_, name, _)| (*name).to_owned())
 }
 
-/// The name of a group as `tls-groups` takes it.
+/// Returns the name of a group as `tls-groups` accepts it.
 pub(super) fn group_name(group: NamedGroup) -> String {
     match group {
         NamedGroup::secp256r1 => "secp256r1".into(),
@@ -80,7 +80,7 @@ pub(super) fn group_name(group: NamedGroup) -> String {
     }
 }
 
-/// Every suite of one protocol version, most wanted first.
+/// Returns every suite of one protocol version, most preferred first.
 fn supported(tls13: bool) -> Vec<SupportedCipherSuite> {
     aws_lc_rs::DEFAULT_CIPHER_SUITES
         .iter()
@@ -89,10 +89,10 @@ fn supported(tls13: bool) -> Vec<SupportedCipherSuite> {
         .collect()
 }
 
-/// The suites that `list` names, in its order; all of them where there is no list.
+/// Returns the suites that `list` names, in its order; all of them if there is no list.
 ///
-/// OpenSSL's key words that take nothing away from us (`DEFAULT`, `HIGH`, `!aNULL`) are understood;
-/// names of suites that we do not have are left out with a warning, as long as one remains.
+/// OpenSSL's keywords that exclude none of our suites (`DEFAULT`, `HIGH`, `!aNULL`) are understood;
+/// names of suites that we do not have are omitted with a warning, as long as one suite remains.
 pub(super) fn choose(
     directive: &'static str,
     list: Option<&str>,
@@ -104,7 +104,8 @@ pub(super) fn choose(
     let mut chosen: Vec<SupportedCipherSuite> = Vec::new();
     let mut skipped = Vec::new();
     for word in list.split(':').map(str::trim).filter(|word| !word.is_empty()) {
-        // `!X`, `-X`, `+X` and `@STRENGTH` only arrange or remove; all that we have is ECDHE with AEAD.
+        // `!X`, `-X`, `+X` and `@STRENGTH` only order or remove suites; all of ours are ECDHE with
+        // AEAD.
         if let Some(removed) = word.strip_prefix(['!', '-']) {
             chosen.retain(|suite| !named(*suite, removed));
             continue;
@@ -125,7 +126,7 @@ pub(super) fn choose(
             }
         }
     }
-    // TLS 1.3 has suites of its own: as long as it is allowed, an old list leaves it.
+    // TLS 1.3 has its own suites: as long as it is allowed, an outdated list leaves those.
     if chosen.is_empty() && !tls13 {
         warnings.push(format!(
             "{directive}: no suite in \"{list}\" is supported: TLS 1.2 is not offered, TLS 1.3 is"
@@ -145,7 +146,7 @@ pub(super) fn choose(
     Ok(chosen)
 }
 
-/// Whether `name` is the suite's, as OpenSSL or IANA (with `_` or `-`) spells it.
+/// Returns whether `name` is the suite's name in OpenSSL's or IANA's spelling (with `_` or `-`).
 fn named(suite: SupportedCipherSuite, name: &str) -> bool {
     SUITES.iter().any(|(known, openssl, iana)| {
         *known == suite.suite()
@@ -154,7 +155,8 @@ fn named(suite: SupportedCipherSuite, name: &str) -> bool {
     })
 }
 
-/// The groups that `list` names, in its order. The default is the TLS library's, hybrid first.
+/// Returns the groups that `list` names, in its order. The default is the TLS library's, hybrid
+/// first.
 pub(super) fn groups(
     list: &str,
     warnings: &mut Vec<String>,

@@ -1,4 +1,4 @@
-//! What peers' certificates are held to: the CAs, the revocation lists, and the checks in order.
+//! The requirements on peers' certificates: the CAs, the revocation lists, and the checks in order.
 
 #![deny(
     clippy::indexing_slicing,
@@ -34,48 +34,48 @@ use authority::{read_authority, subject_der};
 use leaf::check_form;
 pub(super) use leaf::{VERSION_REMEDY, weak_signature, weakness};
 
-/// Most certificates a peer may present.
+/// The maximum number of certificates that a peer may present.
 const MAX_CHAIN: usize = 8;
-/// Most bytes of certificates a peer may present.
+/// The maximum number of bytes of certificates that a peer may present.
 const MAX_CHAIN_BYTES: usize = 32 * 1024;
 
-/// What is said of a certificate that cannot be read.
+/// The explanation for a certificate that cannot be read.
 const NOT_DER: &str = "it is not valid DER";
 
-/// OIDs of EKU server and client authentication, without tag and length.
+/// The OIDs of server and client authentication in EKU, without tag and length.
 const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-/// From a peer's certificate to a CA.
+/// A path from a peer's certificate to a CA.
 struct Path {
-    /// The subjects on it.
+    /// The subjects on the path.
     names: Vec<String>,
-    /// SHA-1 and SHA-256 of the certificate that signed the peer's, where anybody asks for it; of
-    /// several that can have done it, each.
+    /// SHA-1 and SHA-256 of the certificate that signed the peer's, if `verify-hash` is configured;
+    /// of each candidate if several may have signed it.
     issuer: Vec<[String; 2]>,
 }
 
-/// The CAs, revocation lists and demands that peers are held to.
+/// The CAs, revocation lists and requirements that peers' certificates are checked against.
 #[derive(Debug)]
 pub(super) struct Trust {
     anchors: Vec<Anchor>,
-    /// Certificates of the CA file that are not self-issued: steps on a path, not its end.
+    /// The certificates of the CA file that are not self-issued: steps on a path, not its end.
     intermediates: Vec<CertificateDer<'static>>,
     revocation_lists: Option<Vec<CertRevocationList<'static>>>,
-    /// What of a certificate whose authority has no list here.
+    /// The policy for a certificate whose authority has no list here.
     unlisted: UnknownStatusPolicy,
     verify: VerifyOptions,
     profile: CertProfile,
-    /// `peer-fingerprint`; empty: no such demand.
+    /// `peer-fingerprint`; empty if not configured.
     fingerprints: Vec<String>,
-    /// There are no CAs: the fingerprint alone decides.
+    /// Whether there are no CAs and the fingerprint alone decides.
     pinned: bool,
     algorithms: Vec<CachingVerifier>,
     certs: CertCache,
     pub(super) hints: Vec<DistinguishedName>,
 }
 
-/// `2026-01-31 12:00:00 UTC`.
+/// Formats a time as `2026-01-31 12:00:00 UTC`.
 pub(super) fn date(seconds: i64) -> String {
     match time::OffsetDateTime::from_unix_timestamp(seconds) {
         Ok(t) => format!("{} {:02}:{:02}:{:02} UTC", t.date(), t.hour(), t.minute(), t.second()),
@@ -118,7 +118,7 @@ impl Trust {
                 others.push((anchor, CertificateDer::from(der)));
             }
         }
-        // Without a root, what the operator named is what is trusted.
+        // Without a root, the certificates that the operator named are the trust anchors.
         let intermediates = if anchors.is_empty() {
             anchors.extend(others.into_iter().map(|(anchor, _)| anchor));
             Vec::new()
@@ -152,15 +152,16 @@ impl Trust {
         })
     }
 
-    /// Forgets the certificates that were let in.
+    /// Clears the cache of accepted certificates.
     pub(super) fn release_memory(&self) {
         self.certs.release_memory();
     }
 
-    /// Whether a certificate of our own leads to one of these CAs, with the intermediates that we send.
+    /// Returns whether a certificate of our own leads to one of these CAs with the intermediates
+    /// that we send.
     pub(super) fn leads_to(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
         let Some((leaf, sent)) = chain.split_first() else { return true };
-        // The role that it is not for ends the search earlier, and says nothing.
+        // The role that the certificate is not for ends the search earlier, which proves nothing.
         ![true, false].into_iter().any(|server| {
             matches!(
                 self.check_path(leaf, sent, server, now, true),
@@ -169,13 +170,13 @@ impl Trust {
         })
     }
 
-    /// Demands a fingerprint besides a path to a CA.
+    /// Requires a fingerprint in addition to a path to a CA.
     pub(super) fn with_fingerprints(mut self, fingerprints: Vec<String>) -> Self {
         self.fingerprints = fingerprints;
         self
     }
 
-    /// Peers known by their certificates' fingerprints alone.
+    /// Creates the trust for peers that are identified by their certificates' fingerprints alone.
     pub(super) fn of_fingerprints(
         fingerprints: Vec<String>,
         (verify, profile): (VerifyOptions, CertProfile),
@@ -196,7 +197,7 @@ impl Trust {
         }
     }
 
-    /// Whether the peer's chain is acceptable at `now`.
+    /// Checks whether the peer's chain is acceptable at `now`.
     pub(super) fn check(
         &self,
         leaf: &CertificateDer<'_>,
@@ -233,7 +234,7 @@ impl Trust {
         }
         for der in intermediates {
             match parse(der) {
-                // A root sent along proves nothing and is not looked at.
+                // A root sent with the chain proves nothing and is not checked.
                 Some(one) if one.subject().as_raw() == one.issuer().as_raw() => {}
                 Some(one) => check_form(&one, self.profile)?,
                 None => {
@@ -256,7 +257,7 @@ impl Trust {
         })?;
         self.check_issuer(&identity, &path)?;
         self.check_name(&identity)?;
-        // Only those with a path to a CA, so that no other certificate fills the places.
+        // Only certificates with a path to a CA, so that no others fill the cache.
         if is_new {
             self.certs.keep(digest, &identity);
         }
@@ -264,7 +265,7 @@ impl Trust {
         Ok(identity)
     }
 
-    /// Finds a path to a CA that may be trusted.
+    /// Finds a path to a trusted CA.
     fn check_path(
         &self,
         leaf: &CertificateDer<'_>,
@@ -288,7 +289,7 @@ impl Trust {
         let lists: Vec<&CertRevocationList<'_>> = self.revocation_lists.iter().flatten().collect();
         let revocation = match self.revocation_lists {
             None => None,
-            // An empty list of lists cannot be: loading refuses it. If it were, no peer may pass.
+            // Loading refuses an empty list of lists. If there were one, no peer may pass.
             Some(_) => Some(
                 RevocationOptionsBuilder::new(&lists)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
@@ -298,8 +299,8 @@ impl Trust {
                     .build(),
             ),
         };
-        // "If present": issuers have no such extension as a rule. What `remote-cert-tls` demands of the
-        // leaf beyond it is checked before.
+        // "If present": issuers usually lack this extension. The further requirements of
+        // `remote-cert-tls` on the leaf are checked before.
         let usage =
             KeyUsage::required_if_present(if peer_is_server { SERVER_AUTH } else { CLIENT_AUTH });
         let algorithms: Vec<&dyn SignatureVerificationAlgorithm> =
@@ -316,7 +317,7 @@ impl Trust {
         let steps: Vec<_> = path.intermediate_certificates().map(|step| step.der()).collect();
         let names = steps.iter().filter_map(|der| parse(der).map(|step| subject(&step)));
         let mut names: Vec<String> = names.collect();
-        // A CA that was reissued with the same key is the same anchor twice.
+        // A CA that was reissued with the same key appears twice as the same anchor.
         let mut ends = self.anchors.iter().filter(|anchor| {
             let (have, found) = (&anchor.anchor, path.anchor());
             have.subject == found.subject
@@ -332,7 +333,7 @@ impl Trust {
         Ok(Path { names, issuer })
     }
 
-    /// The CA outside its validity that alone keeps a path from being found.
+    /// Returns the CA outside its validity that alone prevents a path from being found.
     fn stale_anchor(
         &self,
         error: &webpki::Error,

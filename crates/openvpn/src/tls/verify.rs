@@ -1,4 +1,4 @@
-//! Where the TLS library asks about a peer's certificate.
+//! The TLS library's callbacks for checking a peer's certificate.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,13 +18,14 @@ use super::options::ClientCertificates;
 use super::trust::Trust;
 
 thread_local! {
-    /// The last verdict of this thread, until the session that asked for it takes it. A slot beside the TLS
-    /// library, whose errors have no room for a sentence if the peer is to get the right alert, and which
-    /// does not tell the verifier that all sessions share whose certificate it looks at.
+    /// The last verdict of this thread, until the session that requested it takes it. It is kept
+    /// outside the TLS library, whose errors have no room for a sentence if the peer is to get the
+    /// right alert, and which does not pass the session to the verifier that all sessions share.
     static LAST: Cell<Option<Result<PeerIdentity, CertificateError>>> = const { Cell::new(None) };
 }
 
-/// Lets the library work; returns what it says and what it found out about the peer's certificate meanwhile.
+/// Runs the library and returns its result, together with the verdict on the peer's certificate
+/// during that run.
 pub(super) fn watch<T>(
     work: impl FnOnce() -> T,
 ) -> (T, Option<Result<PeerIdentity, CertificateError>>) {
@@ -33,7 +34,7 @@ pub(super) fn watch<T>(
     (result, LAST.take())
 }
 
-/// The verifier of all sessions.
+/// The verifier that all sessions share.
 #[derive(Debug)]
 pub(super) struct Verifier {
     trust: Arc<Trust>,
@@ -67,7 +68,7 @@ impl Verifier {
     }
 }
 
-/// The error of the TLS library that makes it send the fitting alert.
+/// Returns the TLS library's error that makes it send the matching alert.
 fn alert(problem: CertificateProblem) -> Alert {
     match problem {
         CertificateProblem::Expired | CertificateProblem::NotYetValid => Alert::Expired,

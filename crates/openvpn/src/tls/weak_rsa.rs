@@ -1,6 +1,7 @@
-//! Signatures by RSA keys of 1024 to 2047 bits, and by SHA-1, for `tls-cert-profile legacy` and `insecure`.
+//! Signatures by RSA keys of 1024 to 2047 bits, and with SHA-1, for `tls-cert-profile legacy` and
+//! `insecure`.
 //!
-//! The TLS library refuses both. Longer keys are left to its own algorithms here too.
+//! The TLS library refuses both. Its own algorithms still verify longer keys.
 
 #![deny(
     clippy::indexing_slicing,
@@ -24,14 +25,14 @@ use x509_parser::public_key::RSAPublicKey;
 
 use super::options::CertProfile;
 
-/// Smallest RSA modulus in bits that `tls-cert-profile legacy` accepts.
+/// The minimum size of an RSA modulus in bits under `tls-cert-profile legacy`.
 pub(super) const LEAST_BITS: u64 = 1024;
-/// From here on the library's own algorithms verify.
+/// The size from which on the library's own algorithms verify.
 const STRONG_BITS: u64 = 2048;
-/// Largest public exponent of a weak key: every common one is 3, 17 or 65537.
+/// The maximum size of the public exponent of a weak key: all common ones are 3, 17 or 65537.
 const MAX_EXPONENT_BITS: u64 = 33;
 
-/// `sha1WithRSAEncryption`, which the library has no name for.
+/// `sha1WithRSAEncryption`, for which the library has no name.
 const RSA_PKCS1_SHA1: AlgorithmIdentifier = AlgorithmIdentifier::from_slice(&[
     0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05, 0x05, 0x00,
 ]);
@@ -43,7 +44,7 @@ enum Padding {
     Pss(&'static digest::Algorithm),
 }
 
-/// Verifies signatures of keys of any length from [`LEAST_BITS`] on.
+/// Verifies signatures by keys of any length from [`LEAST_BITS`] on.
 #[derive(Debug)]
 struct AnyRsa {
     id: AlgorithmIdentifier,
@@ -89,8 +90,8 @@ impl SignatureVerificationAlgorithm for AnyRsa {
     }
 }
 
-/// RSASSA-PSS-VERIFY with MGF1 and a salt as long as the hash (RFC 8017, 8.1.2 and 9.1.2). Everything in it
-/// is public.
+/// Verifies by RSASSA-PSS-VERIFY with MGF1 and a salt as long as the hash (RFC 8017, 8.1.2 and
+/// 9.1.2). All of its input is public.
 fn verify_pss(
     modulus: &BigUint,
     exponent: &BigUint,
@@ -139,7 +140,7 @@ fn verify_pss(
     (context.finish().as_ref() == digest).then_some(())
 }
 
-/// Adds MGF1 of `seed` to `block`.
+/// Combines `block` with MGF1 of `seed` by exclusive or.
 fn mask(block: &mut [u8], hash: &'static digest::Algorithm, seed: &[u8]) {
     for (counter, part) in (0_u32..).zip(block.chunks_mut(hash.output_len())) {
         let mut context = digest::Context::new(hash);
@@ -150,7 +151,7 @@ fn mask(block: &mut [u8], hash: &'static digest::Algorithm, seed: &[u8]) {
     }
 }
 
-/// The algorithms of a profile; `usual` are the TLS library's.
+/// Returns the algorithms of a profile; `usual` are the TLS library's.
 pub(super) fn algorithms(
     profile: CertProfile,
     usual: WebPkiSupportedAlgorithms,
@@ -164,7 +165,8 @@ pub(super) fn algorithms(
     }
 }
 
-/// The library's algorithms with ours before them: the first that fits decides. Made once for the process.
+/// Returns the library's algorithms with ours before them: the first that fits decides. Created
+/// once per process.
 fn extended(sha1: bool) -> WebPkiSupportedAlgorithms {
     let usual = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
     let strong = |id: AlgorithmIdentifier| {
@@ -196,7 +198,7 @@ fn extended(sha1: bool) -> WebPkiSupportedAlgorithms {
         ),
     ];
     if sha1 {
-        // For certificates alone: no handshake is signed with it.
+        // For certificates only: no handshake is signed with it.
         let padding = Padding::Pkcs1(&signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY);
         ours.push(new(RSA_PKCS1_SHA1, None, padding));
     }
@@ -226,8 +228,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Made by `openssl dgst -sha256 -sigopt rsa_padding_mode:pss -sigopt rsa_pss_saltlen:digest` and
-    /// `-sha384` over [`MESSAGE`]; the keys have 1024 and 1025 bits.
+    /// The output of `openssl dgst -sha256 -sigopt rsa_padding_mode:pss -sigopt
+    /// rsa_pss_saltlen:digest` and `-sha384` over [`MESSAGE`]; the keys have 1024 and 1025 bits.
     const VECTORS: &str = include_str!("fixtures/weak-rsa.txt");
     const MESSAGE: &[u8] = b"signed by a weak key";
 
@@ -278,7 +280,7 @@ mod tests {
             algorithm.verify_signature(key, MESSAGE, &[]).unwrap_err();
             let longer = [signature.as_slice(), &[0]].concat();
             algorithm.verify_signature(key, MESSAGE, &longer).unwrap_err();
-            // The usual algorithms know no such key or signature.
+            // The usual algorithms support no such key or signature.
             if let Some(strict) = first(CertProfile::Preferred, *id) {
                 strict.verify_signature(key, MESSAGE, signature).unwrap_err();
             }

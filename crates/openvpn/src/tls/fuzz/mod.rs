@@ -1,4 +1,4 @@
-//! For the fuzzer: certificates as a peer presents them, revocation lists and PEM files.
+//! Fuzzing of certificates as a peer presents them, of revocation lists and of PEM files.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,13 +14,14 @@ use super::options::{CertProfile, NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::trust::{Trust, parse};
 use super::{key, pem, weak_rsa};
 
-/// The authority. It has signed certificates of [`NAMES`] and of "revoked", and its key is gone.
+/// The authority, which signed certificates of [`NAMES`] and of "revoked". Its key no longer
+/// exists.
 const CA: &[u8] = include_bytes!("ca.der");
-/// All names that it vouches for, but the one that is revoked.
+/// All names that it signed certificates for, except the revoked one.
 const NAMES: [&str; 5] =
     ["client", "server.example", "rsa client", "fuzz intermediate", "below the intermediate"];
 const NOW: u64 = 1_800_000_000;
-/// Certificates in one input.
+/// The maximum number of certificates in one input.
 const MAX_PARTS: usize = 12;
 
 fn armoured(label: &str, der: &[u8]) -> Pem {
@@ -53,13 +54,13 @@ fn trust(flags: u8, crl: Option<&Pem>) -> Option<Trust> {
     Trust::new(&ca, (crl, None), (verify, profile), algorithms, now, &mut Vec::new()).ok()
 }
 
-/// Without a list and with the ordinary demands: made once.
+/// Returns the trust without a revocation list and with the ordinary requirements, created once.
 fn plain() -> &'static Option<Trust> {
     static TRUST: OnceLock<Option<Trust>> = OnceLock::new();
     TRUST.get_or_init(|| trust(0, None))
 }
 
-/// Parts behind their lengths.
+/// Splits the input into parts, each preceded by its length.
 fn parts(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -73,12 +74,12 @@ fn parts(mut bytes: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// The first byte says what is demanded, the second what the rest is.
+/// Interprets the first byte as the requirements, the second as the kind of the remaining bytes.
 pub fn fuzz(bytes: &[u8]) {
     let _ = judge(bytes);
 }
 
-/// The name that came through.
+/// Returns the name that was accepted.
 fn judge(bytes: &[u8]) -> Option<String> {
     let ([flags, kind], rest) = bytes.split_first_chunk()?;
     let parts = parts(rest);
@@ -95,7 +96,8 @@ fn judge(bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// A chain is presented. Only names that the authority has vouched for come through, and never one that it took back.
+/// Presents a chain. Only names that the authority signed may be accepted, and never the revoked
+/// one.
 fn presented(flags: u8, chain: &[&[u8]], list: Option<&Pem>) -> Option<String> {
     let (leaf, others) = chain.split_first()?;
     if let Some(parsed) = parse(leaf)
@@ -120,7 +122,7 @@ fn presented(flags: u8, chain: &[&[u8]], list: Option<&Pem>) -> Option<String> {
         Ok(identity) => {
             sound(&identity);
             let known = NAMES.contains(&identity.common_name.as_str());
-            // A list that is not the authority's lets no peer in.
+            // With a list that is not the authority's, no peer is accepted.
             assert!(known || list.is_none() && identity.common_name == "revoked", "{identity:?}");
             Some(identity.common_name)
         }
@@ -140,7 +142,7 @@ fn sound(identity: &PeerIdentity) {
     assert_eq!(identity.fingerprint.len(), 64);
 }
 
-/// Files of the operator.
+/// Parses the bytes as files of the operator.
 fn files(bytes: &[u8]) {
     let file = Pem::new("file", bytes);
     for der in pem::certificates(&file).unwrap_or_default() {

@@ -31,7 +31,7 @@ impl Anchor {
     }
 }
 
-/// One certificate of the `ca` file, and whether it is self-issued.
+/// Reads one certificate of the `ca` file, and returns whether it is self-issued.
 pub(super) fn read_authority(
     ca: &Pem,
     der: &[u8],

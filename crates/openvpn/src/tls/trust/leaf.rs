@@ -1,4 +1,4 @@
-//! What a certificate is held to by itself, apart from its path to a CA.
+//! The requirements on a certificate by itself, apart from its path to a CA.
 
 #![deny(
     clippy::indexing_slicing,
@@ -19,13 +19,13 @@ use crate::tls::fingerprint::with_colons;
 use crate::tls::identity::PeerIdentity;
 use crate::tls::options::{CertProfile, NameType, RemoteCertTls};
 
-/// Smallest RSA modulus in bits, but for weak profiles.
+/// The minimum size of an RSA modulus in bits, except under weak profiles.
 const MIN_RSA_BITS: usize = 2048;
-/// Smallest RSA modulus of weak profiles.
+/// The minimum size of an RSA modulus in bits under weak profiles.
 const MIN_WEAK_RSA_BITS: usize = 1024;
 
 impl Trust {
-    /// What depends on nothing but the peer's own certificate.
+    /// Makes the checks that depend on the peer's own certificate alone.
     pub(super) fn check_leaf(
         &self,
         leaf: &CertificateDer<'_>,
@@ -47,7 +47,7 @@ impl Trust {
         Ok(identity)
     }
 
-    /// `peer-fingerprint`.
+    /// Checks `peer-fingerprint`.
     pub(super) fn check_fingerprint(
         &self,
         certificate: &X509Certificate<'_>,
@@ -67,14 +67,15 @@ impl Trust {
                 ),
             );
         }
-        // On a path to a CA the library finds this out.
+        // On a path to a CA the library checks this.
         if self.pinned && certificate.version() != X509Version::V3 {
             return refuse(Problem::Version, VERSION_REMEDY.into());
         }
         Ok(())
     }
 
-    /// KeyUsage, and what `remote-cert-tls` demands beyond the library's check of ExtendedKeyUsage.
+    /// Checks KeyUsage, and the requirements of `remote-cert-tls` beyond the library's check of
+    /// ExtendedKeyUsage.
     pub(super) fn check_usage(
         &self,
         certificate: &X509Certificate<'_>,
@@ -116,7 +117,7 @@ impl Trust {
                         .into(),
                 );
             };
-            // The first bit of the extension is the highest here, as openssl and stock count.
+            // The first bit of the extension is the highest here, as openssl and OpenVPN count.
             let [low, _] = usage.flags.to_le_bytes();
             let bits = low.reverse_bits();
             if !wanted.is_empty() && !wanted.iter().any(|want| bits & want == *want) {
@@ -160,7 +161,7 @@ impl Trust {
         Ok(())
     }
 
-    /// `ns-cert-type`.
+    /// Checks `ns-cert-type`.
     pub(super) fn check_netscape_type(
         &self,
         certificate: &X509Certificate<'_>,
@@ -197,7 +198,7 @@ impl Trust {
         })
     }
 
-    /// `verify-hash`.
+    /// Checks `verify-hash`.
     pub(super) fn check_issuer(
         &self,
         identity: &PeerIdentity,
@@ -244,7 +245,7 @@ impl Trust {
     }
 }
 
-/// Bits of an RSA modulus; `None` for other kinds of key.
+/// Returns the size of an RSA modulus in bits; `None` for other kinds of key.
 pub(super) fn rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     match certificate.public_key().parsed() {
         Ok(PublicKey::RSA(key)) => {
@@ -258,7 +259,7 @@ pub(super) fn rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     }
 }
 
-/// The name of a signature algorithm that is too weak.
+/// Returns the name of a signature algorithm that is too weak.
 pub(in crate::tls) fn weak_signature(certificate: &X509Certificate<'_>) -> Option<&'static str> {
     match certificate.signature_algorithm.algorithm.to_id_string().as_str() {
         "1.2.840.113549.1.1.5" | "1.2.840.10045.4.1" | "1.2.840.10040.4.3" | "1.3.14.3.2.29" => {
@@ -270,7 +271,8 @@ pub(in crate::tls) fn weak_signature(certificate: &X509Certificate<'_>) -> Optio
     }
 }
 
-/// Signature and key of a certificate that a peer sent. (Its version is checked on the path.)
+/// Checks signature and key of a certificate that a peer sent. (Its version is checked on the
+/// path.)
 pub(super) fn check_form(
     certificate: &X509Certificate<'_>,
     profile: CertProfile,
@@ -308,7 +310,7 @@ pub(super) fn least_bits(profile: CertProfile) -> usize {
     }
 }
 
-/// What is weak in a certificate that a weak profile accepts.
+/// Describes the weakness of a certificate that a weak profile accepts.
 pub(in crate::tls) fn weakness(certificate: &X509Certificate<'_>) -> Option<String> {
     let bits = rsa_bits(certificate).filter(|bits| *bits < MIN_RSA_BITS);
     match (bits, weak_signature(certificate)) {
