@@ -5,22 +5,23 @@ use adit_engine::command::{BlockSuite, Protection};
 
 use super::PeerInfo;
 
-/// What a name in `data-ciphers` stands for.
+/// A data cipher that a name in `data-ciphers` denotes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub enum DataCipher {
-    /// An AEAD.
+    /// An AEAD cipher.
     Aead(Cipher),
-    /// CBC, authenticated by the digest of `auth`; `None` for `none`, which is only authenticated.
+    /// CBC, authenticated by the digest of `auth`; `None` is the cipher `none`, which only
+    /// authenticates.
     Block(Option<BlockCipher>),
 }
 
 impl DataCipher {
-    /// The names of all, AEADs first, without `none`.
+    /// Returns the names of all ciphers, AEADs first, without `none`.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Cipher::ALL.map(Cipher::name).into_iter().chain(BlockCipher::ALL.map(BlockCipher::name))
     }
 
-    /// The name OpenVPN uses where ciphers are negotiated.
+    /// Returns the name that OpenVPN uses in cipher negotiation.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aead(cipher) => cipher.name(),
@@ -29,7 +30,7 @@ impl DataCipher {
         }
     }
 
-    /// The name OpenVPN uses in its options string.
+    /// Returns the name that OpenVPN uses in its options string.
     pub const fn options_name(self) -> &'static str {
         match self {
             Self::Block(None) => "[null-cipher]",
@@ -37,7 +38,7 @@ impl DataCipher {
         }
     }
 
-    /// Parses a name of either kind, in any case.
+    /// Parses a name of either kind, case-insensitively.
     pub fn from_name(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case("none") || name == "[null-cipher]" {
             return Some(Self::Block(None));
@@ -46,13 +47,13 @@ impl DataCipher {
         aead.or_else(|| BlockCipher::from_name(name).map(|cipher| Self::Block(Some(cipher))))
     }
 
-    /// Whether it authenticates by itself.
+    /// Returns whether the cipher authenticates by itself.
     pub const fn is_aead(self) -> bool {
         matches!(self, Self::Aead(_))
     }
 
-    /// The packet format: of AEADs that of today or, with `epoch`, that of 2.7; of others CBC with the
-    /// digest that `auth` names.
+    /// Returns the packet format: for an AEAD the ordinary one or, with `epoch`, that of 2.7; for
+    /// other ciphers CBC with the digest that `auth` names.
     pub fn protection(self, auth: &str, epoch: bool) -> Protection {
         match self {
             Self::Aead(cipher) if epoch => Protection::Epoch(cipher),
@@ -91,12 +92,12 @@ impl fmt::Display for DataCipher {
     }
 }
 
-/// Why no cipher can be agreed upon.
+/// The reason why no cipher can be agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CipherRefused {
-    /// What the peer offers, for the log.
+    /// The ciphers that the peer offers, for the log.
     pub offered: Vec<String>,
-    /// What we allow.
+    /// The ciphers that we allow.
     pub allowed: Vec<DataCipher>,
 }
 
@@ -116,10 +117,10 @@ impl fmt::Display for CipherRefused {
 
 impl std::error::Error for CipherRefused {}
 
-/// The server's choice: the first of its own list that the client has.
+/// Returns the server's choice: the first cipher of its own list that the client supports.
 ///
-/// `occ` is the `cipher` of the client's options string. A client that cannot negotiate has only
-/// that one; `fallback` (`data-ciphers-fallback`) stands in where it names none.
+/// `occ` is the `cipher` of the client's options string. A client that cannot negotiate supports
+/// only that one; `fallback` (`data-ciphers-fallback`) replaces it if the client names none.
 ///
 /// # Errors
 /// [`CipherRefused`]: AUTH_FAILED with "Data channel cipher negotiation failed (no shared cipher)".
@@ -141,8 +142,8 @@ pub fn choose_cipher(
     if let Some(cipher) = found {
         return Ok(cipher);
     }
-    // The fallback is for peers that know nothing of negotiation and say nothing of their cipher.
-    // One that names another cipher would only exchange packets neither side can open.
+    // The fallback is for peers that do not negotiate and do not name their cipher. With a peer
+    // that names another cipher, neither end could open the other's packets.
     match fallback {
         Some(cipher)
             if !negotiates
@@ -233,7 +234,7 @@ mod tests {
             assert_eq!(cipher.name(), name);
             assert_eq!(DataCipher::from_name(cipher.options_name()), Some(cipher));
         }
-        // Blocks of 64 bits.
+        // Ciphers with blocks of 64 bits.
         for name in ["BF-CBC", "DES-EDE3-CBC", "CAST5-CBC", "RC2-CBC", "DES-CBC"] {
             assert_eq!(DataCipher::from_name(name), None);
         }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Most addresses of one server, as in openvpn.
+/// The maximum number of addresses of one server, as in OpenVPN.
 pub const MAX_DNS_ADDRESSES: usize = 8;
-/// Most servers by number.
+/// The maximum number of numbered servers.
 pub const MAX_DNS_SERVERS: usize = 16;
-/// Most domains in each list.
+/// The maximum number of domains in each list.
 pub const MAX_DNS_DOMAINS: usize = 64;
-/// The port of a server without one.
+/// The port of a server that is configured without one.
 const DNS_PORT: u16 = 53;
 
 /// A domain name of letters, digits, hyphens and underscores, without the final dot. "." is the root.
@@ -18,7 +18,7 @@ const DNS_PORT: u16 = 53;
 pub struct DomainName(String);
 
 impl DomainName {
-    /// Reads a name; one final dot is dropped.
+    /// Parses a name; one final dot is dropped.
     ///
     /// # Errors
     /// Returns why the name is unusable.
@@ -39,12 +39,12 @@ impl DomainName {
         Ok(Self(name.to_ascii_lowercase()))
     }
 
-    /// The name.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether every name is below it.
+    /// Returns whether this is the root, which every name is below.
     pub fn is_root(&self) -> bool {
         self.0 == "."
     }
@@ -61,13 +61,13 @@ impl fmt::Display for DomainName {
 pub enum Dnssec {
     /// `yes`: an answer that cannot be validated is refused.
     Required,
-    /// `optional`: answers are validated where the server can.
+    /// `optional`: answers are validated if the server supports it.
     Optional,
-    /// `no`.
+    /// `no`: answers are not validated.
     Off,
 }
 
-/// `transport`: how a server is asked.
+/// `transport`: the protocol of queries to a server.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum DnsTransport {
     /// `plain`: UDP and TCP.
@@ -81,9 +81,9 @@ pub enum DnsTransport {
 /// One `dns server`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsServer {
-    /// `address`; the second field is the port, where one is given.
+    /// `address`; the second field is the port, if one is given.
     pub addresses: Vec<(IpAddr, Option<u16>)>,
-    /// `resolve-domains`: the server resolves these only. Empty: all.
+    /// `resolve-domains`: the only domains that the server resolves. Empty: all.
     pub resolve_domains: Vec<DomainName>,
     /// `dnssec`.
     pub dnssec: Option<Dnssec>,
@@ -93,36 +93,36 @@ pub struct DnsServer {
     pub sni: Option<DomainName>,
 }
 
-/// What `dhcp-option` says about DNS.
+/// The DNS settings in `dhcp-option`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DhcpDns {
     /// `DNS`, `DNS6`.
     pub addresses: Vec<IpAddr>,
     /// `DOMAIN`, `ADAPTER_DOMAIN_SUFFIX`, `DOMAIN-SEARCH`.
     pub search_domains: Vec<DomainName>,
-    /// `DOMAIN-ROUTE`: only these are resolved. Empty: all.
+    /// `DOMAIN-ROUTE`: the only domains that are resolved. Empty: all.
     pub resolve_domains: Vec<DomainName>,
 }
 
-/// All DNS options of one side.
+/// All DNS options of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsOptions {
     /// `dns server`, by number.
     pub servers: BTreeMap<i8, DnsServer>,
     /// `dns search-domains`.
     pub search_domains: Vec<DomainName>,
-    /// `dhcp-option`, which counts only where there is no `dns server`.
+    /// `dhcp-option`, which has effect only if there is no `dns server`.
     pub dhcp: DhcpDns,
 }
 
-/// The settings that are applied: one server with its domains.
+/// The settings to apply: one server with its domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// Where it is asked.
+    /// The addresses that queries are sent to.
     pub addresses: Vec<SocketAddr>,
-    /// Names without a dot are completed by these.
+    /// The domains that complete names without a dot.
     pub search_domains: Vec<DomainName>,
-    /// Only names below these are resolved by it. Empty: all names.
+    /// The server resolves only names below these. Empty: all names.
     pub resolve_domains: Vec<DomainName>,
     /// `dnssec`.
     pub dnssec: Option<Dnssec>,
@@ -132,20 +132,20 @@ pub struct DnsSettings {
     pub sni: Option<DomainName>,
 }
 
-/// Why an option is left out.
+/// The reason why an option is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DnsError {
-    /// Not a domain name.
+    /// The value is not a domain name.
     Name(String),
-    /// Not an address, with or without a port.
+    /// The value is not an address, with or without a port.
     Address(String),
-    /// Not a server's number.
+    /// The value is not a server's number.
     Number(String),
     /// The option has no value.
     Missing(&'static str),
-    /// There is no such option, or it is not supported.
+    /// The option does not exist or is not supported.
     Unknown(String),
-    /// There are too many of its kind.
+    /// There are too many values of this kind.
     TooMany(&'static str),
 }
 
@@ -164,16 +164,17 @@ impl fmt::Display for DnsError {
 
 impl std::error::Error for DnsError {}
 
-/// A word of the peer's as it may appear in a log.
+/// Returns a word of the peer's in a form suitable for a log.
 fn bounded(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(80).collect()
 }
 
 impl DnsOptions {
-    /// Adds one option: `name` is `dns` or `dhcp-option`. Options of others have numbers from 0 up.
+    /// Adds one option; `name` is `dns` or `dhcp-option`. A pushed option must number servers from
+    /// 0 up.
     ///
     /// # Errors
-    /// Returns why the option is left out; what can be used of it is kept.
+    /// Returns why the option is left out; its usable part is kept.
     pub fn add(&mut self, name: &str, args: &[&str], pushed: bool) -> Result<(), DnsError> {
         match (name, args) {
             ("dhcp-option", [kind, values @ ..]) => self.dhcp.add(kind, values),
@@ -197,8 +198,8 @@ impl DnsOptions {
         Ok(())
     }
 
-    /// These and the pushed ones: a pushed server replaces one of the same number, pushed search domains
-    /// come after.
+    /// Merges these options with the pushed ones: a pushed server replaces one with the same
+    /// number, and pushed search domains are appended.
     #[must_use]
     pub fn merged(&self, pushed: &Self) -> Self {
         let mut all = self.clone();
@@ -210,13 +211,13 @@ impl DnsOptions {
         all
     }
 
-    /// Whether nothing is set.
+    /// Returns whether no option is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The settings to apply: the server of the lowest number that has an address, or that of
-    /// `dhcp-option`. `None` where no server has an address.
+    /// Returns the settings to apply: the server with the lowest number that has an address, or
+    /// that of `dhcp-option`. Returns `None` if no server has an address.
     pub fn settings(&self) -> Option<DnsSettings> {
         let search_domains = self.search_domains.clone();
         let mut settings = match self.servers.values().find(|server| !server.addresses.is_empty()) {
@@ -230,7 +231,7 @@ impl DnsOptions {
                 let address = |(ip, port): &(IpAddr, Option<u16>)| {
                     SocketAddr::new(*ip, port.unwrap_or(usual))
                 };
-                // The usual port may be written out in one line and left out in another.
+                // The default port may be explicit in one line and omitted in another.
                 let mut addresses = Vec::new();
                 append(&mut addresses, &server.addresses.iter().map(address).collect::<Vec<_>>());
                 DnsSettings {
@@ -264,7 +265,7 @@ impl DnsOptions {
         Some(settings)
     }
 
-    /// The options as lines, in a fixed order.
+    /// Returns the options as lines in a fixed order.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for ip in &self.dhcp.addresses {
@@ -379,7 +380,7 @@ impl DnsServer {
     }
 }
 
-/// `192.0.2.1`, `192.0.2.1:53`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:53`.
+/// Parses `192.0.2.1`, `192.0.2.1:53`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:53`.
 fn address(text: &str) -> Option<(IpAddr, Option<u16>)> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some((ip, None));

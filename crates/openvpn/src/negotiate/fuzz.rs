@@ -1,4 +1,4 @@
-//! What the fuzz targets run.
+//! The functions that the fuzz targets run.
 
 use super::option::{Change, PushItem, ReplyItem};
 use super::{
@@ -7,7 +7,7 @@ use super::{
     apply_update, build_push_reply, choose_cipher, updates,
 };
 
-/// Everything here that reads what a peer wrote.
+/// Runs every parser of peers' text in this module.
 pub fn fuzz(bytes: &[u8]) {
     for message in ControlMessage::parse_record(bytes).flatten() {
         let again = message.encode();
@@ -48,7 +48,7 @@ fn assembled<T: PushItem>(part: &str) -> Result<Option<Vec<T>>, super::PushError
     PushAssembler::default().add(PushPart::lex(part))
 }
 
-/// Options that are bundled again come back complete.
+/// Checks that options that are bundled again are complete.
 fn rebuilt(part: &str, items: &[ReplyItem]) {
     let text = |item: &&str| {
         let option = PushedOption::parse(item);
@@ -64,8 +64,8 @@ fn rebuilt(part: &str, items: &[ReplyItem]) {
     }
 }
 
-/// The kinds of options that the filters of [`fuzz_filters`] leave out: the prefix that a user would
-/// write, and what the option would leave in the result.
+/// The kinds of options that the filters of [`fuzz_filters`] leave out: the prefix that a user
+/// would write, and the effect of the option on the result.
 const KINDS: [Kind; 7] = [
     ("route ", |p| !p.routes4.is_empty(), |p| p.routes4.clear()),
     ("route-ipv6 ", |p| !p.routes6.is_empty(), |p| p.routes6.clear()),
@@ -83,10 +83,10 @@ const KINDS: [Kind; 7] = [
     ),
 ];
 
-/// Pushes options through filters: the result is that without filters, masked, whichever way the server
-/// spells its options.
+/// Pushes options through filters and checks that the result is the unfiltered one, masked, however
+/// the server spells its options.
 ///
-/// The first byte chooses the kinds to leave out, or `route-nopull`; the first line behind it is a
+/// The first byte selects the kinds to leave out, or `route-nopull`; the first line after it is a
 /// PUSH_REPLY, each further one a PUSH_UPDATE.
 pub fn fuzz_filters(bytes: &[u8]) {
     let Some((&choice, text)) = bytes.split_first() else { return };

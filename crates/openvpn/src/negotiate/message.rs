@@ -1,35 +1,36 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Longest control message taken from a peer, in bytes (its TLS record is bounded likewise).
+/// The maximum length of a control message from a peer, in bytes (its TLS record has the same
+/// bound).
 pub const MAX_MESSAGE: usize = 2048;
 
-/// A text message on the TLS channel, once the keys are exchanged.
+/// A text message on the TLS channel after the key exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMessage {
     /// `PUSH_REQUEST`
     PushRequest,
-    /// `PUSH_REPLY`, with what stands after it and its comma: feed it to a [`super::PushAssembler`].
+    /// `PUSH_REPLY`, with the text after its comma, which is input for a [`super::PushAssembler`].
     PushReply(String),
-    /// `PUSH_UPDATE`, likewise.
+    /// `PUSH_UPDATE`, with the text after its comma.
     PushUpdate(String),
     /// `AUTH_FAILED`
     AuthFailed(AuthFailed),
-    /// `AUTH_PENDING[,timeout N]`: the server asks its user first.
+    /// `AUTH_PENDING[,timeout N]`: the server asks the user first.
     AuthPending(Option<Duration>),
     /// `INFO,...`: a text for the user.
     Info(String),
-    /// `INFO_PRE,...`: the same, before the login is done.
+    /// `INFO_PRE,...`: a text for the user before authentication is complete.
     InfoPre(String),
-    /// `CR_RESPONSE,...`: base64 of a challenge's answer.
+    /// `CR_RESPONSE,...`: the response to a challenge, in base64.
     ChallengeResponse(String),
     /// `RESTART[,...]`
     Restart(Restart),
-    /// `HALT[,...]`: end for good; the reason.
+    /// `HALT[,...]`: the order to end for good, with its reason.
     Halt(String),
-    /// `EXIT`: the other end leaves.
+    /// `EXIT`: the other end disconnects.
     Exit,
-    /// Anything else, printable and bounded: worth a line in the log.
+    /// Any other message, printable and bounded, to be logged.
     Unknown(String),
 }
 
@@ -40,18 +41,18 @@ pub struct AuthFailed {
     pub temporary: bool,
     /// `backoff N`: wait at least this long.
     pub backoff: Option<Duration>,
-    /// `advance ...`: which server next.
+    /// `advance ...`: the server to try next.
     pub advance: AdvanceTo,
-    /// `CRV1:...`: a dynamic challenge, which we do not answer yet; the text is its raw form.
+    /// `CRV1:...`: a dynamic challenge, which we do not answer yet; `reason` holds its raw form.
     pub challenge: bool,
-    /// The server's words.
+    /// The text of the server.
     pub reason: String,
 }
 
-/// Which server to try next.
+/// The server to try next.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum AdvanceTo {
-    /// Not said: the next address.
+    /// Not specified: the next address.
     #[default]
     Address,
     /// `no`: the same address.
@@ -60,25 +61,26 @@ pub enum AdvanceTo {
     Remote,
 }
 
-/// `RESTART[,FLAGS]TEXT`: flags stand in brackets, `[P]`, `[N]`.
+/// `RESTART[,FLAGS]TEXT`, with flags in brackets: `[P]`, `[N]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
     /// `P`: keep the credentials.
     pub keep_credentials: bool,
-    /// `N`: go on to the next server.
+    /// `N`: advance to the next server.
     pub next_server: bool,
-    /// What stands after the flags.
+    /// The text after the flags.
     pub reason: String,
 }
 
-/// Why a control message is dropped. The peer's fault, and no reason to end the session.
+/// The reason why a control message is dropped. The fault is the peer's, and does not end the
+/// session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum BadMessage {
-    /// Longer than [`MAX_MESSAGE`].
+    /// The message is longer than [`MAX_MESSAGE`].
     TooLong,
-    /// A NUL within, or a byte that does not print.
+    /// The message contains a NUL or an unprintable byte.
     Unprintable,
-    /// Nothing in it.
+    /// The message is empty.
     Empty,
 }
 
@@ -95,16 +97,17 @@ impl fmt::Display for BadMessage {
 impl std::error::Error for BadMessage {}
 
 impl ControlMessage {
-    /// The messages in one TLS record: mostly one, ended by a NUL; peers may put several there.
+    /// Parses the messages in one TLS record. Usually there is one, terminated by NUL; a peer may
+    /// send several.
     pub fn parse_record(record: &[u8]) -> impl Iterator<Item = Result<Self, BadMessage>> + '_ {
         record.split(|byte| *byte == 0).filter(|text| !text.is_empty()).map(Self::parse)
     }
 
-    /// Parses one message: NUL-terminated on the wire, and perhaps followed by CR or LF, which stock
-    /// tolerates.
+    /// Parses one message, which is NUL-terminated on the wire and may be followed by CR or LF,
+    /// which OpenVPN tolerates.
     ///
     /// # Errors
-    /// [`BadMessage`]: drop it and count it.
+    /// [`BadMessage`]: the caller drops and counts the message.
     pub fn parse(text: &[u8]) -> Result<Self, BadMessage> {
         if text.len() > MAX_MESSAGE {
             return Err(BadMessage::TooLong);
@@ -147,7 +150,7 @@ impl ControlMessage {
         }
     }
 
-    /// The bytes of one TLS record: the text and a NUL.
+    /// Encodes the message as the bytes of one TLS record: the text and a NUL.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.to_string().into_bytes();
         bytes.push(0);
@@ -155,7 +158,7 @@ impl ControlMessage {
     }
 }
 
-/// `timeout N` among comma-separated keywords.
+/// Finds `timeout N` among comma-separated keywords.
 fn pending_timeout(keywords: &str) -> Option<Duration> {
     keywords
         .split(',')
@@ -190,7 +193,7 @@ impl AuthFailed {
                 }
                 Some(("advance", "no")) => failed.advance = AdvanceTo::Stay,
                 Some(("advance", "remote")) => failed.advance = AdvanceTo::Remote,
-                // "advance addr" is the default, and unknown keywords are for later versions.
+                // "advance addr" is the default; unknown keywords are reserved for later versions.
                 _ => {}
             }
         }
@@ -273,7 +276,7 @@ impl fmt::Display for Restart {
             let n = if self.next_server { "N" } else { "" };
             write!(f, ",[{p}{n}]{}", self.reason)
         } else if self.reason.starts_with('[') {
-            // Or the reason would be read as flags.
+            // Otherwise the reason would be parsed as flags.
             write!(f, ",[]{}", self.reason)
         } else if self.reason.is_empty() {
             Ok(())
@@ -313,7 +316,7 @@ mod tests {
                 ControlMessage::InfoPre("WEB_AUTH::https://example.org".into()),
                 "INFO_PRE,WEB_AUTH::https://example.org",
             ),
-            // As openvpn 2.6.14 with explicit-exit-notify 2 sends it.
+            // openvpn 2.6.14 with explicit-exit-notify 2 sends this.
             (ControlMessage::Restart(next), "RESTART,[N]"),
             (ControlMessage::Halt("no".into()), "HALT,no"),
             (ControlMessage::Exit, "EXIT"),

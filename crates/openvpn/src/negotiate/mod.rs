@@ -1,5 +1,5 @@
-//! What the two ends agree on: ciphers, peer info, options strings, pushed options, and the
-//! messages on the TLS channel that carry them.
+//! The parameters on which the two ends agree: ciphers, peer info, options strings, pushed options,
+//! and the messages on the TLS channel that carry them.
 
 #![cfg_attr(
     not(test),

@@ -2,13 +2,13 @@ use std::fmt;
 
 use adit_engine::command::Framing;
 
-/// What our options string is made of. It goes to the peer in key method 2; peers before 2.5 compare
-/// it with theirs and warn, and some take the cipher from it.
+/// The parameters of our options string. It goes to the peer in key method 2; peers before 2.5
+/// compare it with theirs and warn, and some take the cipher from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsString<'a> {
-    /// We are the TLS server.
+    /// Whether we are the TLS server.
     pub server: bool,
-    /// Whether a stream's other end connects to us.
+    /// Whether we accept the stream's connection instead of dialling it.
     pub listens: bool,
     /// `dev tap`
     pub ethernet: bool,
@@ -16,9 +16,9 @@ pub struct OptionsString<'a> {
     pub stream: bool,
     /// `tun-mtu`
     pub tun_mtu: u16,
-    /// The name in `cipher`; stock's default is `BF-CBC`.
+    /// The name in `cipher`; OpenVPN's default is `BF-CBC`.
     pub cipher: &'a str,
-    /// Whether that cipher is among `data-ciphers` (or is the fallback): only then it is announced.
+    /// Whether that cipher is among `data-ciphers` (or is the fallback); it is announced only then.
     pub announce: bool,
     /// The name in `auth`; AEAD ciphers make it `[null-digest]`.
     pub auth: &'a str,
@@ -26,7 +26,7 @@ pub struct OptionsString<'a> {
     pub framing: Framing,
     /// Whether packets carry a fragment header.
     pub fragment: bool,
-    /// What is told as `tun-mtu` instead.
+    /// The value announced as `tun-mtu` instead.
     pub told_mtu: Option<u16>,
     /// Whether tls-auth is in use.
     pub tls_auth: bool,
@@ -34,14 +34,15 @@ pub struct OptionsString<'a> {
     pub key_direction: Option<u8>,
 }
 
-/// What a peer's options string says, as far as it matters.
+/// The relevant items of a peer's options string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteOptions {
     items: Vec<(String, String)>,
 }
 
 impl RemoteOptions {
-    /// Parses the comma-separated items of an options string; too many or too long ones are left out.
+    /// Parses the comma-separated items of an options string; excess or overlong items are left
+    /// out.
     pub fn parse(text: &str) -> Self {
         let items = text
             .split(',')
@@ -55,13 +56,13 @@ impl RemoteOptions {
         Self { items }
     }
 
-    /// The value of an item; empty for one without.
+    /// Returns the value of an item; empty if it has none.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.items.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// A warning if the peer's device is of another kind than ours, in stock's words. Nothing that it
-    /// sends can be understood then.
+    /// Returns a warning, in OpenVPN's wording, if the peer's device is of another kind than ours.
+    /// None of its packets can be interpreted in that case.
     pub fn device_mismatch(&self, ethernet: bool) -> Option<String> {
         let (ours, theirs) = (device_type(ethernet), self.get("dev-type")?);
         (theirs != ours).then(|| {
@@ -72,7 +73,8 @@ impl RemoteOptions {
         })
     }
 
-    /// The peer's `cipher`, for negotiation with those that know no other ("poor man's NCP").
+    /// Returns the peer's `cipher`, for negotiation with peers that support no other ("poor man's
+    /// NCP").
     pub fn cipher(&self) -> Option<&str> {
         self.get("cipher")
     }
@@ -81,7 +83,7 @@ impl RemoteOptions {
 impl fmt::Display for OptionsString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shape = Shape::of(self.cipher);
-        // Stock says v4 over IPv6 too, so that both ends say the same.
+        // OpenVPN writes v4 over IPv6 too, so that both ends' strings agree.
         let proto = match (self.stream, self.listens) {
             (false, _) => "UDPv4",
             (true, true) => "TCPv4_SERVER",
@@ -116,8 +118,8 @@ impl fmt::Display for OptionsString<'_> {
 }
 
 impl OptionsString<'_> {
-    /// The size of the largest packet as old versions of OpenVPN count it. No packet has that size any
-    /// more, but peers compare the figure.
+    /// Returns the size of the largest packet as old versions of OpenVPN count it. No packet has
+    /// that size any more, but peers compare the number.
     fn link_mtu(&self, shape: &Shape) -> u32 {
         let digest = if shape.aead { 0 } else { digest_size(self.auth) };
         let framing = match self.framing {
@@ -134,11 +136,11 @@ impl OptionsString<'_> {
     }
 }
 
-/// Bytes of a datagram besides the packet in it, as openvpn takes them off `link-mtu`.
+/// Returns the bytes of a datagram without its packet, as OpenVPN subtracts them from `link-mtu`.
 pub(crate) fn link_overhead(cipher: &str, auth: &str, stream: bool) -> u32 {
     let shape = Shape::of(cipher);
     let digest = if shape.aead { 0 } else { digest_size(auth) };
-    // It counts the packet id of CBC with the packet.
+    // OpenVPN counts the packet id of CBC with the packet.
     let packet_id = if shape.aead || cipher.eq_ignore_ascii_case("none") { 0 } else { 4 };
     shape.overhead.saturating_sub(packet_id).saturating_add(digest).saturating_add(if stream {
         STREAM_LENGTH
@@ -147,22 +149,22 @@ pub(crate) fn link_overhead(cipher: &str, auth: &str, stream: bool) -> u32 {
     })
 }
 
-/// The word in `dev-type`.
+/// Returns the word in `dev-type`.
 pub(crate) fn device_type(ethernet: bool) -> &'static str {
     if ethernet { "tap" } else { "tun" }
 }
 
-/// What a frame may have besides its payload, as stock counts it.
+/// The bytes of a frame beyond its payload, as OpenVPN counts them.
 pub(crate) const ETHERNET_EXTRA: u32 = 32;
 
-/// The length before each packet on a stream.
+/// The length field before each packet on a stream.
 pub(crate) const STREAM_LENGTH: u32 = 2;
 
-/// What the options string needs to know of a cipher, ours or not.
+/// The parameters of a cipher, supported or not, in the options string.
 struct Shape {
     aead: bool,
     key_bits: u32,
-    /// Opcode, packet id, IV, padding and tag.
+    /// The bytes of opcode, packet id, IV, padding and tag.
     overhead: u32,
 }
 
@@ -209,7 +211,7 @@ fn digest_size(name: &str) -> u32 {
 mod tests {
     use super::*;
 
-    /// Printed by openvpn 2.6.14 with `--verb 7` for the arguments in the comment.
+    /// The output of openvpn 2.6.14 with `--verb 7` for the arguments in the comment.
     #[test]
     fn options_strings_are_those_of_openvpn() {
         let plain = OptionsString {
@@ -312,7 +314,7 @@ mod tests {
         assert!(warning.ends_with("local='dev-type tap', remote='dev-type tun'"), "{warning}");
     }
 
-    /// As above, with `--dev tap`, and then `--compress stub`.
+    /// As above, with `--dev tap`, and then with `--compress stub`.
     #[test]
     fn options_strings_of_frames_are_those_of_openvpn() {
         let plain = OptionsString {

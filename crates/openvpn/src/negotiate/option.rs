@@ -1,20 +1,20 @@
-//! One option that a server pushes, lexed once.
+//! An option that a server pushes, lexed once.
 
 use std::fmt;
 
 use crate::config::{is_space, words};
 
-/// Longest text of an option in a note or an error, in characters.
+/// The maximum length of an option's text in a note or an error, in characters.
 const MAX_SHOWN: usize = 120;
-/// Longest start of a malformed option in a note or an error, in characters.
+/// The maximum length of the start of a malformed option in a note or an error, in characters.
 const MAX_START: usize = 32;
-/// Options whose values stay out of logs: tokens stand in for passwords, and `echo` carries whatever
-/// a provider has its clients' programs read.
+/// Options whose values must not reach logs: tokens substitute for passwords, and `echo` carries
+/// arbitrary data for the programs of a provider's clients.
 const SECRET: [&str; 2] = ["auth-token", "echo"];
 
 /// A pushed option: its name and its arguments, after quotes and escapes have been resolved.
 ///
-/// The text as it came is gone: filters, parsers, removals and logs all see the same words.
+/// The original text is not kept: filters, parsers, removals and logs all use the same words.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PushedOption {
     name: String,
@@ -24,7 +24,7 @@ pub struct PushedOption {
 /// Text in a push message that is not an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAnOption {
-    /// The text's leading name characters. The rest may be a secret.
+    /// The leading name characters of the text. The rest may be a secret.
     start: String,
     reason: &'static str,
 }
@@ -33,8 +33,8 @@ impl PushedOption {
     /// Lexes one item of a push message. Only ASCII white space separates words.
     ///
     /// # Errors
-    /// [`NotAnOption`] if there is no word, a quote or an escape is malformed, or the name is not of
-    /// `[a-z0-9-]`, beginning with a letter or a digit.
+    /// [`NotAnOption`] if there is no word, a quote or an escape is malformed, or the name does not
+    /// consist of `[a-z0-9-]`, beginning with a letter or a digit.
     pub fn parse(text: &str) -> Result<Self, NotAnOption> {
         let refused = |reason| NotAnOption { start: start(text), reason };
         let words = words(text).map_err(|_| refused("malformed quotes or escapes"))?;
@@ -46,18 +46,18 @@ impl PushedOption {
         Ok(Self { name, args: words.collect() })
     }
 
-    /// The option's name.
+    /// Returns the option's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The option's arguments.
+    /// Returns the option's arguments.
     pub fn args(&self) -> &[String] {
         &self.args
     }
 
-    /// The name and the arguments, joined by single plain spaces: what filters compare. White space
-    /// within an argument counts as one space, too.
+    /// Returns the name and the arguments, joined by single spaces, which is the text that filters
+    /// compare. White space within an argument also becomes one space.
     pub fn text(&self) -> String {
         let words = self.args.iter().flat_map(|arg| arg.split(is_space));
         words.filter(|word| !word.is_empty()).fold(self.name.clone(), |mut text, word| {
@@ -67,18 +67,19 @@ impl PushedOption {
         })
     }
 
-    /// The option for a note or an error: bounded, without the values of secret options.
+    /// Returns the option for a note or an error: bounded, and without the values of secret
+    /// options.
     pub fn shown(&self) -> String {
         self.to_string().chars().take(MAX_SHOWN).collect()
     }
 
-    /// Whether the option's value stays out of logs.
+    /// Returns whether the option's value must not reach logs.
     pub(super) fn is_secret(&self) -> bool {
         SECRET.contains(&self.name.as_str())
     }
 }
 
-/// The option without the values of secret options.
+/// Writes the option without the values of secret options.
 impl fmt::Display for PushedOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.is_secret() {
@@ -113,11 +114,11 @@ fn start(text: &str) -> String {
 pub trait PushItem: fmt::Display + Sized {
     /// Lexes the item.
     fn lex(text: &str) -> Self;
-    /// The item as a plain option, if it is one.
+    /// Returns the item as a plain option, if it is one.
     fn plain(&self) -> Option<&PushedOption>;
 }
 
-/// An item of a PUSH_REPLY: an option, or text that is none and is left out.
+/// An item of a PUSH_REPLY: an option, or other text, which is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplyItem(pub Result<PushedOption, NotAnOption>);
 
@@ -140,15 +141,15 @@ impl fmt::Display for ReplyItem {
     }
 }
 
-/// An item of a PUSH_UPDATE: `option ...`, `-option`, `?option ...` or `-?option`. White space behind
-/// the flags has no meaning.
+/// An item of a PUSH_UPDATE: `option ...`, `-option`, `?option ...` or `-?option`. White space
+/// after the flags has no meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// `-`: options of that name are removed.
     pub remove: bool,
-    /// `?`: the client may leave it out.
+    /// `?`: the client may ignore the item.
     pub optional: bool,
-    /// The option, or text that is none.
+    /// The option, or text that is not an option.
     pub option: Result<PushedOption, NotAnOption>,
 }
 

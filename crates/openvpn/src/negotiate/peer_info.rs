@@ -4,43 +4,43 @@ use adit_crypto::Cipher;
 
 use super::DataCipher;
 
-/// Longest peer info taken from a peer, in bytes; stock's own buffers end at 2048.
+/// The maximum length of a peer's peer info, in bytes; OpenVPN's own buffers end at 2048.
 pub const MAX_PEER_INFO: usize = 4096;
-/// Most lines of peer info kept.
+/// The maximum number of lines of peer info that are kept.
 const MAX_ENTRIES: usize = 64;
 
-/// `IV_PROTO`: what a peer can do, one bit each.
+/// `IV_PROTO`: the capabilities of a peer, one bit each.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct IvProto(pub u32);
 
 impl IvProto {
-    /// Takes a peer-id and DATA_V2.
+    /// The peer accepts a peer-id and DATA_V2.
     pub const DATA_V2: Self = Self(1 << 1);
-    /// Will ask for its options: the server need not wait for PUSH_REQUEST.
+    /// The peer will request its options: the server need not wait for PUSH_REQUEST.
     pub const REQUEST_PUSH: Self = Self(1 << 2);
-    /// Data keys by TLS exporter.
+    /// The peer derives data keys by the TLS exporter.
     pub const TLS_EKM: Self = Self(1 << 3);
-    /// Understands keywords in AUTH_PENDING.
+    /// The peer understands keywords in AUTH_PENDING.
     pub const AUTH_PENDING: Self = Self(1 << 4);
-    /// Negotiates the cipher without a server.
+    /// The peer negotiates the cipher without a server.
     pub const P2P_NCP: Self = Self(1 << 5);
-    /// `dns` in its first form.
+    /// The peer supports `dns` in its first form.
     pub const DNS: Self = Self(1 << 6);
-    /// EXIT on the control channel, and `protocol-flags`.
+    /// The peer supports EXIT on the control channel, and `protocol-flags`.
     pub const CC_EXIT: Self = Self(1 << 7);
-    /// AUTH_FAILED,TEMP.
+    /// The peer supports AUTH_FAILED,TEMP.
     pub const AUTH_FAIL_TEMP: Self = Self(1 << 8);
-    /// Dynamic tls-crypt for rekeys.
+    /// The peer supports dynamic tls-crypt for rekeys.
     pub const DYN_TLS_CRYPT: Self = Self(1 << 9);
-    /// Epoch data format.
+    /// The peer supports the epoch data format.
     pub const DATA_EPOCH: Self = Self(1 << 10);
-    /// `dns` in its second form.
+    /// The peer supports `dns` in its second form.
     pub const DNS_V2: Self = Self(1 << 11);
-    /// PUSH_UPDATE.
+    /// The peer supports PUSH_UPDATE.
     pub const PUSH_UPDATE: Self = Self(1 << 12);
 
-    /// What this implementation announces as a client; [`Self::REQUEST_PUSH`]
-    /// and [`Self::PUSH_UPDATE`] only with `pull`.
+    /// Returns the capabilities that this implementation announces as a client;
+    /// [`Self::REQUEST_PUSH`] and [`Self::PUSH_UPDATE`] only with `pull`.
     pub const fn ours(pull: bool) -> Self {
         let base = Self::DATA_V2.0
             | Self::TLS_EKM.0
@@ -55,7 +55,8 @@ impl IvProto {
         Self(if pull { base | pulling } else { base })
     }
 
-    /// What this implementation announces between two points, as stock 2.7 does.
+    /// Returns the capabilities that this implementation announces in point-to-point mode, as
+    /// OpenVPN 2.7 does.
     pub const fn between_two() -> Self {
         Self(
             Self::DATA_V2.0
@@ -68,7 +69,7 @@ impl IvProto {
         )
     }
 
-    /// The same with dynamic tls-crypt or without.
+    /// Returns the same capabilities with or without dynamic tls-crypt.
     pub(crate) const fn offering(self, dynamic_tls_crypt: bool) -> Self {
         match dynamic_tls_crypt {
             true => self,
@@ -76,33 +77,33 @@ impl IvProto {
         }
     }
 
-    /// Whether all bits of `other` are set.
+    /// Returns whether all bits of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What we say about ourselves in key method 2.
+/// The information about ourselves in key method 2.
 #[derive(Copy, Clone, Debug)]
 pub struct LocalInfo<'a> {
     /// `data-ciphers`.
     pub ciphers: &'a [DataCipher],
     /// Whether options will be pulled.
     pub pull: bool,
-    /// Largest `tun-mtu` that the server may push (`IV_MTU`).
+    /// The largest `tun-mtu` that the server may push (`IV_MTU`).
     pub max_mtu: u16,
     /// Whether dynamic tls-crypt is offered.
     pub dynamic_tls_crypt: bool,
-    /// The version of ours, such as `0.1.0`.
+    /// The version of adit, such as `0.1.0`.
     pub version: &'a str,
-    /// `push-peer-info`: also what is not needed to negotiate.
+    /// `push-peer-info`: include information that negotiation does not need.
     pub full: bool,
-    /// `setenv UV_*`; sent with `full` only, as stock does.
+    /// `setenv UV_*`; sent only with `full`, as in OpenVPN.
     pub extra: &'a [(String, String)],
 }
 
 impl LocalInfo<'_> {
-    /// The peer info string: lines `NAME=value`, each ended by a newline.
+    /// Returns the peer info string: lines `NAME=value`, each terminated by a newline.
     pub fn encode(&self) -> String {
         use fmt::Write as _;
         let mut out = String::new();
@@ -114,7 +115,7 @@ impl LocalInfo<'_> {
             let _ = writeln!(out, "IV_TCPNL=1");
             let _ = writeln!(out, "IV_MTU={}", self.max_mtu);
         }
-        // A server of 2.4 knows only IV_NCP, which promises both of these.
+        // A server of 2.4 only understands IV_NCP, which promises both of these.
         if [Cipher::Aes256Gcm, Cipher::Aes128Gcm]
             .iter()
             .all(|c| self.ciphers.contains(&(*c).into()))
@@ -124,7 +125,7 @@ impl LocalInfo<'_> {
         let _ = writeln!(out, "IV_CIPHERS={}", ciphers.join(":"));
         let proto = IvProto::ours(self.pull).offering(self.dynamic_tls_crypt);
         let _ = writeln!(out, "IV_PROTO={}", proto.0);
-        // The "not compressed" forms are understood, so that a server may ask for them.
+        // We understand the "not compressed" forms, so that a server may request them.
         let _ = writeln!(out, "IV_LZO_STUB=1\nIV_COMP_STUB=1\nIV_COMP_STUBv2=1");
         if self.full {
             let _ = writeln!(out, "IV_SSL=rustls/aws-lc-rs");
@@ -138,19 +139,19 @@ impl LocalInfo<'_> {
     }
 }
 
-/// What a peer says about itself.
+/// The information that a peer gives about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerInfo {
     entries: Vec<(String, String)>,
     skipped: usize,
 }
 
-/// Why a peer info string is refused. The peer's fault.
+/// The reason why a peer info string is refused. The fault is the peer's.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum BadPeerInfo {
-    /// Longer than [`MAX_PEER_INFO`].
+    /// The string is longer than [`MAX_PEER_INFO`].
     TooLong,
-    /// NUL or another control character besides the newline.
+    /// The string contains a NUL or another control character except newline.
     ControlCharacter,
 }
 
@@ -166,7 +167,8 @@ impl fmt::Display for BadPeerInfo {
 impl std::error::Error for BadPeerInfo {}
 
 impl PeerInfo {
-    /// Parses the lines; those that are not `NAME=value` with a plain name are left out and counted.
+    /// Parses the lines. Those that are not `NAME=value` with a plain name are left out and
+    /// counted.
     ///
     /// # Errors
     /// [`BadPeerInfo`]
@@ -194,33 +196,33 @@ impl PeerInfo {
         Ok(info)
     }
 
-    /// What [`Self::entries`] gave.
+    /// Makes the information from the result of [`Self::entries`].
     pub fn from_entries(entries: &[(String, String)]) -> Self {
         Self { entries: entries.to_vec(), skipped: 0 }
     }
 
-    /// The lines in their order.
+    /// Returns the lines in their order.
     pub fn entries(&self) -> &[(String, String)] {
         &self.entries
     }
 
-    /// How many lines were left out.
+    /// Returns the number of lines that were left out.
     pub fn skipped(&self) -> usize {
         self.skipped
     }
 
-    /// The first value of that name.
+    /// Returns the first value with that name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// `IV_PROTO`; none of its bits where it is missing or malformed.
+    /// Returns `IV_PROTO`, without any bits if it is missing or malformed.
     pub fn proto(&self) -> IvProto {
         IvProto(self.get("IV_PROTO").and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
-    /// Names in `IV_CIPHERS`; those that `IV_NCP=2` stands for where it is missing; empty for a peer
-    /// that cannot negotiate.
+    /// Returns the names in `IV_CIPHERS`. If it is missing, returns those that `IV_NCP=2` implies;
+    /// for a peer that cannot negotiate, none.
     pub fn ciphers(&self) -> Vec<&str> {
         if let Some(list) = self.get("IV_CIPHERS") {
             return list.split(':').filter(|name| !name.is_empty()).collect();
@@ -231,13 +233,14 @@ impl PeerInfo {
         }
     }
 
-    /// `IV_MTU`: the largest `tun-mtu` that may be pushed.
+    /// Returns `IV_MTU`: the largest `tun-mtu` that may be pushed.
     pub fn max_mtu(&self) -> Option<u16> {
         self.get("IV_MTU")?.parse().ok()
     }
 }
 
-/// `IV_`, `UV_` and other names: letters, digits and underscores, at most 64.
+/// Returns whether this is an `IV_`, `UV_` or other name: letters, digits and underscores, at most
+/// 64.
 fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 64
@@ -268,7 +271,7 @@ mod tests {
         };
         let info = PeerInfo::parse(&local.encode()).unwrap();
         assert_eq!(info.skipped(), 0);
-        // What openvpn 2.6 announces, DNS settings of 2.7, and that we take updates of options.
+        // The bits of openvpn 2.6, of the DNS settings of 2.7, and of updates of options.
         assert_eq!(info.get("IV_PROTO"), Some("8158"));
         assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM", "CHACHA20-POLY1305"]);
         assert_eq!(info.max_mtu(), Some(1600));

@@ -4,26 +4,27 @@ use crate::config::{is_space, words};
 /// One `pull-filter` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullFilter {
-    /// What happens to options that begin with the text.
+    /// The action for options that begin with the text.
     pub action: FilterAction,
-    /// The text, spelt as [`PushedOption::text`] spells options.
+    /// The text, normalized like an option in [`PushedOption::text`].
     prefix: String,
 }
 
 impl PullFilter {
-    /// A filter of options that begin with `prefix`. Quotes, escapes and repeated white space in the
-    /// prefix are resolved as they are in options; a space at its end counts.
+    /// Makes a filter of options that begin with `prefix`. Quotes, escapes and repeated white space
+    /// in the prefix are resolved as in options; a space at its end is significant.
     pub fn new(action: FilterAction, prefix: &str) -> Self {
         Self { action, prefix: plain(prefix) }
     }
 
-    /// Whether the filter is about this option.
+    /// Returns whether the filter applies to this option.
     fn matches(&self, text: &str) -> bool {
         text.starts_with(&self.prefix)
     }
 }
 
-/// A prefix of an option's text with single spaces and without quotes. A quote may be open at its end.
+/// Returns a prefix of an option's text with single spaces and without quotes. A quote may be
+/// unclosed at its end.
 fn plain(prefix: &str) -> String {
     let mut lexed = None;
     if prefix.contains(['"', '\'', '\\']) {
@@ -39,12 +40,12 @@ fn plain(prefix: &str) -> String {
     text
 }
 
-/// What a `pull-filter` does.
+/// The action of a `pull-filter`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum FilterAction {
-    /// Take the option; later filters are not asked.
+    /// Accept the option; later filters are skipped.
     Accept,
-    /// Leave it out, with a note.
+    /// Leave the option out, with a note.
     Ignore,
     /// Restart the connection.
     Reject,
@@ -53,14 +54,14 @@ pub enum FilterAction {
 /// The `pull-filter` lines and `route-nopull`, applied to each pushed option before it is parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PullFilters {
-    /// In the order of the configuration; the first that matches decides.
+    /// The filters in the order of the configuration; the first that matches decides.
     pub filters: Vec<PullFilter>,
-    /// `route-nopull`: no routes, no DNS.
+    /// `route-nopull`: accept no routes and no DNS.
     pub route_nopull: bool,
 }
 
 impl PullFilters {
-    /// What to do with an option; [`FilterAction::Accept`] where no filter matches.
+    /// Returns the action for an option; [`FilterAction::Accept`] if no filter matches.
     pub fn decide(&self, option: &PushedOption) -> FilterAction {
         if self.route_nopull && ROUTES_AND_DNS.contains(&option.name()) {
             return FilterAction::Ignore;
@@ -74,7 +75,8 @@ impl PullFilters {
     }
 }
 
-/// What `route-nopull` leaves out. The gateways stay, for routes of our own configuration.
+/// The options that `route-nopull` leaves out. The gateways are kept, for routes of our own
+/// configuration.
 const ROUTES_AND_DNS: [&str; 7] = [
     "route",
     "route-ipv6",

@@ -3,27 +3,28 @@ use std::fmt;
 use super::option::PushItem;
 use crate::config::is_space;
 
-/// Longest PUSH_REPLY that is sent, in bytes with its NUL: stock's bundle size.
+/// The maximum length of a PUSH_REPLY that is sent, in bytes with its NUL: OpenVPN's bundle size.
 const MAX_BUNDLE: usize = 1024;
-/// Room kept for `,push-continuation 2` and the NUL.
+/// The space reserved for `,push-continuation 2` and the NUL.
 const RESERVE: usize = 24;
-/// Most options taken from a server over all parts of a PUSH_REPLY.
+/// The maximum number of options accepted from a server over all parts of a PUSH_REPLY.
 const MAX_OPTIONS: usize = 4096;
-/// Most bytes taken from a server over all parts of a PUSH_REPLY.
+/// The maximum number of bytes accepted from a server over all parts of a PUSH_REPLY.
 const MAX_TOTAL: usize = 256 * 1024;
 
-/// One PUSH_REPLY or PUSH_UPDATE message, lexed. Its `Display` is fit for a log: without the values of
-/// secret options.
+/// A PUSH_REPLY or PUSH_UPDATE message, lexed. Its `Display` is suitable for a log: it omits the
+/// values of secret options.
 #[derive(Clone, Debug)]
 pub struct PushPart<T> {
     items: Vec<T>,
     length: usize,
-    /// A control character is in the text.
+    /// Whether the text contains a control character.
     control: bool,
 }
 
 impl<T: PushItem> PushPart<T> {
-    /// Lexes the text behind `PUSH_REPLY,` or `PUSH_UPDATE,`. Commas separate items, also between quotes.
+    /// Lexes the text after `PUSH_REPLY,` or `PUSH_UPDATE,`. Commas separate items, even within
+    /// quotes.
     pub fn lex(text: &str) -> Self {
         let items = text.split(',').map(|item| item.trim_matches(is_space));
         Self {
@@ -43,7 +44,7 @@ impl<T: PushItem> fmt::Display for PushPart<T> {
     }
 }
 
-/// Puts the parts of a PUSH_REPLY or a PUSH_UPDATE together.
+/// Assembles the parts of a PUSH_REPLY or a PUSH_UPDATE.
 #[derive(Clone, Debug)]
 pub struct PushAssembler<T> {
     items: Vec<T>,
@@ -56,14 +57,14 @@ impl<T> Default for PushAssembler<T> {
     }
 }
 
-/// Why a PUSH_REPLY is refused. The server's fault.
+/// The reason why a PUSH_REPLY is refused. The fault is the server's.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PushError {
-    /// More options or bytes than are taken.
+    /// The parts have more options or bytes than are accepted.
     TooMuch,
-    /// A control character in it.
+    /// A part contains a control character.
     ControlCharacter,
-    /// `push-continuation` with something else than 1 or 2.
+    /// The value of `push-continuation` is neither 1 nor 2.
     BadContinuation,
 }
 
@@ -80,11 +81,11 @@ impl fmt::Display for PushError {
 impl std::error::Error for PushError {}
 
 impl<T: PushItem> PushAssembler<T> {
-    /// Takes one message. Gives all items, in their order, once the last part is there; the assembler
-    /// is then empty again.
+    /// Adds one message. Returns all items in their order once the last part has arrived; the
+    /// assembler is then empty again.
     ///
     /// # Errors
-    /// [`PushError`]; the parts so far are forgotten.
+    /// [`PushError`]; the parts so far are discarded.
     pub fn add(&mut self, part: PushPart<T>) -> Result<Option<Vec<T>>, PushError> {
         let more = self.take(part).inspect_err(|_| *self = Self::default())?;
         if more {
@@ -94,7 +95,7 @@ impl<T: PushItem> PushAssembler<T> {
         Ok(Some(std::mem::take(&mut self.items)))
     }
 
-    /// Whether another part follows.
+    /// Adds one message, and returns whether another part follows.
     fn take(&mut self, part: PushPart<T>) -> Result<bool, PushError> {
         self.total = self.total.saturating_add(part.length);
         if self.total > MAX_TOTAL {
@@ -122,7 +123,7 @@ impl<T: PushItem> PushAssembler<T> {
     }
 }
 
-/// An option that does not fit into a PUSH_REPLY of its own. The operator's fault.
+/// An option that does not fit into a PUSH_REPLY by itself. The fault is the operator's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushTooLong(pub String);
 
@@ -134,8 +135,8 @@ impl fmt::Display for PushTooLong {
 
 impl std::error::Error for PushTooLong {}
 
-/// Bundles options into the PUSH_REPLY messages to send, each at most 1024 bytes with its NUL:
-/// all but the last end in `push-continuation 2`, and the last, if it is not the only one, in
+/// Bundles options into the PUSH_REPLY messages to send, each at most 1024 bytes with its NUL: all
+/// but the last end in `push-continuation 2`, and the last, if it is not the only one, in
 /// `push-continuation 1`.
 ///
 /// # Errors
@@ -144,7 +145,7 @@ pub fn build_push_reply(options: &[String]) -> Result<Vec<String>, PushTooLong> 
     bundles("PUSH_REPLY", options)
 }
 
-/// Bundles the changes of an update into PUSH_UPDATE messages, likewise.
+/// Bundles the changes of an update into PUSH_UPDATE messages in the same way.
 ///
 /// # Errors
 /// [`PushTooLong`]
@@ -175,7 +176,8 @@ fn bundles(start: &str, options: &[String]) -> Result<Vec<String>, PushTooLong> 
     Ok(bundles)
 }
 
-/// How long an option may be that is added, with its comma, to a bundle of this length.
+/// Returns the maximum length of an option that is added, with its comma, to a bundle of this
+/// length.
 const fn room(used: usize) -> usize {
     MAX_BUNDLE.saturating_sub(RESERVE).saturating_sub(used).saturating_sub(1)
 }
@@ -194,7 +196,7 @@ mod tests {
 
     type Assembler = PushAssembler<ReplyItem>;
 
-    /// The items' texts.
+    /// Returns the texts of the items.
     fn add(assembler: &mut Assembler, part: &str) -> Result<Option<Vec<String>>, PushError> {
         let items = assembler.add(PushPart::lex(part))?;
         Ok(items.map(|items| items.iter().map(ToString::to_string).collect()))
@@ -233,7 +235,7 @@ mod tests {
         let part = format!("{},push-continuation 2", "verb 1,".repeat(200));
         let refused = (0..1000).find_map(|_| add(&mut assembler, &part).err());
         assert_eq!(refused, Some(PushError::TooMuch));
-        // And forgotten.
+        // The earlier parts are discarded.
         assert_eq!(add(&mut assembler, "ping 1"), Ok(Some(vec!["ping 1".into()])));
         let part = format!("{},push-continuation 2", "a".repeat(1900));
         assert!((0..1000).any(|_| add(&mut assembler, &part) == Err(PushError::TooMuch)));

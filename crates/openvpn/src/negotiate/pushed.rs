@@ -13,12 +13,12 @@ use super::{
     parse_route4, parse_route6,
 };
 
-/// What is said of an option that would compress packets.
+/// The note on an option that would compress packets.
 const DECOMPRESSED: &str = "packets of the other end are decompressed; our own are never compressed, because that \
      gives away their content (VORACLE)";
 
-/// The framing that `comp-lzo` or `compress` with this word asks for, and whether its packets would be
-/// compressed.
+/// Returns the framing that `comp-lzo` or `compress` with this word requests, and whether its
+/// packets would be compressed.
 pub(crate) fn compression(name: &str, word: &str) -> Option<(Framing, bool)> {
     Some(match (name, word) {
         ("comp-lzo", "no") => (Framing::LzoStub, false),
@@ -31,12 +31,12 @@ pub(crate) fn compression(name: &str, word: &str) -> Option<(Framing, bool)> {
     })
 }
 
-/// What a server pushed, parsed. Fields are `None` or empty where nothing was pushed.
+/// The options that a server pushed, parsed. Fields are `None` or empty if they were not pushed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PushedOptions {
     /// `ifconfig`: our address and network.
     pub ipv4: Option<Ipv4Net>,
-    /// The far end where there is no network: [`Self::ipv4`] is a /32 then.
+    /// The far end if there is no network: [`Self::ipv4`] is then a /32.
     pub far4: Option<Ipv4Addr>,
     /// `ifconfig-ipv6`: our address and network.
     pub ipv6: Option<Ipv6Net>,
@@ -60,7 +60,7 @@ pub struct PushedOptions {
     pub ping: Option<Duration>,
     /// `ping-restart` or `ping-exit`
     pub ping_timeout: Option<Duration>,
-    /// It was `ping-exit`.
+    /// Whether it was `ping-exit`.
     pub exit_on_timeout: bool,
     /// `dhcp-option` and `dns`.
     pub dns: DnsOptions,
@@ -78,15 +78,15 @@ pub struct PushedOptions {
     pub epoch: bool,
     /// `tun-mtu`
     pub tun_mtu: Option<u16>,
-    /// `auth-token`: to be sent instead of the password from now on, also in rekeys.
+    /// `auth-token`: replaces the password from now on, also in rekeys.
     pub auth_token: Option<Zeroizing<String>>,
-    /// `auth-token-user`, decoded from base64: to be sent instead of the user name.
+    /// `auth-token-user`, decoded from base64: replaces the user name.
     pub auth_token_user: Option<String>,
-    /// `explicit-exit-notify`: attempts.
+    /// `explicit-exit-notify`: the number of attempts.
     pub exit_notify: Option<u8>,
     /// `reneg-sec`
     pub reneg_sec: Option<Duration>,
-    /// `sndbuf`, `rcvbuf`: bytes.
+    /// `sndbuf`: bytes.
     pub send_buffer: Option<u32>,
     /// `rcvbuf`: bytes.
     pub receive_buffer: Option<u32>,
@@ -94,15 +94,15 @@ pub struct PushedOptions {
     pub framing: Option<Framing>,
     /// `fragment` with its arguments. It cannot be pushed, and is only reported.
     pub fragment: Option<String>,
-    /// `session-timeout`: end after this long.
+    /// `session-timeout`: the session ends after this time.
     pub session_timeout: Option<Duration>,
-    /// `inactive`: end when too little passes.
+    /// `inactive`: the session ends when there is too little traffic.
     pub inactive: Option<Inactive>,
-    /// What was left out, harmless: a line each for the log.
+    /// Harmless options that were left out, one line each for the log.
     pub notes: Vec<String>,
 }
 
-// By hand: the token is as good as a password.
+// Implemented manually: the token is equivalent to a password.
 impl fmt::Debug for PushedOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PushedOptions")
@@ -115,27 +115,28 @@ impl fmt::Debug for PushedOptions {
     }
 }
 
-/// Why a session cannot go on with what was pushed.
+/// The reason why a session cannot continue with the pushed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PushRefused {
-    /// It changes the packets on the wire, and we do not have it: the session would only exchange
-    /// garbage. Ends the client for good.
+    /// The option changes the packets on the wire and is not supported: each end would discard the
+    /// other's packets. Ends the client for good.
     Unsupported {
         /// The option.
         option: String,
-        /// Why, and what the server's operator may do.
+        /// The reason, and what the server's operator can do.
         reason: String,
     },
     /// The option cannot be parsed; restart the session.
     Malformed {
         /// The option.
         option: String,
-        /// What is wrong with it.
+        /// The defect of the option.
         reason: String,
     },
-    /// A PUSH_UPDATE wants to change what cannot change in a session; restart it, as stock does.
+    /// A PUSH_UPDATE requests a change that is impossible within a session; restart it, as OpenVPN
+    /// does.
     NotUpdatable(String),
-    /// A `pull-filter reject` of ours matches; restart the session, as stock does.
+    /// A `pull-filter reject` of ours matches; restart the session, as OpenVPN does.
     Filtered(String),
 }
 
@@ -164,7 +165,7 @@ impl fmt::Display for PushRefused {
 impl std::error::Error for PushRefused {}
 
 impl PushedOptions {
-    /// Parses the items of a PUSH_REPLY, `filters` first. Returns the options that were lexed as well,
+    /// Parses the items of a PUSH_REPLY after applying `filters`. Also returns the lexed options,
     /// for later updates.
     ///
     /// # Errors
@@ -183,12 +184,12 @@ impl PushedOptions {
         }
         let mut pushed = Self::parse(&options, filters)?;
         pushed.notes.append(&mut notes);
-        // A token is never part of an update, and must not be kept for longer than it is of use.
+        // A token is never part of an update, and must not be kept longer than it is useful.
         options.retain(|option| !option.is_secret());
         Ok((pushed, options))
     }
 
-    /// Parses options, `filters` first.
+    /// Parses options after applying `filters`.
     ///
     /// # Errors
     /// [`PushRefused`]
@@ -206,7 +207,7 @@ impl PushedOptions {
         reader.finish()
     }
 
-    /// What the words in the routes stand for, once the server's address is known.
+    /// Returns the values of the words in the routes, once the server's address is known.
     pub fn route_context(&self, remote: Option<IpAddr>) -> RouteContext {
         RouteContext {
             remote,
@@ -217,7 +218,7 @@ impl PushedOptions {
     }
 }
 
-/// An option whose arguments are read.
+/// An option whose arguments are being read.
 struct Words<'a> {
     option: &'a PushedOption,
 }
@@ -251,7 +252,7 @@ impl Words<'_> {
 #[derive(Default)]
 struct Reader {
     out: PushedOptions,
-    /// `ifconfig` as pushed: its second word means a netmask or the far end, by `topology`.
+    /// `ifconfig` as pushed: its second word is a netmask or the far end, depending on `topology`.
     ifconfig: Option<(Ipv4Addr, Ipv4Addr)>,
     subnet: bool,
 }
@@ -284,7 +285,7 @@ impl Reader {
             "ifconfig-ipv6" => {
                 let net: Ipv6Net = match w.arg(0).parse() {
                     Ok(net) => net,
-                    // Without a length it is a /64, as stock has it.
+                    // Without a length it is a /64, as in OpenVPN.
                     Err(_) => Ipv6Net::new(w.parse(0, "an address with its prefix length")?, 64)
                         .map_err(|_| w.malformed("it needs an address with its prefix length"))?,
                 };
@@ -307,7 +308,7 @@ impl Reader {
             "route-ipv6-gateway" => self.out.gateway6 = Some(w.parse(0, "an address")?),
             "tun-mtu" => {
                 let mtu: u16 = w.parse(0, "a size in bytes")?;
-                // Less than this carries no IPv4.
+                // A smaller MTU cannot carry IPv4.
                 if mtu < 576 {
                     return Err(w.malformed("it is below 576"));
                 }
@@ -318,7 +319,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// A route that cannot be parsed costs that route, not the session.
+    /// Parses a route. A malformed route is left out and does not end the session.
     fn routes(&mut self, name: &str, w: &Words<'_>) -> bool {
         match name {
             "route" => match parse_route4(&w.args()) {
@@ -412,8 +413,8 @@ impl Reader {
     fn timers(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
         match name {
             "ping" => self.out.ping = Some(w.seconds()?),
-            // Servers push both halves; only an update may bring it whole.
-            // openvpn ignores it in a reply, so a malformed one must not end the session.
+            // Servers push both halves; only an update may contain the whole. OpenVPN ignores it in
+            // a reply, so a malformed one must not end the session.
             "keepalive" => {
                 let timeout = w.parse::<u32>(1, "two numbers of seconds");
                 if let (Ok(ping), Ok(timeout)) = (w.seconds(), timeout) {
@@ -427,7 +428,7 @@ impl Reader {
                 self.out.ping_timeout = Some(w.seconds()?);
                 self.out.exit_on_timeout = name == "ping-exit";
             }
-            // The same.
+            // OpenVPN ignores a malformed value here too.
             "reneg-sec" => match w.seconds() {
                 Ok(after) => self.out.reneg_sec = Some(after),
                 Err(_) => self.note(w, "it needs a number of seconds"),
@@ -466,7 +467,7 @@ impl Reader {
             }
             "sndbuf" => self.out.send_buffer = Some(w.parse(0, "a size in bytes")?),
             "rcvbuf" => self.out.receive_buffer = Some(w.parse(0, "a size in bytes")?),
-            // Without meaning for us, and no reason to bother anybody.
+            // These have no meaning for us, and merit no note.
             "tun-ipv6" | "persist-key" | "persist-tun" | "verb" | "mute" | "echo"
             | "socket-flags" | "tcp-nodelay" | "block-outside-dns" | "register-dns"
             | "ip-win32" => {}
@@ -483,8 +484,7 @@ impl Reader {
         let Some((local, other)) = self.ifconfig else { return Ok(self.out) };
         let mask = Ipv4Net::with_netmask(local, other).ok().filter(|net| net.prefix_len() > 0);
         match mask {
-            // Old servers leave the topology out where they mean subnet; a far end never looks like
-            // a netmask.
+            // Old servers omit the topology if it is subnet; a far end never looks like a netmask.
             Some(net) => self.out.ipv4 = Some(net),
             None if !self.subnet => {
                 self.out.ipv4 = Some(Ipv4Net::from(local));

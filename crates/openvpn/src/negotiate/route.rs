@@ -4,7 +4,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::client::Route;
 
-/// What may follow `redirect-gateway` and `redirect-private`, configured or pushed.
+/// The flags that may follow `redirect-gateway` and `redirect-private`, configured or pushed.
 pub(crate) const REDIRECT_FLAGS: [&str; 9] = [
     "def1",
     "local",
@@ -17,19 +17,19 @@ pub(crate) const REDIRECT_FLAGS: [&str; 9] = [
     "ipv4",
 ];
 
-/// A `route` or `route-ipv6` as written: its words may stand for addresses that are known only once
+/// A `route` or `route-ipv6` as written: its words may denote addresses that are known only once
 /// the tunnel is up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec<N, G> {
-    /// Where to.
+    /// The destination.
     pub to: Destination<N>,
-    /// By which gateway.
+    /// The gateway.
     pub via: Via<G>,
-    /// Metric; `None` for `route-metric` or the kernel's default.
+    /// The metric; `None` for `route-metric` or the kernel's default.
     pub metric: Option<u32>,
 }
 
-/// Where a route leads.
+/// The destination of a route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Destination<N> {
     /// A network.
@@ -43,9 +43,9 @@ pub enum Destination<N> {
 /// A route's gateway.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Via<G> {
-    /// The tunnel's: `vpn_gateway`, `default` or nothing.
+    /// The gateway of the tunnel: `vpn_gateway`, `default` or no word.
     Tunnel,
-    /// `net_gateway`: the one outside the tunnel.
+    /// `net_gateway`: the gateway outside the tunnel.
     Outside,
     /// `remote_host`: the server's address.
     RemoteHost,
@@ -53,7 +53,7 @@ pub enum Via<G> {
     Gateway(G),
 }
 
-/// What the words in routes stand for.
+/// The addresses that the words in routes denote.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteContext {
     /// The server's address outside the tunnel.
@@ -67,8 +67,8 @@ pub struct RouteContext {
 }
 
 impl RouteSpec<Ipv4Net, Ipv4Addr> {
-    /// With the words replaced; `None` where one stands for nothing (`remote_host` while the server
-    /// is reached over IPv6, say).
+    /// Replaces the words by addresses. Returns `None` if one denotes no address (such as
+    /// `remote_host` while the server is reached over IPv6).
     pub fn resolve(&self, context: &RouteContext) -> Option<Route<Ipv4Net, Ipv4Addr>> {
         let remote = match context.remote {
             Some(IpAddr::V4(address)) => Some(address),
@@ -84,7 +84,7 @@ impl RouteSpec<Ipv4Net, Ipv4Addr> {
 }
 
 impl RouteSpec<Ipv6Net, Ipv6Addr> {
-    /// With the words replaced; `None` where one stands for nothing.
+    /// Replaces the words by addresses. Returns `None` if one denotes no address.
     pub fn resolve(&self, context: &RouteContext) -> Option<Route<Ipv6Net, Ipv6Addr>> {
         let remote = match context.remote {
             Some(IpAddr::V6(address)) => Some(address),
@@ -114,10 +114,10 @@ fn finish<N, G>(
     Some(Route { net, via, outside, metric })
 }
 
-/// Parses what stands after `route`: `NETWORK [NETMASK] [GATEWAY] [METRIC]`.
+/// Parses the text after `route`: `NETWORK [NETMASK] [GATEWAY] [METRIC]`.
 ///
 /// # Errors
-/// The text says what is wrong, for the author of the option.
+/// Returns a text that describes the defect to the option's author.
 pub(crate) fn parse_route4(args: &[&str]) -> Result<RouteSpec<Ipv4Net, Ipv4Addr>, String> {
     let mut args = args.iter().copied();
     let (network, mask) =
@@ -141,10 +141,10 @@ pub(crate) fn parse_route4(args: &[&str]) -> Result<RouteSpec<Ipv4Net, Ipv4Addr>
     Ok(RouteSpec { to, via, metric: parse_metric(args.next())? })
 }
 
-/// Parses what stands after `route-ipv6`: `NETWORK/BITS [GATEWAY] [METRIC]`.
+/// Parses the text after `route-ipv6`: `NETWORK/BITS [GATEWAY] [METRIC]`.
 ///
 /// # Errors
-/// The text says what is wrong, for the author of the option.
+/// Returns a text that describes the defect to the option's author.
 pub(crate) fn parse_route6(args: &[&str]) -> Result<RouteSpec<Ipv6Net, Ipv6Addr>, String> {
     let mut args = args.iter().copied();
     let network = args.next().unwrap_or_default();

@@ -4,8 +4,9 @@ use super::PushRefused;
 use super::option::{Change, PushedOption};
 use super::pull_filter::{FilterAction, PullFilters};
 
-/// What may change in a session: what concerns addresses, routes, name servers and sizes, and none of
-/// what both ends must agree on packet by packet. Those of openvpn 2.7, and the ping times.
+/// The options that may change within a session: those on addresses, routes, name servers and
+/// sizes, and none that both ends must agree on packet by packet. They are those of openvpn 2.7,
+/// and the ping times.
 const UPDATABLE: [&str; 19] = [
     "block-ipv6",
     "block-outside-dns",
@@ -28,7 +29,8 @@ const UPDATABLE: [&str; 19] = [
     "register-dns",
 ];
 
-/// What a server of ours changes in a session of a client whose program it does not know.
+/// The options that our server changes within the session of a client whose program it does not
+/// know.
 const OFFERED: [&str; 11] = [
     "block-ipv6",
     "block-outside-dns",
@@ -43,11 +45,11 @@ const OFFERED: [&str; 11] = [
     "tun-mtu",
 ];
 
-/// Most options that a session may come to have by updates.
+/// The maximum number of options that a session may have after updates.
 const MAX_OPTIONS: usize = 4096;
 
-/// What leads from the options that a client has to those it should have: of each kind that differs
-/// all new ones, which replace the old ones, or `-kind` where there are none.
+/// Returns the changes from a client's options to those it should have: for each kind that differs,
+/// all new options, which replace the old ones, or `-kind` if there are none.
 pub fn updates(old: &[String], new: &[String]) -> Vec<String> {
     let of = |options: &[String], kind: &str| -> Vec<String> {
         let named = |option: &&String| PushedOption::parse(option).is_ok_and(|o| o.name() == kind);
@@ -67,13 +69,13 @@ pub fn updates(old: &[String], new: &[String]) -> Vec<String> {
     changes
 }
 
-/// The options of a session after an update, and notes for the log.
+/// Returns the options of a session after an update, and notes for the log.
 ///
-/// `-option` takes all of that kind away; `option ...` replaces those there were before this update.
-/// What may not change ends the session, unless `?` stands before it.
+/// `-option` removes all options of that kind; `option ...` replaces those from before this update.
+/// An option that may not change ends the session, unless it is preceded by `?`.
 ///
 /// # Errors
-/// [`PushRefused`]: nothing of the update is in force.
+/// [`PushRefused`]: no part of the update takes effect.
 pub fn apply_update(
     current: &[PushedOption],
     update: &[Change],
@@ -160,7 +162,7 @@ mod tests {
             after(NOW, "-?route,dns search-domains a").unwrap(),
             "ping 10,peer-id 3,dns search-domains a"
         );
-        // The one that is removed and given again is there.
+        // An option that is removed and given again is present.
         assert_eq!(after("route a", "-route,route b,route c").unwrap(), "route b,route c");
         assert_eq!(after("route a", "route b,-route,route c").unwrap(), "route c");
     }
@@ -230,7 +232,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is computed at one end leads at the other to the same options of each kind.
+        /// The changes that one end computes lead to the same options of each kind at the other
+        /// end.
         #[test]
         fn an_update_arrives(
             old in proptest::collection::vec("(route|dns|dhcp-option|redirect-gateway) [a-c]", 0..8),

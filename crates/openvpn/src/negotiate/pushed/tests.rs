@@ -69,7 +69,7 @@ fn routes_with_words_are_resolved_later() {
         ]
     );
     assert_eq!(pushed.routes6.len(), 1);
-    // Reached over IPv6 there is no IPv4 host to route to.
+    // If the server is reached over IPv6, there is no IPv4 host to route to.
     let context = pushed.route_context(Some("2001:db8::1".parse().unwrap()));
     assert_eq!(pushed.routes4.iter().filter_map(|route| route.resolve(&context)).count(), 3);
     let vpn = parse("route vpn_gateway,route 10.0.0.0 255.0.0.0 vpn_gateway").unwrap();
@@ -179,7 +179,7 @@ fn what_is_harmless_and_unknown_costs_a_note() {
     assert_eq!(pushed.notes.len(), 4, "{:?}", pushed.notes);
     assert!(pushed.routes4.is_empty());
     assert_eq!(pushed.redirect_gateway.as_deref(), Some(&["def1".to_owned()][..]));
-    // No shell, no variables, no log file: a server cannot reach them.
+    // Shells, variables and log files are out of a server's reach.
     let pushed =
         parse("up /bin/sh,setenv LD_PRELOAD x,log /etc/passwd,script-security 3,config x").unwrap();
     assert_eq!(pushed.notes.len(), 5);
@@ -283,7 +283,7 @@ fn a_logged_bundle_has_no_token() {
     assert_eq!(kept, [PushedOption::parse("ping 10").unwrap()]);
 }
 
-/// Ways in which a server may spell an option of this name.
+/// Returns the ways in which a server may spell an option of this name.
 fn spellings(name: &str, args: &str) -> Vec<String> {
     vec![
         format!("{name} {args}"),
@@ -337,7 +337,8 @@ fn no_spelling_passes_a_filter() {
 }
 
 proptest! {
-    /// A filtered kind never appears in the result, neither of a reply nor of updates after it.
+    /// An option of a filtered kind never appears in the result, neither of a reply nor of later
+    /// updates.
     #[test]
     fn filters_are_a_mask(
         choice: u8,
