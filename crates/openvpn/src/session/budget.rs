@@ -1,52 +1,57 @@
-//! What one authenticated peer may cause on the control thread, and how fast.
+//! The budget of work that one authenticated peer may cause on the control thread.
 //!
-//! A peer with a good certificate can ask for work at line rate: TLS handshakes, push replies, moves to another address,
-//! lines in the log. One thread does that work for all peers, so each peer has a budget of its own. Work beyond the budget
-//! is delayed where the peer needs its result (renegotiations, push replies, moves), and counted where it is only talk
-//! (control messages that mean nothing here). No excess ends a session.
+//! A peer with a valid certificate can request work at line rate: TLS handshakes, push replies,
+//! moves to another address, log lines. One thread does that work for all peers, so each peer has a
+//! budget of its own. Work beyond the budget is delayed if the peer needs its result
+//! (renegotiations, push replies, moves), and counted if it has none (control messages that have no
+//! meaning here). No excess ends a session.
 
 use std::time::Duration;
 
 use adit_engine::{Instant, Link, Outbox};
 
-/// How often something may happen: `burst` times at once, and once in each `every` from then on.
+/// A limit on how often an event may happen: `burst` times at once, and once in each `every` from
+/// then on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many may happen at once after a pause.
+    /// The number of events that may happen at once after a pause.
     pub burst: u32,
-    /// The time in which one more becomes possible.
+    /// The interval after which one more event is allowed.
     pub every: Duration,
 }
 
 impl Rate {
-    /// Returns how many may happen in any span of time of this length.
+    /// Returns how many events may happen in any period of this length.
     #[must_use]
     pub const fn most_in(self, span: Duration) -> u64 {
         let refilled = span.as_nanos() / self.every.as_nanos();
-        // 2^32 and a quotient of times: far below 2^64.
+        // The sum of 2^32 and a quotient of times is far below 2^64.
         self.burst as u64 + refilled as u64
     }
 }
 
-/// Key renegotiations of one session, begun by either end: a TLS handshake each, with one signature and one check of the
-/// peer's certificate chain. `reneg-bytes` on a fast path asks for more; the former key then serves a little longer.
+/// Key renegotiations of one session, begun by either end. Each is a TLS handshake with one
+/// signature and one check of the peer's certificate chain. `reneg-bytes` on a fast path requests
+/// more; the former key then stays in use a little longer.
 pub const RENEGOTIATIONS: Rate = Rate { burst: 2, every: Duration::from_secs(1) };
 /// Repeated push requests that are answered. OpenVPN's clients repeat theirs every 5 s.
 pub const PUSH_REPLIES: Rate = Rate { burst: 2, every: Duration::from_secs(2) };
-/// Moves to another address that the engine follows. Of several in between it follows the last one.
+/// Moves to another address that the engine follows. Of several within the interval it follows the
+/// last one.
 pub const MOVES: Rate = Rate { burst: 4, every: Duration::from_secs(1) };
-/// Events about what the peer said: unknown or malformed control messages, findings about the path.
+/// Events about the peer's messages: unknown or malformed control messages, findings about the
+/// path.
 pub const REPORTS: Rate = Rate { burst: 8, every: Duration::from_secs(2) };
 /// TLS records with control messages that are read.
 pub const RECORDS: Rate = Rate { burst: 32, every: Duration::from_millis(50) };
 /// Control messages in one TLS record that are read.
 pub const MESSAGES_PER_RECORD: usize = 32;
 
-/// A token bucket at a [`Rate`]; it begins full.
+/// A token bucket with a [`Rate`], initially full.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     rate: Rate,
-    /// When it is full again.
+    /// The time when it is full again.
     full_at: Instant,
 }
 
@@ -55,13 +60,13 @@ impl Bucket {
         Self { rate, full_at: Instant::from_nanos(0) }
     }
 
-    /// Returns when the next token is there: now, or later.
+    /// Returns when the next token is available: now or later.
     pub(crate) fn next(&self, now: Instant) -> Instant {
         let slack = self.rate.every.saturating_mul(self.rate.burst.saturating_sub(1));
         (self.full_at - slack).max(now)
     }
 
-    /// Takes a token, or says when there is one.
+    /// Takes a token, or returns when one will be available.
     pub(crate) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         let next = self.next(now);
         if next > now {
@@ -72,14 +77,14 @@ impl Bucket {
     }
 }
 
-/// The budget of one peer, and what waits until it allows more.
+/// The budget of one peer, and the work that waits until the budget allows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     records: Bucket,
     reports: Bucket,
     push_replies: Bucket,
     moves: Bucket,
-    /// Reports left out since the last one.
+    /// The number of reports omitted since the last one.
     unreported: u64,
     push_due: Option<Instant>,
     moved: Option<(Instant, Link)>,
@@ -100,12 +105,13 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Whether another record of control messages may be read.
+    /// Returns whether another record of control messages may be read.
     pub(crate) fn may_read(&mut self, now: Instant) -> bool {
         self.records.take(now).is_ok()
     }
 
-    /// Completes the text of a report; `None` if it is to be left out. The next one says how many were.
+    /// Completes the text of a report, or returns `None` if it must be omitted. The next report
+    /// gives the number of those omitted.
     pub(crate) fn report(&mut self, now: Instant, text: impl FnOnce() -> String) -> Option<String> {
         if self.reports.take(now).is_err() {
             self.unreported = self.unreported.saturating_add(1);
@@ -118,7 +124,7 @@ impl Budget {
         })
     }
 
-    /// Reports what the peer said or did, as far as the budget goes.
+    /// Reports a message or an action of the peer, if the budget allows it.
     pub(crate) fn report_event<E>(
         &mut self,
         now: Instant,
@@ -131,7 +137,8 @@ impl Budget {
         }
     }
 
-    /// Whether the peer's options may be sent again now. Otherwise they become due; requests meanwhile add nothing.
+    /// Returns whether the peer's options may be sent again now. Otherwise sending becomes due
+    /// later; requests in the meantime have no further effect.
     pub(crate) fn may_push(&mut self, now: Instant) -> bool {
         match self.push_replies.take(now) {
             Ok(()) => {
@@ -145,12 +152,13 @@ impl Budget {
         }
     }
 
-    /// Whether a delayed push reply is due.
+    /// Returns whether a delayed push reply is due.
     pub(crate) fn push_is_due(&self, now: Instant) -> bool {
         self.push_due.is_some_and(|at| at <= now)
     }
 
-    /// Whether the engine follows the peer to `link` now. Otherwise this becomes due, in place of an earlier move.
+    /// Returns whether the engine follows the peer to `link` now. Otherwise the move becomes due
+    /// later and replaces an earlier one.
     pub(crate) fn may_move(&mut self, now: Instant, link: Link) -> bool {
         match self.moves.take(now) {
             Ok(()) => {
@@ -164,7 +172,7 @@ impl Budget {
         }
     }
 
-    /// The delayed move that is due.
+    /// Returns the delayed move that is due.
     pub(crate) fn due_move(&self, now: Instant) -> Option<Link> {
         self.moved.filter(|(at, _)| *at <= now).map(|(_, link)| link)
     }

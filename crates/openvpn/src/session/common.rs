@@ -10,40 +10,40 @@ use crate::keys::{Direction, Role};
 use crate::negotiate::OptionsString;
 use crate::wrap::WrapConfig;
 
-/// Payload of a server's reset that asks a tls-crypt-v2 client to send its wrapped key again: type,
-/// length and value.
+/// The payload of a server's reset that asks a tls-crypt-v2 client to send its wrapped key again:
+/// type, length and value.
 pub(crate) const RESEND_WRAPPED_KEY: [u8; 6] = [0, 1, 0, 2, 0, 1];
 /// Marks an OCC message on the data channel.
 pub const OCC_MAGIC: [u8; 16] = [
     0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,
 ];
-/// OCC: the sender goes away.
+/// OCC: the sender disconnects.
 const OCC_EXIT: u8 = 6;
 
-/// DATA_V2 header, packet id and tag.
+/// The bytes of DATA_V2 header, packet id and tag.
 const AEAD_OVERHEAD: u16 = 4 + 4 + 16;
 /// The same in the epoch format, whose packet id is longer.
 const EPOCH_OVERHEAD: u16 = 4 + 8 + 16;
 
-/// The length before each packet on a stream.
+/// The bytes of the length field before each packet on a stream.
 const STREAM_LENGTH: u16 = 2;
 
-/// What stock counts for the header of a frame: more than it ever is.
+/// The bytes that OpenVPN counts for a frame's header: more than it ever has.
 const ETHERNET_OVERHEAD: u16 = 32;
 
-/// The exit notice that travels on the data channel.
+/// Returns the exit notice for the data channel.
 pub(crate) fn exit_notice() -> Vec<u8> {
     let mut message = OCC_MAGIC.to_vec();
     message.push(OCC_EXIT);
     message
 }
 
-/// Whether a data channel message is an exit notice.
+/// Returns whether a data channel message is an exit notice.
 pub(crate) fn is_exit_notice(message: &[u8]) -> bool {
     message.strip_prefix(&OCC_MAGIC).is_some_and(|rest| rest.first() == Some(&OCC_EXIT))
 }
 
-/// Wall-clock time from the boot clock, as injected at the start.
+/// Converts the boot clock to wall-clock time, by the offset injected at the start.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct WallClock {
     base: Instant,
@@ -61,24 +61,26 @@ impl WallClock {
 }
 
 impl Settings {
-    /// The first retransmission. Half of `tls-timeout`: its default of 2 s is from the days of modems.
+    /// Returns the first retransmission timeout: half of `tls-timeout`, whose default of 2 s suits
+    /// modems.
     pub(crate) fn first_timeout(&self) -> Duration {
         self.tls_timeout / 2
     }
 }
 
-/// The `tun-mtu` with which sizes outside are what counts; with another the operator has them in mind.
+/// The `tun-mtu` with which sizes of outer packets matter; an operator who sets another one has
+/// those sizes in mind.
 pub(crate) const DEFAULT_TUN_MTU: u16 = 1500;
-/// Bytes of the fragment header.
+/// The bytes of the fragment header.
 const FRAGMENT_HEADER: u16 = 4;
 
-/// Bytes of the IP and UDP or TCP headers outside.
+/// Returns the bytes of the outer IP and UDP or TCP headers.
 pub(crate) fn outer_headers(link: Link) -> u16 {
     let ip_header = if link.remote().ip().to_canonical().is_ipv4() { 20 } else { 40 };
     ip_header + if link.is_stream() { 20 } else { 8 }
 }
 
-/// The largest inner packet for which `size` bytes behind the headers outside are enough.
+/// Returns the largest inner packet that fits into `size` bytes after the outer headers.
 pub(crate) fn inside(settings: &Settings, link: Link, protection: Protection, size: u16) -> u16 {
     let transport = if link.is_stream() { STREAM_LENGTH } else { 0 };
     let framing = match settings.framing {
@@ -94,7 +96,8 @@ pub(crate) fn inside(settings: &Settings, link: Link, protection: Protection, si
         .saturating_sub(framing + fragment + ethernet)
 }
 
-/// What packets have around what is inside; with block ciphers, whose padding varies, about that.
+/// Returns the bytes that encapsulation adds to a packet; approximate with block ciphers, whose
+/// padding varies.
 pub(crate) fn overhead(settings: &Settings, link: Link, protection: Protection) -> u16 {
     const SIZE: u16 = 4096;
     let ethernet = if settings.ethernet { ETHERNET_OVERHEAD } else { 0 };
@@ -102,16 +105,17 @@ pub(crate) fn overhead(settings: &Settings, link: Link, protection: Protection) 
     around.saturating_sub(ethernet)
 }
 
-/// The longest encapsulated packet, where `fragment` limits it.
+/// Returns the maximum length of an encapsulated packet, if `fragment` limits it.
 pub(crate) fn fragment_size(settings: &Settings, link: Link) -> Option<u16> {
     let Fragment { size, outer } = settings.fragment.filter(|_| !link.is_stream())?;
     Some(if outer { size.saturating_sub(outer_headers(link)) } else { size })
 }
 
-/// What the largest TCP segments may be, from `mssfix`, for a peer behind `link`.
+/// Returns the inner MTU from which `mssfix` derives the maximum TCP segments, for a peer behind
+/// `link`.
 pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection) -> InnerMtu {
     let mssfix = settings.mssfix.unwrap_or(match (settings.fragment, settings.tun_mtu) {
-        // Stock counts the headers outside here, whether `fragment` does or not.
+        // OpenVPN counts the outer headers here, whether `fragment` does or not.
         (Some(fragment), _) => Mssfix { size: fragment.size, outer: true, fixed: false },
         (None, DEFAULT_TUN_MTU) => Mssfix { size: 1492, outer: true, fixed: false },
         (None, other) => Mssfix { size: other, outer: false, fixed: true },
@@ -133,14 +137,14 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection)
     }
 }
 
-/// How much fits into a packet of `size` bytes when it is protected.
+/// Returns how many bytes fit into a protected packet of `size` bytes.
 fn protected(size: u16, protection: Protection) -> u16 {
     const BLOCK: u16 = BlockCipher::BLOCK_LEN as u16;
     let block = |suite: BlockSuite, header: u16, id: u16| {
         let digest = suite.digest.map_or(0, |digest| digest.output_len() as u16);
         let text = size.saturating_sub(header + digest);
         let plain = match suite.cipher {
-            // Whole blocks behind the IV, at least one byte of them padding.
+            // Whole blocks after the IV, with at least one byte of padding.
             Some(_) => (text.saturating_sub(BLOCK) & !(BLOCK - 1)).saturating_sub(1),
             None => text,
         };
@@ -154,7 +158,7 @@ fn protected(size: u16, protection: Protection) -> u16 {
     }
 }
 
-/// What to do about packets that are not framed as agreed.
+/// Returns what to do about packets that are not framed as agreed.
 pub(crate) fn misframed(wrong: FramingError) -> &'static str {
     match wrong {
         FramingError::Compressed => {
@@ -172,7 +176,7 @@ pub(crate) fn misframed(wrong: FramingError) -> &'static str {
     }
 }
 
-/// The options string of key method 2. In a session, `cipher` is the one agreed upon.
+/// Returns the options string of key method 2. Within a session, `cipher` is the negotiated one.
 pub(crate) fn options_string(
     settings: &Settings,
     role: Role,
@@ -242,7 +246,8 @@ mod tests {
         assert_eq!(mss(&s, "192.0.2.1:1194"), (1360, 1340), "the inner packet's own size");
     }
 
-    /// Stock prints mss_fix 1389 for `--proto tcp-client` with DATA_V1, whose header is 3 bytes shorter.
+    /// OpenVPN prints mss_fix 1389 for `--proto tcp-client` with DATA_V1, whose header is 3 bytes
+    /// shorter.
     #[test]
     fn over_streams_the_headers_are_larger() {
         let mtu = |s: &Settings, remote: &str| {
@@ -258,8 +263,8 @@ mod tests {
         assert_eq!(mtu(&s, "192.0.2.1:1194"), (1260, 1240));
     }
 
-    /// As printed by openvpn 2.6.14 with `--data-ciphers`, `--auth` and `--verb 7` ("Data Channel MTU
-    /// parms").
+    /// The output of openvpn 2.6.14 with `--data-ciphers`, `--auth` and `--verb 7` ("Data Channel
+    /// MTU parms").
     #[test]
     fn formats_differ_in_what_they_add() {
         let mss = |protection, size, outer| {
@@ -280,13 +285,14 @@ mod tests {
             assert_eq!(got, (plain, outer), "{protection:?}");
         }
         assert_eq!(mss(suite(short, Digest::Sha256), 1400, false), 1299);
-        // By their layout: 4 bytes more of packet id; and neither header nor peer-id, but a time.
+        // Derived from their layouts: 4 more bytes of packet id; and no header or peer-id, but a
+        // time.
         assert_eq!(mss(Protection::Epoch(Cipher::Aes256Gcm), 1400, false), 1336 - 4);
         let secret = BlockSuite { cipher: long, digest: Some(Digest::Sha256) };
         assert_eq!(mss(Protection::Static(secret), 1400, false), 84 * 16 - 1 - 8 - 40);
     }
 
-    /// As printed by openvpn 2.6.14 with `--dev tap --verb 7` ("Data Channel MTU parms").
+    /// The output of openvpn 2.6.14 with `--dev tap --verb 7` ("Data Channel MTU parms").
     #[test]
     fn frames_need_room_for_their_header() {
         let mut s = Settings { ethernet: true, ..Settings::default() };

@@ -1,5 +1,5 @@
-//! The control channel of one session: unwraps packets, sorts them to the negotiation they belong
-//! to, and sends what the negotiations want sent.
+//! The control channel of one session: it unwraps packets, assigns them to their negotiations, and
+//! sends the negotiations' output.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,13 +17,14 @@ use crate::reliable::{Received, Reliable};
 use crate::tls::TlsSession;
 use crate::wrap::Wrapper;
 
-/// Largest control packet with IP and UDP headers, as the reference implementation has it.
+/// The size of the largest control packet with IP and UDP headers, as in the reference
+/// implementation.
 const CONTROL_MTU: usize = 1250;
-/// IPv6 and UDP headers.
+/// The size of IPv6 and UDP headers.
 const OUTER_HEADERS: usize = 48;
-/// After a second negotiation that failed another one begins so much later.
+/// The delay after a second failed negotiation before another one begins.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Acknowledgements that ride on a message at most.
+/// The maximum number of acknowledgements in a packet with a message.
 const ACKS: usize = 4;
 
 pub(crate) struct ControlChannel {
@@ -34,23 +35,25 @@ pub(crate) struct ControlChannel {
     wrapper: Wrapper,
     rewrapping: Rewrapping,
     newest: KeyNegotiation,
-    /// The one before: answers retransmissions, and carries messages until the newest is complete.
+    /// The previous negotiation, which answers retransmissions and carries messages until the
+    /// newest is complete.
     former: Option<KeyNegotiation>,
-    /// How often both ends together may renegotiate.
+    /// The rate at which both ends together may renegotiate.
     pace: Bucket,
     postponed: Option<Postponed>,
-    /// Keys were exchanged or made.
+    /// Whether keys were exchanged or made.
     soiled: bool,
-    /// Renegotiations of the peer that had to wait.
+    /// The number of the peer's renegotiations that were delayed.
     pub(crate) put_off: u64,
-    /// There is a session, whose keys live for so long without a new negotiation.
+    /// The lifetime of the session's keys without a new negotiation; `None` before there is a
+    /// session.
     established: Option<Duration>,
     failing: Option<Failing>,
-    /// Its authentic packets.
+    /// The authentic packets of the control channel.
     pub(crate) traffic: Counters,
 }
 
-/// Negotiations of a session that fail one after the other.
+/// Consecutive failed negotiations of a session.
 #[derive(Copy, Clone)]
 struct Failing {
     since: Instant,
@@ -58,8 +61,8 @@ struct Failing {
     again: Instant,
 }
 
-/// The peer's request to renegotiate, which waits for [`ControlChannel::pace`]. It is kept, because on a stream nothing comes
-/// twice.
+/// The peer's request to renegotiate, which waits for [`ControlChannel::pace`]. It is stored
+/// because a stream never retransmits.
 struct Postponed {
     until: Instant,
     session: SessionId,
@@ -68,20 +71,21 @@ struct Postponed {
     message: Option<u32>,
 }
 
-/// What renegotiations are wrapped by.
+/// The wrapping of renegotiations.
 enum Rewrapping {
-    /// What the first negotiation is.
+    /// The same as that of the first negotiation.
     None,
-    /// Dynamic tls-crypt, whose keys were not needed yet: many sessions end before their first renegotiation.
+    /// Dynamic tls-crypt, whose keys are not yet made: many sessions end before their first
+    /// renegotiation.
     Wanted,
     /// Dynamic tls-crypt.
     Made(Wrapper),
 }
 
 impl ControlChannel {
-    /// Begins with a reset, towards a peer that has not answered yet. A client's; or, with the reset of
-    /// a server, the invitation of one end of two: a client with an older session learns by it that
-    /// this end has forgotten that session.
+    /// Begins with a reset to a peer that has not answered yet. The reset is a client's; or a
+    /// server's, by which a point-to-point end invites the other: a client with an older session
+    /// learns from it that this end has lost that session.
     pub(crate) fn open(
         now: Instant,
         link: Link,
@@ -101,7 +105,7 @@ impl ControlChannel {
         Self::begin(link, role, (local, None), wrapper, newest)
     }
 
-    /// A server's, continuing after the stateless exchange of resets.
+    /// Continues a server's session after the stateless exchange of resets.
     pub(crate) fn resume(
         now: Instant,
         link: Link,
@@ -115,8 +119,8 @@ impl ControlChannel {
         Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
     }
 
-    /// A server's over a stream, whose address needs no cookie: it begins at the client's reset, and
-    /// both resets are messages of it.
+    /// Begins a server's session over a stream, whose address needs no cookie, at the client's
+    /// reset; both resets are messages of the session.
     pub(crate) fn accept(
         now: Instant,
         link: Link,
@@ -131,7 +135,7 @@ impl ControlChannel {
         Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
     }
 
-    /// A session whose first negotiation begins.
+    /// Creates a session whose first negotiation begins.
     fn begin(
         link: Link,
         role: Role,
@@ -158,23 +162,23 @@ impl ControlChannel {
         }
     }
 
-    /// The peer's session id, once it has said one.
+    /// Returns the peer's session id, once known.
     pub(crate) fn remote(&self) -> Option<SessionId> {
         self.remote
     }
 
-    /// The negotiation that is under way or was last completed.
+    /// Returns the negotiation in progress or the last completed one.
     pub(crate) fn newest(&mut self) -> &mut KeyNegotiation {
         &mut self.newest
     }
 
-    /// The newest negotiation, to look at.
+    /// Returns a shared reference to the newest negotiation.
     pub(crate) fn negotiation(&self) -> &KeyNegotiation {
         &self.newest
     }
 
-    /// Unwraps a packet and works on it. An `Err(Fault::Packet)` says that the packet is bad, every
-    /// other one that the session is.
+    /// Unwraps and processes a packet. `Err(Fault::Packet)` means that the packet is bad, every
+    /// other error that the session is.
     pub(crate) fn frame(
         &mut self,
         now: Instant,
@@ -196,7 +200,7 @@ impl ControlChannel {
         self.take(now, &control, next_tls, settings)
     }
 
-    /// Works on an unwrapped packet.
+    /// Processes an unwrapped packet.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -232,7 +236,7 @@ impl ControlChannel {
         if let Some(id) = control.message
             && negotiation.reliable.received(id, control.opcode, control.payload) == Received::New
         {
-            // The peer's keys may be in it.
+            // The message may contain the peer's keys.
             self.soiled |= !negotiation.is_complete();
             match negotiation.advance(&mut events) {
                 Err(fault) if tolerates && !fault.is_harmless() => {
@@ -245,29 +249,30 @@ impl ControlChannel {
         Ok(events)
     }
 
-    /// Says that there is a session, whose keys may live for so long without a new negotiation. From now on a packet that
-    /// anybody could have written ends no more than the negotiation that it claims to belong to.
+    /// Records that there is a session whose keys have this lifetime without a new negotiation.
+    /// From now on a packet that anyone could have forged ends at most the negotiation that it
+    /// claims to belong to.
     pub(crate) fn establish(&mut self, lifetime: Duration) {
         self.established = Some(lifetime);
     }
 
-    /// Whether packets of this negotiation could be anybody's, and must not end the session. A stream is its ends' alone, as far
-    /// as TCP goes.
+    /// Returns whether packets of this negotiation could be forged by anyone, and must not end the
+    /// session. A stream belongs to its two ends, as far as TCP ensures it.
     fn tolerates(&self, key_id: u8) -> bool {
         let rewrapped = key_id != 0 && !matches!(self.rewrapping, Rewrapping::None);
         let authentic = rewrapped || self.wrapper.authenticates() || self.link.is_stream();
         self.established.is_some() && !authentic
     }
 
-    /// Whether the peer may begin a negotiation with this key id: the next one; or, where the newest has failed before both
-    /// ends' keys were exchanged, the same once more.
+    /// Returns whether the peer may begin a negotiation with this key id: the next id; or, if the
+    /// newest negotiation failed before both ends' keys were exchanged, the same id again.
     fn may_begin(&self, key_id: u8) -> bool {
         let newest = &self.newest;
         let again = newest.failed && !newest.is_complete() && key_id == newest.key_id;
         again || key_id == next_key_id(newest.key_id) && (newest.is_complete() || newest.failed)
     }
 
-    /// Ends a negotiation, and not the session.
+    /// Ends a negotiation, but not the session.
     fn fail(&mut self, now: Instant, key_id: u8) {
         if self.newest.key_id != key_id {
             self.former = None;
@@ -281,11 +286,11 @@ impl ControlChannel {
         self.failing = Some(Failing { since, again: again.max(self.pace.next(now)) });
     }
 
-    /// Fails the negotiation under way, which authenticated another identity than the session's. Returns the fault to report
-    /// where anyone could have written this negotiation.
+    /// Fails the negotiation in progress, which authenticated another identity than the session's.
+    /// Returns the fault to report if anyone could have forged this negotiation.
     ///
     /// # Errors
-    /// The fault, where only the peer can have written it: it ends the session.
+    /// Returns the fault if only the peer can be its cause: it ends the session.
     pub(crate) fn reject(&mut self, now: Instant, fault: Fault) -> Result<Fault, Fault> {
         let key_id = self.newest.key_id;
         if !self.tolerates(key_id) {
@@ -295,18 +300,18 @@ impl ControlChannel {
         Ok(fault)
     }
 
-    /// When to negotiate again because the newest negotiation has failed.
+    /// Returns when to negotiate again after the newest negotiation has failed.
     pub(crate) fn recovers_at(&self) -> Option<Instant> {
         self.failing.filter(|_| self.newest.failed).map(|failing| failing.again)
     }
 
-    /// Whether the present negotiation follows one that failed, which the peer may have completed: its keys are used
-    /// at once.
+    /// Returns whether the present negotiation follows a failed one that the peer may have
+    /// completed; its keys are then used at once.
     pub(crate) fn is_recovering(&self) -> bool {
         self.failing.is_some()
     }
 
-    /// Works on the peer's request to renegotiate that had to wait, once it is due.
+    /// Processes the peer's delayed request to renegotiate, once it is due.
     pub(crate) fn resume_postponed(
         &mut self,
         now: Instant,
@@ -323,12 +328,12 @@ impl ControlChannel {
         self.take(now, &reset, next_tls, settings)
     }
 
-    /// Whether no negotiation is under way.
+    /// Returns whether no negotiation is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.newest.is_complete()
     }
 
-    /// Whether a renegotiation may begin now; otherwise when.
+    /// Returns `Ok` if a renegotiation may begin now, otherwise when it may.
     pub(crate) fn may_renegotiate(&self, now: Instant) -> Result<(), Instant> {
         match self.pace.next(now) {
             at if at > now => Err(at),
@@ -343,8 +348,9 @@ impl ControlChannel {
         match self.remote {
             Some(remote) if remote == control.session => Ok(()),
             Some(_) => Err(Fault::Foreign("a session id that is not the peer's")),
-            // Without an acknowledgement of our reset anybody could have sent it, but not into our
-            // connection. Of two points on TCP both begin at once, and so both resets come without.
+            // A reset that does not acknowledge ours could come from anyone, except within our own
+            // connection. Point-to-point ends on TCP both begin at once, so neither reset
+            // acknowledges the other.
             None if self.is_answer(control.opcode)
                 && (control.remote.is_some() || self.link.is_stream()) =>
             {
@@ -355,7 +361,7 @@ impl ControlChannel {
         }
     }
 
-    /// Whether it is the other end's reset.
+    /// Returns whether the opcode is the other end's reset.
     fn is_answer(&self, opcode: Opcode) -> bool {
         match self.role {
             Role::Client => opcode == Opcode::HardResetServerV2,
@@ -386,7 +392,7 @@ impl ControlChannel {
     ) -> Result<(), Fault> {
         self.make_rewrapper()?;
         let _ = self.pace.take(now);
-        // The peer's request is for the same key id: it is a part of this renegotiation.
+        // The peer's request has the same key id, so it becomes part of this renegotiation.
         if let Some(postponed) = &mut self.postponed {
             postponed.until = now;
         }
@@ -414,21 +420,23 @@ impl ControlChannel {
         self.newest.send_keys(keys)
     }
 
-    /// Sends a control message; while a negotiation is under way it waits for its end.
+    /// Sends a control message; while a negotiation is in progress, the message waits for its end.
     pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Fault> {
         self.newest.send_message(message)
     }
 
-    /// From now on renegotiations have a wrapping of their own, from keys of the first one, which is complete.
+    /// Gives renegotiations a wrapping of their own from now on, with keys from the first
+    /// negotiation, which is complete.
     pub(crate) fn wrap_renegotiations(&mut self) {
         self.rewrapping = Rewrapping::Wanted;
-        // Anybody could make the first negotiation fail, and its keys cannot be had from then on.
+        // Anyone could make the first negotiation fail, and its keys cannot be exported afterwards.
         if !self.wrapper.authenticates() {
             let _ = self.make_rewrapper();
         }
     }
 
-    /// Before the first renegotiation begins: while the newest negotiation is the first one.
+    /// Makes the wrapper of renegotiations. Called before the first renegotiation begins, while the
+    /// newest negotiation is the first one.
     fn make_rewrapper(&mut self) -> Result<(), Fault> {
         if matches!(self.rewrapping, Rewrapping::Wanted) {
             let exported = self.newest.export(DYNAMIC_TLS_CRYPT_LABEL)?;
@@ -437,7 +445,7 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// The keys of the newest negotiation.
+    /// Returns the keys of the newest negotiation.
     pub(crate) fn data_keys(&mut self, exporter: bool) -> Result<DataKeys, Fault> {
         let remote = self.remote.ok_or(Fault::Protocol("no session id of the peer"))?;
         let (client, server) = match self.role {
@@ -448,13 +456,15 @@ impl ControlChannel {
         self.newest.data_keys(exporter, client, server)
     }
 
-    /// Whether keys were exchanged or made since this was asked last: copies may lie on the stack.
+    /// Returns whether keys were exchanged or made since the last call, in which case copies may
+    /// remain on the stack.
     pub(crate) fn take_soiled(&mut self) -> bool {
         std::mem::take(&mut self.soiled)
     }
 
-    /// Sends what is due: messages with acknowledgements, or acknowledgements alone. Those wait a moment while keys are
-    /// exchanged, because what answers the peer's flight takes them along.
+    /// Sends what is due: messages with acknowledgements, or acknowledgements alone. During a key
+    /// exchange the latter are delayed briefly, because the answer to the peer's flight carries
+    /// them.
     pub(crate) fn flush<E>(
         &mut self,
         now: Instant,
@@ -479,8 +489,9 @@ impl ControlChannel {
         for negotiation in negotiations.filter(|negotiation| !negotiation.failed) {
             negotiation.fill(now, room, room_with_key)?;
             let (local, remote, key_id) = (self.local, self.remote, negotiation.key_id);
-            // What answers a flight takes its acknowledgements along. On a stream the first part of a flight waits for
-            // none: a peer without TCP_NODELAY sends the rest when TCP, too, has an answer.
+            // The answer to a flight carries its acknowledgements. On a stream the first part of a
+            // flight is acknowledged at once: a peer without TCP_NODELAY sends the rest only when
+            // TCP, too, has a reply.
             let patient = match self.link.is_stream() {
                 true => !negotiation.is_complete() && negotiation.remote_keys().is_some(),
                 false => !negotiation.is_complete(),
@@ -518,8 +529,8 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// Whether the newest negotiation took too long; or, where negotiations may fail without an end of the session, whether
-    /// they have failed for as long as keys may live.
+    /// Returns whether the newest negotiation took too long; or, where negotiations may fail
+    /// without ending the session, whether they have failed for as long as keys may live.
     pub(crate) fn expired(&self, now: Instant) -> bool {
         if let Some((failing, lifetime)) = self.failing.zip(self.established)
             && failing.since + lifetime <= now
@@ -530,7 +541,7 @@ impl ControlChannel {
         late && !self.newest.failed && !self.tolerates(self.newest.key_id)
     }
 
-    /// Whether all we sent has been acknowledged.
+    /// Returns whether every message that we sent has been acknowledged.
     pub(crate) fn all_acknowledged(&self) -> bool {
         self.newest.failed
             || self.newest.reliable.all_acknowledged() && !self.newest.tls().wants_write()
@@ -560,7 +571,7 @@ fn reliable(link: Link, settings: &Settings) -> Reliable {
     }
 }
 
-/// Key ids go 0, 1 .. 7, 1 .. 7: zero is for the first negotiation alone.
+/// Returns the next key id. Key ids run 0, 1 .. 7, 1 .. 7: zero is for the first negotiation only.
 pub(crate) fn next_key_id(key_id: u8) -> u8 {
     if key_id >= 7 { 1 } else { key_id.saturating_add(1) }
 }

@@ -7,14 +7,14 @@ use crate::wrap::WrapError;
 use adit_crypto::CryptoError;
 use adit_engine::Link;
 
-/// What can be wrong with a packet or a session.
+/// A fault of a packet or a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// The packet is not authentic or not well-formed: dropped and counted.
+    /// The packet is not authentic or malformed; it is dropped and counted.
     Packet(WrapError),
-    /// The packet is well-formed and does not belong here: dropped and counted.
+    /// The packet is well-formed and does not belong here; it is dropped and counted.
     Ignored(&'static str),
-    /// The packet is well-formed and of another session: dropped and counted.
+    /// The packet is well-formed and of another session; it is dropped and counted.
     Foreign(&'static str),
     /// The TLS session failed.
     Tls(TlsError),
@@ -22,32 +22,32 @@ pub(crate) enum Fault {
     Keys(KeyMethod2Error),
     /// A control message is malformed.
     Message(BadMessage),
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Protocol(&'static str),
     /// The cryptographic library failed.
     Crypto,
     /// The negotiation took longer than the hand-window.
     TimedOut,
-    /// The peer said that it goes away: no fault, but an end too.
+    /// The peer announced its exit, which is not a fault but ends the session too.
     Exit,
 }
 
 impl Fault {
-    /// Whether only the packet is bad on a datagram path, and the session goes on. On a stream, which
-    /// neither loses nor alters anything, a packet that is not authentic or of another session says
-    /// that the ends do not agree where packets begin.
+    /// Returns whether the packet alone is bad and the session continues, which is only possible on
+    /// a datagram path. On a stream, which neither loses nor alters anything, a packet that is not
+    /// authentic or of another session means that the ends disagree on packet boundaries.
     pub(crate) fn is_harmless_on(&self, link: Link) -> bool {
         let out_of_step = matches!(self, Self::Packet(_) | Self::Foreign(_));
         self.is_harmless() && !(out_of_step && link.is_stream())
     }
 
-    /// Whether only the packet is bad on a datagram path.
+    /// Returns whether only the packet is bad, on a datagram path.
     pub(crate) fn is_harmless(&self) -> bool {
         matches!(self, Self::Packet(_) | Self::Ignored(_) | Self::Foreign(_))
     }
 }
 
-/// What is reported of a negotiation that failed within a session.
+/// Returns the report of a negotiation that failed within a session.
 pub(crate) fn failed_negotiation(fault: &Fault) -> String {
     format!("key negotiation failed: {fault}; the session keeps its keys and negotiates again")
 }

@@ -1,6 +1,6 @@
 //! `inactive`, `session-timeout` and `ping-exit`: sessions that end by themselves.
 //!
-//! The data plane is asked now and then how much has passed, so that no packet pays for it.
+//! The data plane is queried for its traffic at intervals, so that packets incur no cost.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use adit_engine::{Command, Instant, Link, Outbox, PeerId};
 use super::common::overhead;
 use super::settings::{Limits, Settings};
 
-/// A silent session is noticed this much of the time later, at most.
+/// The maximum delay in detecting a silent session, as a divisor of its time.
 const GRAIN: u32 = 16;
-/// Nor is the data plane asked more often than this, or less often.
+/// The bounds of the interval at which the data plane is queried.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Watches over one session's traffic.
+/// The idle timer of one session.
 #[derive(Clone, Debug)]
 pub(crate) struct Idle {
     rule: Inactive,
     peer: PeerId,
-    /// What packets have around them.
+    /// The bytes that encapsulation adds to a packet.
     overhead: u16,
-    /// What had passed when the time began last: packets of the tunnel and their bytes.
+    /// The traffic when the time last started: packets of the tunnel and their bytes.
     seen: (u64, u64),
     since: Instant,
     next: Instant,
 }
 
 impl Idle {
-    /// From now on; `None` where there is no such rule.
+    /// Starts watching now; returns `None` if there is no such rule.
     pub(crate) fn watch(
         now: Instant,
         rule: Option<Inactive>,
@@ -45,7 +45,8 @@ impl Idle {
         Some(idle)
     }
 
-    /// What passed before counts for nothing: a data plane's peer that outlives its sessions.
+    /// Restarts the time, ignoring earlier traffic, for a peer of the data plane that outlives its
+    /// sessions.
     pub(crate) fn begin_anew(&mut self, now: Instant) {
         self.since = now;
         self.plan(now);
@@ -67,7 +68,7 @@ impl Idle {
         }
     }
 
-    /// What the data plane says. True if the time is over.
+    /// Processes the data plane's traffic counters. Returns true if the time is over.
     pub(crate) fn hear(&mut self, now: Instant, traffic: Traffic) -> bool {
         let around = traffic.packets.saturating_mul(self.overhead.into());
         let bytes = traffic.bytes.saturating_sub(around).saturating_sub(traffic.in_band_bytes);
@@ -81,12 +82,13 @@ impl Idle {
     }
 }
 
-/// When a session that begins now ends by `session-timeout`.
+/// Returns when a session that begins now ends by `session-timeout`.
 pub(crate) fn session_end(now: Instant, limit: Option<Duration>) -> Option<Instant> {
     limit.filter(|limit| !limit.is_zero()).map(|limit| now + limit)
 }
 
-/// When a program ends by `ping-exit` that has no session yet, which would be pinged: unless something comes before.
+/// Returns when a program without a session, which would receive pings, ends by `ping-exit` unless
+/// an earlier event intervenes.
 pub(crate) fn silence_end(now: Instant, limits: &Limits, keepalive: Keepalive) -> Option<Instant> {
     let wanted = limits.exit_when_silent && !keepalive.timeout.is_zero();
     wanted.then(|| now + keepalive.timeout)
@@ -113,7 +115,7 @@ mod tests {
         Idle::watch(START, Some(rule), PeerId(7), to).expect("a rule")
     }
 
-    /// So many packets of so many bytes inside, and pings beside them.
+    /// Returns counters of this many packets with this many bytes inside, and of additional pings.
     fn traffic(packets: u64, size: u64, pings: u64) -> Traffic {
         Traffic {
             packets: packets + pings,

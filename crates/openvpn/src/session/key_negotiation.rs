@@ -1,8 +1,8 @@
 //! One key negotiation: resets, a TLS handshake over the reliability layer, key method 2.
 //!
-//! A session's first negotiation and each renegotiation is an object of its own, with its own
-//! message ids and its own TLS session. After the keys are exchanged, control messages travel over
-//! the same TLS session until the next negotiation.
+//! A session's first negotiation and each renegotiation are objects of their own, with their own
+//! message ids and TLS session. After the key exchange, control messages use the same TLS session
+//! until the next negotiation.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,22 +17,22 @@ use crate::packet::{Opcode, SessionId};
 use crate::reliable::Reliable;
 use crate::tls::TlsSession;
 
-/// Control messages that wait for the keys to be exchanged.
+/// The maximum number of control messages that wait for the key exchange.
 const MAX_WAITING: usize = 16;
 
-/// What a negotiation tells its session.
+/// An event that a negotiation reports to its session.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The peer's reset arrived, with the payload it carried.
+    /// The peer's reset arrived, with this payload.
     Reset(Vec<u8>),
     /// The TLS handshake is complete.
     TlsReady,
     /// The peer's key method 2 message arrived.
     Keys,
-    /// A control message.
+    /// A control message arrived.
     Message(Zeroizing<Vec<u8>>),
-    /// A negotiation has failed by a packet that anybody could have written. The session goes on under the keys that it
-    /// has, and negotiates again.
+    /// A negotiation failed through a packet that anyone could have forged. The session continues
+    /// with its present keys, and negotiates again.
     Failed(Fault),
 }
 
@@ -41,30 +41,31 @@ pub(crate) struct KeyNegotiation {
     role: Role,
     pub(crate) reliable: Reliable,
     tls: TlsSession,
-    /// When it is given up if it is not complete.
+    /// The time at which an incomplete negotiation is abandoned.
     pub(crate) give_up: Instant,
     peer_was_reset: bool,
     announced_tls: bool,
     sent_keys: bool,
-    /// Until the data keys are made.
+    /// Present until the data keys are made.
     local: Option<Secrets>,
-    /// After that without its secrets.
+    /// Kept after that without its secrets.
     remote: Option<KeyMethod2>,
     waiting: VecDeque<Zeroizing<Vec<u8>>>,
-    /// Its TLS session cannot go on.
+    /// Whether the TLS session cannot continue.
     pub(super) failed: bool,
-    /// The next message must carry the wrapped client key (tls-crypt-v2 after a stateless reset).
+    /// Whether the next message must carry the wrapped client key (tls-crypt-v2 after a stateless
+    /// reset).
     pub(crate) resend_wrapped_key: bool,
 }
 
-/// What of our key method 2 message the data keys are made of.
+/// The parts of our key method 2 message from which the data keys are derived.
 struct Secrets {
     pre_master: Option<Zeroizing<[u8; 48]>>,
     randoms: Randoms,
 }
 
 impl KeyNegotiation {
-    /// Begins with a reset of ours as message 0.
+    /// Begins with our reset as message 0.
     pub(crate) fn open(
         now: Instant,
         (role, key_id): (Role, u8),
@@ -77,7 +78,7 @@ impl KeyNegotiation {
         Self::new((role, key_id), tls, reliable, give_up, false)
     }
 
-    /// A server's, after the stateless exchange of resets.
+    /// Continues a server's negotiation after the stateless exchange of resets.
     pub(crate) fn resume(tls: TlsSession, reliable: Reliable, give_up: Instant) -> Self {
         Self::new((Role::Server, 0), tls, reliable, give_up, true)
     }
@@ -106,17 +107,18 @@ impl KeyNegotiation {
         }
     }
 
-    /// Whether both key messages have been exchanged.
+    /// Returns whether both key messages have been exchanged.
     pub(crate) fn is_complete(&self) -> bool {
         self.sent_keys && self.remote.is_some()
     }
 
-    /// Whether our key message went out, so that the peer may have completed the negotiation.
+    /// Returns whether our key message was sent, so that the peer may have completed the
+    /// negotiation.
     pub(super) fn has_sent_keys(&self) -> bool {
         self.sent_keys
     }
 
-    /// Takes over the messages that wait in a negotiation that has failed.
+    /// Takes over the messages that wait in a failed negotiation.
     pub(super) fn inherit(&mut self, failed: &mut Self) {
         self.waiting = std::mem::take(&mut failed.waiting);
     }
@@ -129,13 +131,13 @@ impl KeyNegotiation {
         self.remote.as_ref()
     }
 
-    /// Takes the peer's password out, if it sent one: the authorization is the last to need it.
+    /// Takes the peer's password, if it sent one; authorization is its last use.
     pub(crate) fn take_password(&mut self) -> Option<Zeroizing<String>> {
         let password = std::mem::take(&mut self.remote.as_mut()?.password);
         (!password.is_empty()).then_some(password)
     }
 
-    /// Works through the messages that are in order.
+    /// Processes the messages that have arrived in order.
     pub(crate) fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
         while let Some((opcode, payload)) = self.reliable.pop() {
             match opcode {
@@ -173,7 +175,7 @@ impl KeyNegotiation {
         Ok(())
     }
 
-    /// Sends our key method 2 message; messages that waited for it follow.
+    /// Sends our key method 2 message, followed by the messages that waited for it.
     pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Fault> {
         self.tls.write(&keys.encode()?)?;
         self.sent_keys = true;
@@ -181,7 +183,7 @@ impl KeyNegotiation {
         Ok(())
     }
 
-    /// Sends a control message, once the keys are exchanged. False if too many wait already.
+    /// Sends a control message once the keys are exchanged. Returns false if too many are waiting.
     pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Fault> {
         if self.waiting.len() >= MAX_WAITING {
             return Ok(false);
@@ -200,8 +202,8 @@ impl KeyNegotiation {
         Ok(())
     }
 
-    /// Moves TLS bytes into the send window. `room` is the payload of a packet, `room_with_key` that
-    /// of the packet that carries the wrapped client key too.
+    /// Moves TLS bytes into the send window. `room` is the payload of a packet, `room_with_key`
+    /// that of a packet that also carries the wrapped client key.
     pub(crate) fn fill(
         &mut self,
         now: Instant,
@@ -222,8 +224,8 @@ impl KeyNegotiation {
         Ok(())
     }
 
-    /// The data keys: from the TLS exporter or, for older peers, by the PRF. Once: the secrets that were exchanged are
-    /// forgotten with it.
+    /// Makes the data keys: from the TLS exporter or, for older peers, by the PRF. It can be called
+    /// once, because it erases the exchanged secrets.
     pub(crate) fn data_keys(
         &mut self,
         exporter: bool,
@@ -261,7 +263,7 @@ impl KeyNegotiation {
         Ok(DataKeys::from_prf(&input, self.role)?)
     }
 
-    /// Key material from the TLS session.
+    /// Exports key material from the TLS session.
     pub(crate) fn export(&self, label: &[u8]) -> Result<Zeroizing<[u8; EXPORTED_LEN]>, Fault> {
         let mut material = Zeroizing::new([0; EXPORTED_LEN]);
         self.tls.export(label, material.as_mut_slice())?;

@@ -1,4 +1,4 @@
-//! What client and server sessions have in common.
+//! The parts that client and server sessions have in common.
 
 pub mod budget;
 mod common;

@@ -1,4 +1,4 @@
-//! The sizes of one session: what was found of the path goes to the data plane.
+//! The packet sizes of one session, by which findings about the path reach the data plane.
 
 use adit_engine::command::Protection;
 use adit_engine::{Command, Instant, Link, Notice, Outbox, PeerId};
@@ -7,28 +7,29 @@ use super::common::{DEFAULT_TUN_MTU, OCC_MAGIC, inner_mtu, inside, outer_headers
 use super::path_mtu::{CEILING, PathMtu};
 use super::settings::Settings;
 
-/// OCC: the longest datagrams that the sender has received and sent.
+/// OCC: the lengths of the longest datagrams that the sender has received and sent.
 const OCC_MTU_REPLY: u8 = 5;
 
-/// What is known of the path to a peer.
+/// The findings about the path to a peer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathReport {
-    /// The largest IP packet that it carries in one piece, at most 1500; `None` if the peer does not
-    /// answer probes.
+    /// The largest IP packet that the path carries unfragmented, at most 1500; `None` if the peer
+    /// does not answer probes.
     pub mtu: Option<u16>,
-    /// The largest TCP segment that is let through, IPv4; 0: any.
+    /// The largest TCP segment that is let through over IPv4; 0: any.
     pub mss4: u16,
-    /// The same for IPv6.
+    /// The largest TCP segment that is let through over IPv6; 0: any.
     pub mss6: u16,
 }
 
-/// The sizes of a session with one peer.
+/// The packet sizes of a session with one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct PacketSizes {
     peer: PeerId,
     link: Link,
     protection: Protection,
-    /// `None` where datagrams are never too large: over TCP, and with `fragment`.
+    /// The path MTU search; `None` where datagrams are never too large: over TCP, and with
+    /// `fragment`.
     path: Option<PathMtu>,
     told: Option<PathReport>,
 }
@@ -61,7 +62,7 @@ impl PacketSizes {
         self.tell(settings, out)
     }
 
-    /// Takes the notices of this peer that are about sizes.
+    /// Processes this peer's notices about sizes.
     pub(crate) fn notice<E>(
         &mut self,
         now: Instant,
@@ -82,7 +83,7 @@ impl PacketSizes {
         self.tell(settings, out)
     }
 
-    /// The peer is reached by another path.
+    /// Restarts the search because the peer is reached by another path.
     pub(crate) fn moved(&mut self, now: Instant, link: Link) {
         self.link = link;
         if let Some(path) = &mut self.path {
@@ -96,7 +97,7 @@ impl PacketSizes {
         }
     }
 
-    /// Applies what was found, if it is news.
+    /// Applies the findings, if they have changed.
     fn tell<E>(&mut self, settings: &Settings, out: &mut Outbox<E>) -> Option<PathReport> {
         let path = self.path.as_ref()?;
         let found = path.found();
@@ -104,7 +105,7 @@ impl PacketSizes {
             return None;
         }
         let mut mtu = inner_mtu(settings, self.link, self.protection);
-        // With a `tun-mtu` of its own choice the operator has packets cut outside.
+        // An operator who chooses another `tun-mtu` accepts fragmented outer packets.
         if let Some(found) = found.filter(|mtu| *mtu < CEILING)
             && settings.tun_mtu <= DEFAULT_TUN_MTU
         {
@@ -126,7 +127,7 @@ impl PacketSizes {
     }
 }
 
-/// The longest datagram that a peer says to have received.
+/// Returns the length of the longest datagram that a peer reports to have received.
 fn received(message: &[u8]) -> Option<u16> {
     let rest = message.strip_prefix(&OCC_MAGIC)?;
     match rest {

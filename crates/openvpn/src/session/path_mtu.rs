@@ -1,9 +1,9 @@
-//! Finding the path's MTU (RFC 8899): which sizes to try, when, and what the answers mean.
+//! Path MTU discovery (RFC 8899): which sizes to probe, when, and what the answers mean.
 //!
-//! A probe is a message that the peer answers if it arrives, in an IP packet with DF set.
-//! Only answers count. ICMP only says what to try next: an attacker who forges it costs us a few
-//! probes and nothing else, and one who drops our probes gets us down to [`FLOOR4`] or [`FLOOR6`], until the
-//! next search.
+//! A probe is a message that the peer answers if it arrives, in an IP packet with DF set. Only
+//! answers count. ICMP only suggests what to try next: an attacker who forges it costs us a few
+//! probes and nothing else, and one who drops our probes reduces the size to [`FLOOR4`] or
+//! [`FLOOR6`] until the next search.
 //!
 //! ```text
 //! Resting ──> the ceiling? ──answered──> Resting (found: the ceiling)
@@ -17,40 +17,42 @@ use std::time::Duration;
 use adit_engine::command::ProbeResult;
 use adit_engine::{Instant, Link};
 
-/// The largest IP packet that is tried: that of Ethernet. Larger ones gain nothing for a `tun-mtu` of
-/// 1500.
+/// The size of the largest IP packet that is probed: that of Ethernet. Larger ones gain nothing for
+/// a `tun-mtu` of 1500.
 pub(crate) const CEILING: u16 = 1500;
-/// No path is taken to be narrower than this, whatever is lost: what every IPv4 host must take.
+/// The minimum path MTU over IPv4, whatever is lost: every IPv4 host must accept it.
 pub(crate) const FLOOR4: u16 = 576;
-/// The same: what every IPv6 link must carry.
+/// The minimum path MTU over IPv6: every IPv6 link must carry it.
 pub(crate) const FLOOR6: u16 = 1280;
 
-/// The peer has its keys by then.
+/// The delay before the first search, in which the peer gets its keys.
 const START: Duration = Duration::from_secs(2);
-/// Searches begin at multiples of this, so that one timer serves the peers that came at about the same time.
+/// Searches begin at multiples of this, so that one timer serves the peers that connected at about
+/// the same time.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// How long an answer may take.
+/// The maximum time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Probes of the ceiling, of the floor and of a size that was found before are repeated this often: loss
-/// must not pass for a narrow path.
+/// The number of times that probes of the ceiling, of the floor and of a size found before are
+/// sent: loss must not be mistaken for a narrow path.
 const MANY_TRIES: u8 = 4;
-/// Others.
+/// The number of times that other probes are sent.
 const FEW_TRIES: u8 = 2;
-/// How often the size that was found is tried again.
+/// The interval at which the size that was found is probed again.
 const CONFIRM: Duration = Duration::from_secs(120);
-/// How often larger ones are, after a search that did not reach the ceiling; and a mute peer is.
+/// The interval at which larger sizes are probed after a search that did not reach the ceiling, and
+/// at which a mute peer is probed.
 const RAISE: Duration = Duration::from_secs(600);
 
-/// What links are known to have; tried before anything between them.
+/// The common MTUs of links, which are tried before anything between them.
 const USUAL: [u16; 16] =
     [576, 1006, 1280, 1300, 1350, 1380, 1400, 1420, 1428, 1440, 1452, 1454, 1460, 1472, 1480, 1492];
 
-/// The search for one peer.
+/// The path MTU search for one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct PathMtu {
     floor: u16,
     found: Option<u16>,
-    /// The last search had no answer.
+    /// Whether the last search had no answer.
     mute: bool,
     /// When the ceiling is tried again.
     raise: Instant,
@@ -65,21 +67,21 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct Search {
-    /// The largest that was answered; 0: none yet.
+    /// The largest size that was answered; 0 if there is none yet.
     low: u16,
-    /// The smallest that was not.
+    /// The smallest size that was not answered.
     high: u16,
-    /// What ICMP or the device said, until it is tried.
+    /// The size that ICMP or the device reported, until it is tried.
     hint: u16,
-    /// Is tried now.
+    /// The size that is being tried.
     size: u16,
     tries: u8,
-    /// When the answer is overdue.
+    /// The time when the answer is overdue.
     due: Instant,
 }
 
 impl PathMtu {
-    /// For a peer behind `link` that has keys from now on.
+    /// Starts with a peer behind `link` that has keys from now on.
     pub(crate) fn new(now: Instant, link: Link) -> Self {
         let v4 = link.remote().ip().to_canonical().is_ipv4();
         Self {
@@ -91,18 +93,18 @@ impl PathMtu {
         }
     }
 
-    /// The largest IP packet that the path was found to carry, at most [`CEILING`]; `None` while that is
-    /// not known, because the peer does not answer or was not asked yet.
+    /// Returns the largest IP packet that the path was found to carry, at most [`CEILING`]; `None`
+    /// while that is unknown, because the peer does not answer or was not probed yet.
     pub(crate) fn found(&self) -> Option<u16> {
         self.found
     }
 
-    /// Whether answers are awaited or the first search has not begun.
+    /// Returns whether answers are pending or the first search has not begun.
     pub(crate) fn is_searching(&self) -> bool {
         self.found.is_none() && !self.mute || matches!(self.state, State::Searching(_))
     }
 
-    /// When to call [`PathMtu::tick`].
+    /// Returns when to call [`PathMtu::tick`].
     pub(crate) fn deadline(&self) -> Instant {
         match &self.state {
             State::Resting { until } => *until,
@@ -110,8 +112,8 @@ impl PathMtu {
         }
     }
 
-    /// Time has passed: the size of a probe to send now, if any. After each call [`PathMtu::found`] may
-    /// have changed.
+    /// Advances the time and returns the size of a probe to send now, if any. After each call
+    /// [`PathMtu::found`] may have changed.
     pub(crate) fn tick(&mut self, now: Instant) -> Option<u16> {
         if now < self.deadline() {
             return None;
@@ -119,7 +121,8 @@ impl PathMtu {
         let search = match &mut self.state {
             State::Searching(search) => search,
             State::Resting { .. } => {
-                // A size below the ceiling is confirmed until it is time to look for more.
+                // A size below the ceiling is confirmed until it is time to search for a larger
+                // one.
                 let size = self.found.filter(|_| now < self.raise).unwrap_or(CEILING);
                 let search = Search {
                     low: 0,
@@ -143,21 +146,22 @@ impl PathMtu {
         self.failed(now)
     }
 
-    /// What became of the probe that was asked for: the size of another one to send now, if any.
+    /// Processes the result of sending the requested probe, and returns the size of another one to
+    /// send now, if any.
     pub(crate) fn probed(&mut self, now: Instant, probed: ProbeResult) -> Option<u16> {
         let State::Searching(search) = &mut self.state else { return None };
         if probed.kernel >= self.floor && probed.kernel < search.high {
             search.hint = probed.kernel;
         }
-        // Too large for the first link: no answer to wait for.
+        // The probe is too large for the first link: there will be no answer.
         if probed.size == 0 && probed.kernel != 0 && probed.kernel < search.size {
             return self.failed(now);
         }
         None
     }
 
-    /// The peer answered a probe. `received` is the longest datagram that it had from us, with its
-    /// headers: an answer to an earlier, smaller probe says less than was asked.
+    /// Processes the peer's answer to a probe. `received` is the longest datagram that it received
+    /// from us, with its headers: a lower value answers an earlier, smaller probe.
     pub(crate) fn answered(&mut self, now: Instant, received: u16) -> Option<u16> {
         let State::Searching(search) = &mut self.state else { return None };
         if received < search.size {
@@ -171,7 +175,7 @@ impl PathMtu {
         self.next(now)
     }
 
-    /// The peer is reached by another path.
+    /// Restarts the search because the peer is reached by another path.
     pub(crate) fn moved(&mut self, now: Instant, link: Link) {
         let found = self.found;
         *self = Self { found, ..Self::new(now, link) };
@@ -188,7 +192,7 @@ impl PathMtu {
         self.next(now)
     }
 
-    /// The next size, or the end of the search.
+    /// Returns the next size, or ends the search.
     fn next(&mut self, now: Instant) -> Option<u16> {
         let State::Searching(search) = &mut self.state else { return None };
         match search.candidate(self.floor) {
@@ -233,7 +237,7 @@ impl Search {
         if above >= high {
             return None;
         }
-        // A size that links have is mostly the path's own.
+        // A common link MTU is usually the path's own.
         if self.size == low && (USUAL.contains(&low) || low == hint) {
             return Some(above);
         }
@@ -247,18 +251,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A path and the peer behind it, on virtual time.
+    /// A path and the peer behind it, in virtual time.
     struct World {
         path: PathMtu,
         now: Instant,
-        /// What the path carries.
+        /// The size that the path carries.
         mtu: u16,
-        /// What the first link takes.
+        /// The size that the first link carries.
         first: u16,
-        /// Whether routers say so; what a forger says instead.
+        /// The size that routers report in ICMP, or that a forger reports instead.
         icmp: Option<u16>,
         answers: bool,
-        /// Every so many probes is lost; 0: none.
+        /// The period of lost probes; 0 for no loss.
         loss: usize,
         sent: Vec<u16>,
     }
@@ -392,7 +396,7 @@ mod tests {
         assert_eq!(world.path.found(), None);
         assert_eq!(world.path.answered(now, size), None);
         assert_eq!(world.path.found(), Some(size));
-        // An answer to no probe changes nothing.
+        // An unsolicited answer changes nothing.
         assert_eq!(world.path.answered(now, 576), None);
         assert_eq!(world.path.found(), Some(size));
     }

@@ -1,9 +1,9 @@
-//! The life of data keys: installed, used, replaced, retired.
+//! The life cycle of data keys: installed, used, replaced, retired.
 //!
-//! Both ends decrypt with two keys at a time. A new key is installed as the secondary one, and
-//! becomes the one that encrypts when the peer has shown that it has it (a packet under the new
-//! key), or else after the time the reference implementation waits (`min(hand-window, reneg/2)`).
-//! So no packet is ever sent under a key that the peer cannot have.
+//! Both ends decrypt with two keys at a time. A new key is installed as the secondary one. It
+//! becomes the one that encrypts when the peer has shown that it has the key (by a packet under
+//! it), or else after the time that the reference implementation waits (`min(hand-window,
+//! reneg/2)`). So no packet is ever sent under a key that the peer cannot have.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ pub(crate) struct RekeySchedule {
     hand_window: Duration,
     tran_window: Duration,
     primary: u8,
-    /// The newer key, installed but not yet used for sending, and when it will be.
+    /// The newer key, installed but not yet used for sending, and the time from which it will be.
     coming: Option<(u8, Instant)>,
-    /// When the former key is forgotten.
+    /// When the former key is erased.
     retire: Option<Instant>,
     /// When to negotiate again.
     rekey: Option<Instant>,
@@ -67,7 +67,7 @@ impl RekeySchedule {
         keys: DataKeys,
         out: &mut Outbox<E>,
     ) {
-        // A key that still waits has to be used now: there are two slots.
+        // A key that still waits must be used now: there are two slots.
         self.switch(now, out);
         self.install(KeySlot::Secondary, key_id, keys, out);
         self.retire = None;
@@ -83,7 +83,7 @@ impl RekeySchedule {
         out.plane(Command::InstallKey(self.peer, slot, Box::new(key)));
     }
 
-    /// The peer used a key for the first time.
+    /// Processes the peer's first use of a key.
     pub(crate) fn first_use<E>(&mut self, now: Instant, key_id: u8, out: &mut Outbox<E>) {
         if self.coming.is_some_and(|(coming, _)| coming == key_id) {
             self.switch(now, out);
@@ -98,7 +98,7 @@ impl RekeySchedule {
         }
     }
 
-    /// Does what is due. True when a new negotiation should begin.
+    /// Does what is due. Returns true when a new negotiation should begin.
     fn tick<E>(&mut self, now: Instant, out: &mut Outbox<E>) -> bool {
         if self.coming.is_some_and(|(_, at)| at <= now) {
             self.switch(now, out);
@@ -110,7 +110,7 @@ impl RekeySchedule {
         self.coming.is_none() && self.rekey.is_some_and(|at| at <= now)
     }
 
-    /// A key came close to a limit: negotiate as soon as possible.
+    /// Schedules a negotiation as soon as possible, because a key is close to a limit.
     pub(crate) fn near_limit(&mut self, now: Instant, key_id: u8) {
         let newest = self.coming.map_or(self.primary, |(coming, _)| coming);
         if key_id == newest {
@@ -118,8 +118,9 @@ impl RekeySchedule {
         }
     }
 
-    /// As [`RekeySchedule::tick`], but true only when this end is to begin a negotiation on `control_channel` now: the peer has
-    /// not begun one already, and the budget of renegotiations allows another one.
+    /// Does what is due, as [`RekeySchedule::tick`], but returns true only when this end must begin
+    /// a negotiation on `control_channel` now: the peer has not begun one already, and the budget
+    /// of renegotiations allows another one.
     pub(crate) fn wants_key<E>(
         &mut self,
         now: Instant,
@@ -141,7 +142,7 @@ impl RekeySchedule {
         control_channel.is_idle()
     }
 
-    /// A negotiation has begun, by either side.
+    /// Records that either end has begun a negotiation.
     pub(crate) fn negotiating(&mut self) {
         self.rekey = None;
     }
@@ -158,12 +159,12 @@ impl RekeySchedule {
         .min()
     }
 
-    /// The cipher of the session.
+    /// Returns the cipher of the session.
     pub(crate) fn cipher(&self) -> DataCipher {
         self.protection.into()
     }
 
-    /// How the packets of the session are protected.
+    /// Returns how the packets of the session are protected.
     pub(crate) fn protection(&self) -> Protection {
         self.protection
     }

@@ -6,10 +6,10 @@ use adit_engine::command::{Framing, Inactive, Keepalive};
 
 use crate::wrap::WrapConfig;
 
-/// When to replace the data key.
+/// The limits after which the data key is replaced.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Renegotiation {
-    /// `reneg-sec`: age at which to ask for another key; zero: never by age.
+    /// `reneg-sec`: the age at which to negotiate another key; zero: age is not a limit.
     pub after: Duration,
     /// The second argument of `reneg-sec`: a random age between this and `after` (server default:
     /// 90 % of it, so that clients do not renegotiate all at once).
@@ -31,53 +31,55 @@ impl Default for Renegotiation {
     }
 }
 
-/// What ends a session, or the program, besides the other end.
+/// The limits that end a session or the program, in addition to the other end.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// `inactive`: a server ends the session, any other end itself.
+    /// `inactive`: a server ends the session, any other end exits.
     pub inactive: Option<Inactive>,
-    /// `session-timeout`: likewise.
+    /// `session-timeout`: a server ends the session, any other end exits.
     pub session: Option<Duration>,
-    /// `ping-exit`: [`Keepalive::timeout`] ends the program and not the session alone. A server's
-    /// sessions end either way.
+    /// `ping-exit`: [`Keepalive::timeout`] ends the program and not only the session. A server's
+    /// sessions end in either case.
     pub exit_when_silent: bool,
     /// `tls-exit`: a handshake that fails ends the program.
     pub exit_on_tls_failure: bool,
 }
 
-/// What client and server engines are both told.
+/// The settings of both client and server engines.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Control channel wrapping.
     pub wrap: WrapConfig,
-    /// `data-ciphers`, most wanted first.
+    /// `data-ciphers`, most preferred first.
     pub ciphers: Vec<DataCipher>,
-    /// `cipher`, as named in the options string: all that peers without negotiation go by.
+    /// `cipher`, as named in the options string: the only information for peers without
+    /// negotiation.
     pub occ_cipher: String,
     /// `data-ciphers-fallback`: for peers that do not negotiate.
     pub cipher_fallback: Option<DataCipher>,
     /// `auth`: the digest named in the options string (tls-auth carries its own).
     pub auth: String,
-    /// `dev tap`: frames travel, not packets.
+    /// `dev tap`: the tunnel carries frames, not packets.
     pub ethernet: bool,
     /// `tun-mtu`.
     pub tun_mtu: u16,
-    /// `tun-mtu-max`: what a server may push at most.
+    /// `tun-mtu-max`: the maximum that a server may push.
     pub tun_mtu_max: u16,
-    /// The second argument of `tun-mtu`: what the options string says instead.
+    /// The second argument of `tun-mtu`, which replaces it in the options string.
     pub occ_mtu: Option<u16>,
     /// `fragment`: over datagrams only.
     pub fragment: Option<Fragment>,
-    /// `mssfix`: `None` for the default (that of `fragment`, or 1492 bytes outside), `Some(0)` to leave
-    /// SYNs alone.
+    /// `mssfix`: `None` for the default (that of `fragment`, or 1492 bytes outside), `Some(0)` to
+    /// leave SYNs unchanged.
     pub mssfix: Option<Mssfix>,
-    /// `hand-window`: a handshake that takes longer is given up.
+    /// `hand-window`: a handshake that takes longer is abandoned.
     pub hand_window: Duration,
-    /// `tran-window`: how long the former key still decrypts.
+    /// `tran-window`: the time for which the former key still decrypts.
     pub tran_window: Duration,
-    /// Whether this end offers to wrap renegotiations by keys of the first one (dynamic tls-crypt, OpenVPN from 2.6 on).
+    /// Whether this end offers to wrap renegotiations by keys of the first one (dynamic tls-crypt,
+    /// OpenVPN from 2.6 on).
     pub dynamic_tls_crypt: bool,
-    /// `tls-timeout`: first retransmission before a round trip was measured.
+    /// `tls-timeout`: the first retransmission timeout before a round trip was measured.
     pub tls_timeout: Duration,
     /// `reneg-sec`, `reneg-bytes`, `reneg-pkts`.
     pub renegotiation: Renegotiation,
@@ -85,24 +87,24 @@ pub struct Settings {
     pub replay_window: u32,
     /// `float`.
     pub float: bool,
-    /// Compression framing asked for in the config.
+    /// The compression framing that the config requests.
     pub framing: Framing,
-    /// Compressed packets of the other end are decompressed.
+    /// Whether compressed packets of the other end are decompressed.
     pub decompress: bool,
-    /// `ping`, `ping-restart`, as configured on this side.
+    /// `ping`, `ping-restart`, as configured at this end.
     pub keepalive: Keepalive,
     /// `inactive`, `session-timeout`, `ping-exit`, `tls-exit`.
     pub limits: Limits,
-    /// `explicit-exit-notify`: attempts, `None` when off.
+    /// `explicit-exit-notify`: the number of attempts, `None` when off.
     pub exit_notify: Option<u8>,
     /// `setenv UV_*` and the like: further lines for the peer info.
     pub peer_info: Vec<(String, String)>,
-    /// `push-peer-info`: also send what is not needed to negotiate.
+    /// `push-peer-info`: also send information that negotiation does not need.
     pub push_peer_info: bool,
 }
 
 impl Settings {
-    /// The longest packet that comes of a compressed one; `None` where none is decompressed.
+    /// Returns the maximum length of a packet after decompression; `None` if none is decompressed.
     pub(crate) fn longest_decompressed(&self, framing: Framing) -> Option<u16> {
         // An Ethernet header with two VLAN tags.
         const FRAME_HEADER: u16 = 14 + 4 + 4;
@@ -112,13 +114,14 @@ impl Settings {
     }
 }
 
-/// Room for a decompressed packet even if `tun-mtu` is less: the other end may have the default.
+/// The minimum size reserved for a decompressed packet even if `tun-mtu` is less: the other end may
+/// have the default.
 const LEAST_DECOMPRESSED: u16 = 1500;
 
 /// `fragment`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Largest datagram in bytes.
+    /// The largest datagram in bytes.
     pub size: u16,
     /// `fragment N mtu`: the size includes IP and UDP headers.
     pub outer: bool,
@@ -127,7 +130,7 @@ pub struct Fragment {
 /// `mssfix`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mssfix {
-    /// Size in bytes; 0 switches it off.
+    /// The size in bytes; 0 switches it off.
     pub size: u16,
     /// `mssfix N mtu`: the size includes IP and UDP headers.
     pub outer: bool,
