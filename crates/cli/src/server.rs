@@ -10,6 +10,7 @@ use adit_daemon::managed_server::clients::{self, ClientOverview, ClientRequest};
 use adit_daemon::managed_server::{
     self, Created, Nat, Paths, Reach, Ready, Settings, Step, UpOptions,
 };
+use adit_daemon::terminal;
 use adit_pki::{ClientState, Issued};
 use zeroize::Zeroizing;
 
@@ -355,7 +356,7 @@ fn ask_password(wanted: bool) -> Result<Option<Zeroizing<String>>, Fault> {
         return Ok(None);
     }
     let ask = |prompt: &str| {
-        rpassword::prompt_password(prompt).map(Zeroizing::new).map_err(|error| {
+        terminal::ask_hidden(prompt).map_err(|error| {
             Fault::operator(format!("--password needs a terminal to ask on: {error}"))
         })
     };

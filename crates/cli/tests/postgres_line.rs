@@ -233,20 +233,11 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     );
 }
 
-#[test]
-fn a_password_that_was_typed_serves_the_check_for_a_pooler_too() {
-    if !inside("a_password_that_was_typed_serves_the_check_for_a_pooler_too") {
-        return;
-    }
-    let line = Line::new();
-    line.reload(&[("log_connections", "on")]);
-    let dir = line.folder.path().join("hub");
-    let command = format!(
-        "exec {ADIT} postgres init postgres://vpn@127.0.0.1/vpn --network 10.9.0.0/24 --name hub --dir {}",
-        dir.display()
-    );
+/// Runs `command` on a terminal, types `answer` as soon as `question` is shown, and returns what the screen showed and whether
+/// the command succeeded.
+fn on_a_terminal(line: &Line, command: &str, question: &str, answer: &str) -> (String, bool) {
     let mut terminal = Command::new("script")
-        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .args(["--quiet", "--return", "--command", &format!("exec {ADIT} {command}"), "/dev/null"])
         .env("HOME", line.folder.path())
         .env("SHELL", "/bin/sh")
         .stdin(Stdio::piped())
@@ -256,19 +247,61 @@ fn a_password_that_was_typed_serves_the_check_for_a_pooler_too() {
     let (mut keyboard, mut screen) =
         (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
     let mut shown = Vec::new();
-    while !String::from_utf8_lossy(&shown).contains("Password of vpn") {
+    while !String::from_utf8_lossy(&shown).contains(question) {
         let mut byte = [0];
         assert_eq!(screen.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&shown));
         shown.extend(byte);
     }
-    keyboard.write_all(b"geheimnis\n").unwrap();
+    keyboard.write_all(format!("{answer}\n").as_bytes()).unwrap();
     screen.read_to_end(&mut shown).unwrap();
     drop(keyboard);
-    let shown = String::from_utf8_lossy(&shown).into_owned();
-    assert!(terminal.wait().unwrap().success() && shown.contains("Start it:"), "{shown}");
+    (String::from_utf8_lossy(&shown).into_owned(), terminal.wait().unwrap().success())
+}
+
+#[test]
+fn a_password_that_was_typed_serves_the_check_for_a_pooler_too() {
+    if !inside("a_password_that_was_typed_serves_the_check_for_a_pooler_too") {
+        return;
+    }
+    let line = Line::new();
+    line.reload(&[("log_connections", "on")]);
+    let dir = line.folder.path().join("hub");
+    let command = format!(
+        "postgres init postgres://vpn@127.0.0.1/vpn --network 10.9.0.0/24 --name hub --dir {}",
+        dir.display()
+    );
+    let (shown, success) = on_a_terminal(&line, &command, "Password of vpn", "geheimnis");
+    assert!(success && shown.contains("Start it:"), "{shown}");
     assert!(!shown.contains("geheimnis"), "{shown}");
     let log = line.cluster.log().unwrap();
     let probes =
         log.lines().filter(|l| l.contains("connection authorized") && l.contains("adit probe"));
     assert_eq!(probes.count(), 1, "{log}");
+}
+
+#[test]
+fn a_node_is_removed_on_a_terminal_only_after_a_yes() {
+    if !inside("a_node_is_removed_on_a_terminal_only_after_a_yes") {
+        return;
+    }
+    let line = Line::new();
+    let printed = text(&line.init(&[], "postgres://vpn:geheimnis@127.0.0.1/vpn"));
+    let url = printed.split_whitespace().find(|word| word.contains("#adit1-")).unwrap();
+    let dir = |node: &str| line.folder.path().join(node).display().to_string();
+    let joined = line.adit(&[], &["join", url, "--name", "a", "--dir", &dir("a")]);
+    assert!(joined.status.success(), "{}", text(&joined));
+    let present = || {
+        let sql = "SELECT count(*) FROM adit.node WHERE name = 'a' AND removed IS NULL";
+        line.cluster.sql("vpn", sql).unwrap().trim() == "1"
+    };
+    let command = format!("postgres remove a --dir {}", dir("hub"));
+    let question = "Remove a from the network vpn for good? [y/N] ";
+    for answer in ["", "n", "remove"] {
+        let (shown, success) = on_a_terminal(&line, &command, question, answer);
+        assert!(!success && shown.contains("Nothing was changed."), "{shown}");
+        assert!(present(), "{answer:?} removed the node");
+    }
+    let (shown, success) = on_a_terminal(&line, &command, question, "y");
+    assert!(success && shown.contains("a is out of the network vpn."), "{shown}");
+    assert!(!present());
 }

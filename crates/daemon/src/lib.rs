@@ -33,4 +33,5 @@ pub mod server;
 mod signals;
 mod worker_count;
 
+pub use adit_linux::terminal;
 pub use adit_linux::zeroizing_alloc::ZeroizingAllocator;

@@ -18,6 +18,7 @@ pub mod privileges;
 pub mod process;
 mod socket_opts;
 pub mod tcp;
+pub mod terminal;
 pub mod tun;
 pub mod udp;
 pub mod zeroizing_alloc;

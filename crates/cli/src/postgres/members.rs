@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use adit_daemon::fault::Fault;
 use adit_daemon::postgres::{self, InitOptions, Initialised, Invitation, JoinOptions, Paths};
+use adit_daemon::terminal;
 use clap::{Args, ValueHint};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
@@ -164,11 +165,11 @@ impl SecretWord {
         if self.0.as_str() != "-" || !io::stdin().is_terminal() {
             return self.read();
         }
-        let typed = rpassword::prompt_password("The invitation (it is not shown): ");
+        let typed = terminal::ask_hidden("The invitation (it is not shown): ");
         let typed = typed.map_err(|error| {
             Fault::environment(format!("cannot ask for the invitation: {error}"))
         })?;
-        Ok(Zeroizing::new(Zeroizing::new(typed).trim().to_owned()))
+        Ok(Zeroizing::new(typed.trim().to_owned()))
     }
 
     /// The word, or what stdin says instead of `-`.

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use adit_crypto::Digest;
+use adit_linux::terminal;
 use adit_openvpn::client::Credentials;
 use adit_openvpn::config::{
     AskPass, NameKind, Options, PeerKeys, Role, Source, Tls, TlsVersion, Usage, UserPass, Wrap,
@@ -357,19 +358,12 @@ fn first_line(directive: &str, path: &Path) -> Result<Zeroizing<String>, Fault> 
 
 /// Asks for a secret without echo.
 fn prompt(question: &str) -> Result<Zeroizing<String>, Fault> {
-    rpassword::prompt_password(question).map(Zeroizing::new).map_err(|e| no_terminal(question, &e))
+    terminal::ask_hidden(question).map_err(|e| no_terminal(question, &e))
 }
 
 fn prompt_name(question: &str) -> Result<String, Fault> {
-    use std::io::Write;
-    let ask = || -> io::Result<String> {
-        let mut terminal = fs::OpenOptions::new().read(true).write(true).open("/dev/tty")?;
-        terminal.write_all(question.as_bytes())?;
-        let mut line = String::new();
-        io::BufRead::read_line(&mut io::BufReader::new(terminal), &mut line)?;
-        Ok(line.trim_end().to_owned())
-    };
-    ask().map_err(|e| no_terminal(question, &e))
+    let name = terminal::ask(question).map_err(|e| no_terminal(question, &e))?;
+    Ok(name.trim_end().to_owned())
 }
 
 fn no_terminal(question: &str, e: &io::Error) -> Fault {

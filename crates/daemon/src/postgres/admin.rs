@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io::IsTerminal;
 
 use adit_engine::Random;
+use adit_linux::terminal;
 use adit_postgres::key::NetworkRecord;
 use adit_postgres::sql;
 use base64::Engine as _;
@@ -55,10 +56,10 @@ async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), 
     match database::open(target, purpose).await {
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
             let prompt = format!("Password of {} for the database: ", target.user());
-            let typed = rpassword::prompt_password(prompt).map_err(|error| {
+            let typed = terminal::ask_hidden(&prompt).map_err(|error| {
                 Fault::environment(format!("cannot ask for the password: {error}"))
             })?;
-            let target = target.clone().with_password(&Zeroizing::new(typed));
+            let target = target.clone().with_password(&typed);
             Ok((database::open(&target, purpose).await?, target))
         }
         other => Ok((other?, target.clone())),

@@ -24,7 +24,7 @@ use adit_wire::VnetHeader;
 use self::sealing::{Sealing, cost};
 use self::stream::{Leaves, State, Stream};
 pub use self::types::{
-    Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Stats, Unsigned, Want,
+    Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Stats, Unsigned, Want,
 };
 use crate::key::Checkpoint;
 use crate::limits::{BATCH_BYTES, PEERS, SUPER_PACKET};
@@ -243,12 +243,16 @@ impl Sender {
         Want::Open(opening)
     }
 
-    /// Answers [`Want::Resume`].
-    pub fn resumed(&mut self, stream: StreamId, found: Resumed) {
-        if let Some(stream) = self.streams.get_mut(&stream)
-            && matches!(stream.state, State::Resuming)
-        {
+    /// Answers [`Want::Resume`] and returns what becomes of the numbers that the database has.
+    pub fn resumed(&mut self, stream: StreamId, found: Resumed) -> Belief {
+        let Some(stream) = self.streams.get_mut(&stream) else { return Belief::Full };
+        if matches!(stream.state, State::Resuming) {
             stream.state = State::Known(found);
+        }
+        match stream.believed(&self.leaves, &found) {
+            Some(believed) if believed == found => Belief::Full,
+            Some(_) => Belief::OwnNumbers,
+            None => Belief::Refused,
         }
     }
 

@@ -18,8 +18,8 @@ const CLOCK_ZERO: u64 = 1_767_225_600;
 /// But a clock that is wrong leaves half of the numbers over.
 const CLOCK_MAX: u64 = 1 << 30;
 
-/// The highest numbers that are believed of a database. They leave as many again: one that says the highest there is would
-/// otherwise end the stream for good, since no number is given twice.
+/// The highest numbers that are believed of a database. They leave as many again: since no number is given twice, a
+/// forged row with the highest number there is would otherwise end the stream for good.
 const MOST: Resumed = Resumed {
     last_seq: 1 << 62,
     last_epoch: (1 << 30) + (1 << 24),
@@ -94,14 +94,8 @@ impl Stream {
         leaves: &Leaves,
         found: &Resumed,
     ) -> Option<(Opening, Option<Leaf>)> {
+        let found = &self.believed(leaves, found)?;
         let Seq(given) = self.given.1;
-        let own = self.own_knowledge(leaves);
-        if found.last_seq > MOST.last_seq.max(own.last_seq)
-            || found.last_epoch > MOST.last_epoch.max(own.last_epoch)
-            || found.last_leaf > MOST.last_leaf.max(own.last_leaf)
-        {
-            return None;
-        }
         let first_seq = found.last_seq.max(given).max(0).checked_add(1)?;
         let clock = unix.0.saturating_sub(CLOCK_ZERO).min(CLOCK_MAX);
         let after = found.last_epoch.max(self.given.0.0).max(0).checked_add(1)?;
@@ -123,6 +117,24 @@ impl Stream {
             previous,
         };
         Some((opening, continued))
+    }
+
+    /// Returns `found` without the numbers that no sender can have given, or `None` if nothing else is known. An own
+    /// number takes the place of such a sequence number or epoch. A leaf has none: the next leaf's number must follow
+    /// the one that the database has.
+    pub(super) fn believed(&self, leaves: &Leaves, found: &Resumed) -> Option<Resumed> {
+        let own = self.own_knowledge(leaves);
+        if found.last_leaf > MOST.last_leaf.max(own.last_leaf) {
+            return None;
+        }
+        let mut believed = *found;
+        if found.last_seq > MOST.last_seq.max(own.last_seq) {
+            believed.last_seq = Some(own.last_seq).filter(|seq| *seq > 0)?;
+        }
+        if found.last_epoch > MOST.last_epoch.max(own.last_epoch) {
+            believed.last_epoch = Some(own.last_epoch).filter(|epoch| *epoch > 0)?;
+        }
+        Some(believed)
     }
 
     /// How the epoch before this process ended: as a former process has signed it, if that is known; else the database's word,

@@ -96,6 +96,17 @@ pub struct Previous {
     pub opened: Option<UnixTime>,
 }
 
+/// What becomes of the numbers in a [`Resumed`].
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Belief {
+    /// The stream continues after them.
+    Full,
+    /// Some are so high that no sender can have given them: the stream continues after its own numbers.
+    OwnNumbers,
+    /// Some are so high, and the stream has no numbers of its own: it asks again later.
+    Refused,
+}
+
 /// The result of the database's `resume`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resumed {

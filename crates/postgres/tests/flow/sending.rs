@@ -8,7 +8,7 @@ use adit_postgres::limits::{BATCH_BYTES, QUEUE_BYTES};
 use adit_postgres::row::{copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{
-    Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Sender, Want,
+    Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Sender, Want,
 };
 use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::{Gso, VnetHeader};
@@ -47,7 +47,9 @@ fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Want) {
     let mut opened = Vec::new();
     loop {
         match sender.wants(now, UNIX) {
-            Want::Resume { stream, .. } => sender.resumed(stream, Resumed::default()),
+            Want::Resume { stream, .. } => {
+                sender.resumed(stream, Resumed::default());
+            }
             Want::Sign(unsigned) => sender.signed(now, &unsigned),
             Want::Open(opening) => {
                 sender.opened(now, opening.stream, sealer(&opening));
@@ -293,24 +295,50 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
         assert!(opening.epoch > before.0 && opening.leaf.0 >= 1, "{opening:?}");
         sender.lost();
     }
-    // Numbers that leave no room are no reason to begin again, or to panic.
+    // Numbers that leave no room, or too little, were forged: the stream continues after its own. What is given out is
+    // kept, also when the database is honest again.
     for found in [
         Resumed { last_seq: i64::MAX, ..Resumed::default() },
-        Resumed { last_epoch: i32::MAX, ..Resumed::default() },
-        Resumed { last_leaf: i32::MAX, ..Resumed::default() },
-        // Nor such that leave too little: what is given out is kept, also when the database is honest again.
         Resumed { last_seq: i64::MAX - 1, ..Resumed::default() },
         Resumed { last_seq: (1 << 62) + 1, ..Resumed::default() },
+        Resumed { last_epoch: i32::MAX, ..Resumed::default() },
         Resumed { last_epoch: i32::MAX - 1, ..Resumed::default() },
-        Resumed { last_leaf: i32::MAX - 1, ..Resumed::default() },
     ] {
         plain(&mut sender, A, 100);
+        let before = sender.given(A).unwrap();
         assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
-        sender.resumed(A, found);
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(_)));
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(Some(_))));
+        assert_eq!(sender.resumed(A, found), Belief::OwnNumbers);
+        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!("{found:?}") };
+        assert_eq!(opening.first_seq, Seq(before.1.0 + 1), "{found:?}");
+        assert_eq!(opening.epoch, EpochNo(before.0.0 + 1), "{found:?}");
         sender.lost();
     }
+    // A leaf's number is the database's own.
+    for found in [
+        Resumed { last_leaf: i32::MAX, ..Resumed::default() },
+        Resumed { last_leaf: i32::MAX - 1, ..Resumed::default() },
+    ] {
+        refuses(&mut sender, found);
+    }
+}
+
+#[test]
+fn a_stream_without_numbers_of_its_own_waits_while_the_database_has_forged_ones() {
+    for found in [
+        Resumed { last_seq: (1 << 62) + 1, ..Resumed::default() },
+        Resumed { last_epoch: i32::MAX - 1, ..Resumed::default() },
+    ] {
+        refuses(&mut sender(CONFIG), found);
+    }
+}
+
+fn refuses(sender: &mut Sender, found: Resumed) {
+    plain(sender, A, 100);
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+    assert_eq!(sender.resumed(A, found), Belief::Refused);
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(_)));
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(Some(_))));
+    sender.lost();
 }
 
 #[test]

@@ -213,6 +213,7 @@ async fn serve(
         health: RefCell::new(Health::default()),
         counters: Counters::default(),
         forgeries: Cell::default(),
+        numbers_warned: Cell::default(),
         own_sessions: tokio::sync::OnceCell::new(),
         settings,
     });

@@ -26,7 +26,7 @@ use super::directory::{self, Directory, Known, Tables};
 use super::health::Side;
 use super::positions::Way;
 use super::reader::{Reader, dated};
-use super::shared::{Forgeries, Shared, add};
+use super::shared::{Forgeries, Shared, WARN_AGAIN, add};
 use super::tx::sleep_until;
 use crate::clock::{now, unix_time};
 use crate::helper::files;
@@ -46,9 +46,6 @@ const PAGES: usize = 8;
 
 /// How often the nodes are read again at once because the network has a new key.
 const KEYS_TRIES: u32 = 3;
-
-/// Between two warnings of forged rows.
-const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Streams whose epochs are asked for in one question.
 const EPOCHS: usize = 64;

@@ -66,9 +66,14 @@ pub(super) struct Shared {
     pub(super) health: RefCell<Health>,
     pub(super) counters: Counters,
     pub(super) forgeries: Cell<Forgeries>,
+    /// When the last warning of numbers that this node never gave was.
+    pub(super) numbers_warned: Cell<Option<Instant>>,
     /// Whether sessions are known to be this node's own.
     pub(super) own_sessions: tokio::sync::OnceCell<()>,
 }
+
+/// Between two warnings of forged rows.
+pub(super) const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// What is counted outside the engines.
 #[derive(Debug, Default)]

@@ -13,7 +13,7 @@ use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
-use adit_postgres::sender::{OpenLeaf, Opening, Resumed, Sender, Unsigned, Want};
+use adit_postgres::sender::{Belief, OpenLeaf, Opening, Resumed, Sender, Unsigned, Want};
 use adit_postgres::{Durability, NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
@@ -24,7 +24,7 @@ use super::db_error::{Bound, DbError};
 use super::device::ReadBuffer;
 use super::health::Side;
 use super::positions::Way;
-use super::shared::{Shared, add};
+use super::shared::{Shared, WARN_AGAIN, add};
 use super::writer::Writer;
 use crate::clock::{now, unix_time};
 use crate::fault::Fault;
@@ -203,10 +203,32 @@ async fn resume(
         })
     })
     .await?;
-    if let Some(sender) = &mut *shared.sender.borrow_mut() {
-        sender.resumed(stream, found);
-    }
+    let belief = match &mut *shared.sender.borrow_mut() {
+        Some(sender) => sender.resumed(stream, found),
+        None => Belief::Full,
+    };
+    warn_of_numbers(shared, stream, belief);
     Ok(())
+}
+
+/// Warns of numbers in the database that this node cannot have given, at most once in [`WARN_AGAIN`].
+fn warn_of_numbers(shared: &Shared, stream: StreamId, belief: Belief) {
+    let consequence = match belief {
+        Belief::Full => return,
+        Belief::OwnNumbers => "it continues after its own",
+        Belief::Refused => "nothing is sent there until such rows are removed",
+    };
+    let at = now();
+    if shared.numbers_warned.get().is_some_and(|last| at.since(last) < WARN_AGAIN) {
+        return;
+    }
+    shared.numbers_warned.set(Some(at));
+    let directory = shared.directory.borrow().clone();
+    let receiver = directory.as_ref().and_then(|directory| directory.receiver(stream));
+    let name = receiver.map_or("a former node", |receiver| receiver.record.name.as_str());
+    tracing::warn!(
+        "to node {name}: the database has numbers that this node never gave to its packets, {consequence}: a role with rights in the database adds or alters rows"
+    );
 }
 
 /// Waits until this session is the only one that writes the node's streams.
