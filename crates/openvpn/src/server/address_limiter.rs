@@ -1,8 +1,8 @@
-//! Budgets of what strangers may cause, per network they claim to come from.
+//! Budgets for unauthenticated senders, per network that their packets claim to come from.
 //!
 //! The reference implementation has one global counter, so that one attacker who stays at the limit
-//! locks all clients out. Here each /32 and /64 has a bucket of its own, in a table of fixed size. A part of
-//! the table takes memory once a packet has charged a bucket in it.
+//! locks out all clients. Here each /32 and /64 has its own bucket, in a table of fixed size. A
+//! part of the table takes memory once a packet has charged a bucket in it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Network};
 
-/// Buckets; networks that collide share one.
+/// The number of buckets; networks that collide share one.
 const BUCKETS: usize = 16_384;
-/// Buckets that take memory together: a page of 4 KiB.
+/// The number of buckets that are allocated together: a page of 4 KiB.
 const SHELF: usize = 256;
-/// Time in which an empty bucket fills up again.
+/// The time in which an empty bucket refills.
 const REFILL: Duration = Duration::from_secs(10);
 
 #[derive(Copy, Clone, Debug, Default)]
 struct Bucket {
-    /// Answers given and not yet paid back.
+    /// The answers given and not yet paid back.
     level: u32,
-    /// Milliseconds since boot when `level` was right.
+    /// The time of `level`, in milliseconds since boot.
     at_ms: u64,
 }
 
 impl Bucket {
-    /// Takes out what has been paid back by now.
+    /// Subtracts what has been paid back by now.
     fn drain(&mut self, now: Instant, burst: u32) {
         let now_ms = now.as_nanos() / 1_000_000;
         let elapsed = now_ms.saturating_sub(self.at_ms);
@@ -48,9 +48,9 @@ pub(crate) struct AddressLimiter<H = RandomState> {
 }
 
 impl AddressLimiter<RandomState> {
-    // The hash key comes from the system and not from the engine's seed: it decides only which
+    // The hash key comes from the system and not from the engine's seed: it only decides which
     // networks share a bucket, and an attacker must not be able to compute that.
-    /// Creates buckets that hold so many each.
+    /// Creates buckets with this capacity each.
     pub(crate) fn new(burst: u32) -> Self {
         Self { shelves: NONE, hasher: RandomState::new(), burst }
     }
@@ -64,20 +64,21 @@ impl<H: BuildHasher> AddressLimiter<H> {
         (at / SHELF, at % SHELF)
     }
 
-    /// The bucket of `address`, unless its shelf is as new.
+    /// Returns the bucket of `address`, unless its shelf is in its initial state.
     fn known(&mut self, address: IpAddr) -> Option<&mut Bucket> {
         let (shelf, at) = self.place(address);
         self.shelves.get_mut(shelf)?.as_mut()?.get_mut(at)
     }
 
-    /// The bucket of `address`, on a shelf that is made if need be.
+    /// Returns the bucket of `address`, and allocates its shelf if necessary.
     fn bucket(&mut self, address: IpAddr) -> Option<&mut Bucket> {
         let (shelf, at) = self.place(address);
         let shelf = self.shelves.get_mut(shelf)?;
         shelf.get_or_insert_with(|| Box::new([Bucket::default(); SHELF])).get_mut(at)
     }
 
-    /// Gives the memory of buckets back that are as new: all has been paid back since.
+    /// Releases the memory of shelves whose buckets are back in their initial state, because
+    /// everything has been paid back.
     pub(crate) fn release_memory(&mut self, now: Instant) {
         let (now_ms, refill) = (now.as_nanos() / 1_000_000, REFILL.as_millis());
         let as_new =
@@ -87,7 +88,7 @@ impl<H: BuildHasher> AddressLimiter<H> {
         }
     }
 
-    /// Returns whether the bucket of `address` allows one more, and counts it if so.
+    /// Returns whether the bucket of `address` allows one more, and if so counts it.
     pub(crate) fn allow(&mut self, now: Instant, address: IpAddr) -> bool {
         let burst = self.burst;
         let Some(bucket) = self.bucket(address) else { return false };
@@ -106,7 +107,7 @@ impl<H: BuildHasher> AddressLimiter<H> {
         })
     }
 
-    /// Gives an answer back: it led to a session.
+    /// Refunds an answer that led to a session.
     pub(crate) fn refund(&mut self, address: IpAddr) {
         if let Some(bucket) = self.known(address) {
             bucket.level = bucket.level.saturating_sub(1);

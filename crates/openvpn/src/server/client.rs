@@ -11,57 +11,57 @@ use crate::packet::SessionId;
 use crate::session::{Budget, ControlChannel, Idle, PacketSizes, RekeySchedule};
 use crate::tls::PeerIdentity;
 
-/// One peer that has proved its address.
+/// A peer that has proved its address.
 pub(super) struct Client {
     pub(super) control_channel: ControlChannel,
-    /// The peer's session id: with its address, where its packets are filed.
+    /// The peer's session id, which together with its address is the key to its packets.
     pub(super) session: SessionId,
     pub(super) stage: Stage,
-    /// Where it stands in the timer table.
+    /// Its time in the timer table.
     pub(super) scheduled: Option<Instant>,
-    /// What it may still cause.
+    /// The work that it may still cause.
     pub(super) budget: Budget,
 }
 
-/// How far it has come. Only the last stage has keys, an address and a place in the data plane.
+/// The stage of a client. Only the last stage has keys, an address and a peer in the data plane.
 pub(super) enum Stage {
-    /// TLS and key exchange.
+    /// TLS and key exchange are in progress.
     Negotiating,
-    /// Authenticated by its certificate; the registry is being asked.
+    /// The client's certificate is authenticated, and the authorization request is pending.
     Authorizing { ticket: auth::RequestId, until: Instant, negotiated: Box<Negotiated> },
-    /// Told that it may not; it stays until that is acknowledged.
+    /// The client was refused; it stays until it acknowledges that.
     Refused { until: Instant, reason: String },
-    /// A session.
+    /// The client has a session.
     Connected(Box<Connected>),
-    /// A newer session of the same name has replaced its session; it is being told.
+    /// A newer session of the same name has replaced its session; the client is being notified.
     Replaced(Box<Notified>),
 }
 
-/// What a client whose session was replaced is told, and whether it has heard.
+/// The notification of a client whose session was replaced, and its progress.
 pub(super) struct Notified {
-    /// It must acknowledge by then.
+    /// The time by which the client must acknowledge.
     pub(super) until: Instant,
     pub(super) name: String,
-    /// Where the newer session is.
+    /// The address of the newer session.
     pub(super) by: SocketAddr,
-    /// It understands `AUTH_FAILED,TEMP` with a back-off.
+    /// Whether the client understands `AUTH_FAILED,TEMP` with a back-off.
     pub(super) knows_backoff: bool,
-    /// The first message is on its way, whose acknowledgement shows that the device is there.
+    /// Whether the first message was sent, whose acknowledgement shows that the device is present.
     pub(super) asked: bool,
 }
 
-/// What a client said about itself before it is let in.
+/// The information that a client gives about itself before it is accepted.
 pub(super) struct Negotiated {
     pub(super) identity: PeerIdentity,
     pub(super) username: Option<String>,
     pub(super) peer_info: PeerInfo,
     pub(super) cipher: crate::negotiate::DataCipher,
     pub(super) tls: String,
-    /// Its options string speaks of compression.
+    /// Whether its options string mentions compression.
     pub(super) compressed: bool,
 }
 
-/// A session.
+/// The session of a client.
 pub(super) struct Connected {
     pub(super) info: ClientInfo,
     pub(super) schedule: RekeySchedule,
@@ -72,16 +72,16 @@ pub(super) struct Connected {
     pub(super) ends: Option<Instant>,
     pub(super) exporter: bool,
     pub(super) lease: Lease,
-    /// What is particular to it.
+    /// The parameters particular to this client.
     pub(super) grant: auth::ClientParams,
-    /// The prefixes that are its own in the data plane.
+    /// The prefixes that the client owns in the data plane.
     pub(super) prefixes: Vec<IpNet>,
     pub(super) framing: Framing,
-    /// Its options: what an update of them is measured by.
+    /// Its options, against which an update is computed.
     pub(super) options: Vec<String>,
-    /// The bundles of its PUSH_REPLY: it may ask again.
+    /// The bundles of its PUSH_REPLY, kept because the client may request them again.
     pub(super) push: Vec<String>,
-    /// It has asked for them.
+    /// Whether the client has requested its options.
     pub(super) asked: bool,
 }
 
@@ -93,13 +93,13 @@ impl Client {
         }
     }
 
-    /// When it wants to be looked at.
+    /// Returns when the client's timers next need attention.
     pub(super) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let stage = match &self.stage {
             Stage::Negotiating => None,
             Stage::Authorizing { until, .. } => Some((*until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
-            // What it has acknowledged is followed by the next message, or the end, at once.
+            // Each acknowledged message is followed at once by the next one or by the end.
             Stage::Replaced(_) if self.control_channel.all_acknowledged() => {
                 Some((Instant::default(), "replaced"))
             }
@@ -113,7 +113,8 @@ impl Client {
                     .min()
             }
         };
-        // Only a connected client's delayed work is done: that of one that is being replaced would be due for ever.
+        // Only a connected client's delayed work is performed: that of a client being replaced
+        // would stay due forever.
         let delayed = self.connected().and_then(|_| self.budget.deadline());
         [stage, self.control_channel.deadline(), delayed].into_iter().flatten().min()
     }

@@ -1,7 +1,7 @@
 //! The stateless part of the handshake: a server session id that proves the client's address.
 //!
-//! The id is a MAC over the time slot, the client's address and its session id, so a server that
-//! answers a reset need not remember it: the third packet brings the id back.
+//! The id is a MAC over the time slot, the client's address and its session id. A server that
+//! answers a reset therefore keeps no state about it: the third packet returns the id.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,10 +11,11 @@ use adit_engine::Instant;
 
 use crate::packet::{Control, SessionId};
 
-/// Former time slots in which a cookie is still good, besides the current one.
+/// The number of former time slots in which a cookie is still valid, in addition to the current
+/// one.
 const FORMER_SLOTS: u64 = 2;
-/// Highest message id and acknowledged id of a client's packet that may return a cookie: its reset
-/// is message 0, and its first TLS bytes are message 1.
+/// The highest message id and acknowledged id of a client's packet that may return a cookie: its
+/// reset is message 0, and its first TLS bytes are message 1.
 const HIGHEST_ID: u32 = 1;
 
 pub(crate) struct Cookies {
@@ -28,18 +29,19 @@ impl Cookies {
         Ok(Self { key, slot: (hand_window / 2).max(Duration::from_secs(1)) })
     }
 
-    /// How long a cookie is good at most.
+    /// Returns the maximum time for which a cookie is valid.
     pub(crate) fn lifetime(&self) -> Duration {
         let slots = u32::try_from(FORMER_SLOTS).unwrap_or(u32::MAX).saturating_add(1);
         self.slot.saturating_mul(slots)
     }
 
-    /// The session id for an answer to a reset.
+    /// Computes the session id for an answer to a reset.
     pub(crate) fn bake(&self, now: Instant, address: SocketAddr, client: SessionId) -> SessionId {
         self.cookie(self.slot_at(now), address, client)
     }
 
-    /// Whether a packet returns a cookie that we gave to this client at this address, not long ago.
+    /// Returns whether a packet returns a cookie that we recently gave to this client at this
+    /// address.
     pub(crate) fn returned(&self, now: Instant, address: SocketAddr, packet: &Control<'_>) -> bool {
         let Some(returned) = packet.remote else { return false };
         if packet.key_id != 0
@@ -119,7 +121,7 @@ mod tests {
         assert!(c.returned(NOW, address(), &bare));
     }
 
-    // Every field wrong alone. CVE-2025-13086: the comparison was the wrong way round.
+    // Each field wrong by itself. CVE-2025-13086: the comparison was inverted.
     #[test]
     fn is_bound_to_address_port_and_session() {
         let c = cookies();

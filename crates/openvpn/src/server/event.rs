@@ -10,52 +10,53 @@ use ipnet::IpNet;
 use crate::packet::SessionId;
 use crate::tls::PeerIdentity;
 
-/// What the server's driver must know.
+/// An event that the server reports to its driver.
 #[derive(Clone, Debug)]
 pub enum ServerEvent {
-    /// A stream was accepted; its first packet is awaited. Of many, a few in a second are named.
+    /// A stream was accepted; its first packet is pending. At most a few a second are reported.
     Accepted(Link),
-    /// A peer, by this session id of its own, proved its address; a handshake begins.
+    /// A peer proved its address with this session id of its own; a handshake begins.
     HandshakeStarted(Link, SessionId),
-    /// A control message is on its way to a peer.
+    /// A control message was sent to a peer.
     Told {
-        /// The peer; it is no client yet, or no more, where it is being refused.
+        /// The peer; while it is being refused, it is not yet a client, or no longer.
         peer: PeerId,
-        /// Where it is.
+        /// The link to it.
         link: Link,
         /// Its common name.
         name: String,
         /// The message.
         message: String,
     },
-    /// What a client has inside the tunnel, from the next output on: said before the data plane hears of
-    /// it, so that a table of addresses by name has them before the first packet.
+    /// The addresses of a client inside the tunnel, from the next output on. It is reported before
+    /// the data plane is configured, so that a table of addresses by name has them before the first
+    /// packet.
     Addresses(Box<Addresses>),
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
-    /// A client's session ended; why, and the traffic of both channels.
+    /// A client's session ended, with the reason and the traffic of both channels.
     ClientDown(PeerId, String, Counters),
-    /// A handshake ended without a session; the reason names whose fault it is.
+    /// A handshake ended without a session; the reason names the party at fault.
     HandshakeFailed(Link, String),
-    /// A client that proved who it is was told that it may not in, and has left; why.
+    /// An authenticated client was refused for this reason, and has left.
     Refused(Link, Box<PeerIdentity>, String),
-    /// A stranger's packet is not authentic. Of many, a few in a second are named; the address may be
+    /// An unauthenticated packet arrived. At most a few a second are reported; the address may be
     /// forged.
     Unauthentic(Link),
-    /// A device whose session was replaced is still there: two devices use one profile.
+    /// A device whose session was replaced is still present: two devices use one profile.
     UsedElsewhere(Box<UsedElsewhere>),
-    /// A client moved.
+    /// A client moved to another address.
     Floated(PeerId, Link),
-    /// A renegotiation has found a client's certificate good: the certificate, TLS version and suite. A
-    /// new key follows.
+    /// A renegotiation has verified a client's certificate: the certificate, TLS version and suite.
+    /// A new key follows.
     Reverified(PeerId, Box<PeerIdentity>, String),
-    /// What is known of the path to a client, and what was made of it.
+    /// The findings about the path to a client, and the sizes derived from them.
     Path(PeerId, PathReport),
     /// A client has a new key.
     Rekeyed(PeerId, u8),
-    /// Worth a line in the log.
+    /// A note for the log.
     Note(Option<PeerId>, String),
-    /// Worth a warning.
+    /// A warning for the log.
     Warning(Option<PeerId>, String),
 }
 
@@ -72,16 +73,16 @@ pub struct UsedElsewhere {
     pub count: u32,
 }
 
-/// What belongs to a client.
+/// The tunnel addresses and groups of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// Its id in the data plane.
     pub peer: PeerId,
     /// Its common name.
     pub name: String,
-    /// The groups it is in: those that the authorization named, and its certificate's units.
+    /// The groups of the client: those in the authorization response, and its certificate's units.
     pub groups: Vec<String>,
-    /// Tunnel addresses, and networks behind it.
+    /// Its tunnel addresses, and the networks behind it.
     pub prefixes: Vec<IpNet>,
 }
 
@@ -90,26 +91,26 @@ pub struct Addresses {
 pub struct ClientInfo {
     /// Its id in the data plane.
     pub peer: PeerId,
-    /// Certificate.
+    /// Its certificate.
     pub identity: PeerIdentity,
-    /// User name, if it sent one.
+    /// Its user name, if it sent one.
     pub username: Option<String>,
-    /// Where it connects from.
+    /// The link that it connects by.
     pub link: Link,
-    /// Tunnel address.
+    /// Its IPv4 tunnel address.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 tunnel address.
+    /// Its IPv6 tunnel address.
     pub ipv6: Option<Ipv6Addr>,
-    /// Networks behind it (`iroute`), as it got them when it connected.
+    /// The networks behind it (`iroute`), as assigned when it connected.
     pub networks: Vec<IpNet>,
-    /// Cipher of the data channel.
+    /// The cipher of the data channel.
     pub cipher: DataCipher,
     /// `IV_VER` and the like, filtered.
     pub peer_info: Vec<(String, String)>,
-    /// TLS version and suite.
+    /// The TLS version and suite.
     pub tls: String,
-    /// Since when.
+    /// The time when it connected.
     pub since: UnixTime,
-    /// A check, beside the session of its name if there is one.
+    /// Whether this is a check, in addition to the session of its name if there is one.
     pub check: bool,
 }

@@ -1,9 +1,9 @@
-//! The one thing a server remembers of a stranger.
+//! The only state that a server keeps about an unauthenticated sender.
 //!
 //! A tls-crypt-v2 client older than 2.6 sends its wrapped key only with its reset. Without the key
 //! its next packet cannot be read, so the key is kept from the reset on: in a small table, with few
-//! places for each network. One datagram from any address takes a place, so a full table forgets its
-//! oldest key for a new one: a client needs its key for one round trip only.
+//! entries for each network. One datagram from any address takes an entry, so a full table evicts
+//! its oldest key for a new one: a client needs its key for one round trip only.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use adit_engine::{AddressQuota, Instant};
 use crate::packet::SessionId;
 use crate::wrap::Wrapper;
 
-/// Keys kept at once.
+/// The maximum number of keys kept at once.
 const MAX_HALF_OPEN: usize = 256;
-/// Each network may have one key for so many places that are free: a /32 or /64 has 16 in an empty table.
+/// Each network may have one key for this many free entries: a /32 or /64 has 16 in an empty table.
 const FREE_PER_KEY: usize = 15;
 
 type Key = (SocketAddr, SessionId);
@@ -35,7 +35,7 @@ impl HalfOpen {
         Self { entries: HashMap::new(), shares, lifetime, forgotten: 0 }
     }
 
-    /// Keeps a client's key. False if its network has too many.
+    /// Keeps a client's key. Returns false if its network has too many.
     pub(crate) fn insert(&mut self, now: Instant, key: Key, wrapper: Wrapper) -> bool {
         self.expire(now);
         if self.entries.contains_key(&key) {
@@ -56,7 +56,7 @@ impl HalfOpen {
         kept
     }
 
-    /// Keys that a full table forgot before their time.
+    /// Returns the number of keys that a full table evicted before they expired.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -72,7 +72,7 @@ impl HalfOpen {
         });
     }
 
-    /// Forgets the keys whose time is over, and shrinks the table to its contents.
+    /// Removes the expired keys, and shrinks the table to its contents.
     pub(crate) fn release_memory(&mut self, now: Instant) {
         self.expire(now);
         self.entries.shrink_to_fit();

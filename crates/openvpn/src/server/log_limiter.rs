@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 
-/// Strangers named in one [`WINDOW`].
+/// The number of unauthenticated senders that are logged in one [`WINDOW`].
 const NAMED: u32 = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How often a stranger whose packets are not authentic is named.
+/// Limits how often unauthenticated senders are logged.
 ///
-/// Anybody can send such packets from any address, at any rate: a log that names each would be a way to
-/// fill a disk. The counters have all of them.
+/// Anyone can send such packets from any address, at any rate: a log that named each would be a way
+/// to fill a disk. The counters include all of them.
 #[derive(Debug, Default)]
 pub(super) struct LogLimiter {
     window: Option<Instant>,

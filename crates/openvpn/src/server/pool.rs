@@ -1,4 +1,4 @@
-//! Tunnel addresses: who has which, and which one a returning client gets back.
+//! Tunnel addresses: their holders, and the address that a returning client gets back.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,10 +8,10 @@ use ipnet::IpNet;
 
 use super::config::{Network4, Network6, Topology};
 
-/// Names whose former address is remembered.
+/// The maximum number of names whose former address is recorded.
 const MAX_REMEMBERED: usize = 65_536;
 
-/// No certificate has this name.
+/// A name that no certificate has.
 const NO_NAME: &str = "";
 
 /// The addresses of one client.
@@ -21,21 +21,21 @@ pub(super) struct Lease {
     pub(super) ipv6: Option<Ipv6Addr>,
 }
 
-/// Addresses that are a client's own.
+/// The fixed addresses of a client.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fixed {
     pub(super) ipv4: Option<Ipv4Addr>,
     pub(super) ipv6: Option<Ipv6Addr>,
-    /// They may lie outside of the server's networks.
+    /// Whether they may be outside the server's networks.
     pub(super) anywhere: bool,
 }
 
-/// Why there is no address.
+/// The reason why there is no address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoLease {
-    /// All are taken.
+    /// All addresses are taken.
     Exhausted,
-    /// The fixed address is another session's now.
+    /// Another session holds the fixed address.
     Held(PeerId),
     /// The fixed address is outside the network, or the server's own.
     Unsuitable,
@@ -66,7 +66,7 @@ impl Pool {
         pool
     }
 
-    /// Keeps addresses for names, as if these had had them before.
+    /// Keeps addresses for names, as if the names had had them before.
     pub(super) fn reserve(&mut self, leases: &[(String, IpNet)]) {
         for (name, net) in leases {
             if self.remembered.len() >= MAX_REMEMBERED && !self.remembered.contains_key(name) {
@@ -80,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// Gives `peer` its addresses: the fixed ones, else the ones `name` had, else free ones.
+    /// Gives `peer` its addresses: the fixed ones, else those that `name` had, else free ones.
     pub(super) fn lease(
         &mut self,
         peer: PeerId,
@@ -111,7 +111,7 @@ impl Pool {
         for address in lease.addresses() {
             self.taken.insert(address, peer);
         }
-        // What is fixed elsewhere need not be remembered here.
+        // An address that is fixed elsewhere need not be recorded here.
         let lent = Lease {
             ipv4: ipv4.filter(|_| fixed.ipv4.is_none()),
             ipv6: ipv6.filter(|_| fixed.ipv6.is_none()),
@@ -123,7 +123,7 @@ impl Pool {
         Ok(lease)
     }
 
-    /// Gives `peer` free addresses that are not remembered for any name.
+    /// Gives `peer` free addresses that are not recorded for any name.
     pub(super) fn lease_once(&mut self, peer: PeerId) -> Result<Lease, NoLease> {
         let lease = self.lease(peer, NO_NAME, Fixed::default());
         self.remembered.remove(NO_NAME);
@@ -139,13 +139,14 @@ impl Pool {
         }
     }
 
-    /// Makes the tables as small as what is in them. Names are remembered on purpose: each finds its address again.
+    /// Shrinks the tables to their contents. The names are kept on purpose, so that each gets its
+    /// address back.
     pub(super) fn release_memory(&mut self) {
         self.taken.shrink_to_fit();
         self.remembered.shrink_to_fit();
     }
 
-    /// All remembered leases, for keeping them over a restart.
+    /// Returns all recorded leases, to keep them over a restart.
     pub(super) fn remembered(&self) -> impl Iterator<Item = (&str, Lease)> {
         self.remembered.iter().map(|(name, lease)| (name.as_str(), *lease))
     }
@@ -156,7 +157,7 @@ impl Pool {
         (first, last): (Ipv4Addr, Ipv4Addr),
         former: Option<Ipv4Addr>,
     ) -> Result<Ipv4Addr, NoLease> {
-        // With net30 the third of each four is a client's, and the second its far end.
+        // With net30 the third of each four addresses is a client's, and the second its far end.
         let (step, first, last) = match network.topology {
             Topology::Net30 => (4, (u32::from(first) & !3) | 2, last.into()),
             Topology::Subnet | Topology::P2p => (1, first.into(), last.into()),
@@ -170,7 +171,8 @@ impl Pool {
         if let Some(former) = former.filter(|&a| usable(a) && !self.taken.contains_key(&a.into())) {
             return Ok(former);
         }
-        // Addresses of absent clients are spared while others are left, so that they find theirs.
+        // Addresses of absent clients are spared while others are free, so that the clients get
+        // theirs back.
         let spared: HashSet<_> = self.remembered.values().filter_map(|l| l.ipv4).collect();
         let after = self.next4.clamp(first, last.max(first));
         let after = after.saturating_add((step - after.wrapping_sub(first) % step) % step);
@@ -193,7 +195,7 @@ impl Pool {
         if let Some(former) = former.filter(|&a| usable(a) && !self.taken.contains_key(&a.into())) {
             return Ok(former);
         }
-        // More candidates than can be taken at once: one of them is free.
+        // There are more candidates than can be taken at once, so one of them is free.
         let attempts = self.taken.len() as u128 + 2;
         let first = u128::from(network.first);
         let address = (0..attempts)
@@ -221,7 +223,7 @@ impl Pool {
 }
 
 impl Lease {
-    /// The addresses as host prefixes.
+    /// Returns the addresses as host prefixes.
     pub(super) fn prefixes(self) -> Vec<IpNet> {
         self.addresses().map(IpNet::from).collect()
     }
@@ -321,7 +323,8 @@ mod tests {
         Pool::new(Some(network4), None, &[])
     }
 
-    /// As openvpn 2.6 with `server 10.9.0.0 255.255.255.0` and `topology net30` gives them.
+    /// The addresses that openvpn 2.6 assigns with `server 10.9.0.0 255.255.255.0` and `topology
+    /// net30`.
     #[test]
     fn net30_gives_every_client_four_addresses() {
         let mut p = net30("10.9.0.4", "10.9.0.251");

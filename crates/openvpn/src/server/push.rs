@@ -9,7 +9,7 @@ use super::config::{Network4, ServerConfig, Topology};
 use super::pool::Lease;
 use crate::negotiate::{IvProto, PeerInfo};
 
-/// Whom options are made for.
+/// The client that options are made for.
 pub(super) struct Recipient<'a> {
     pub(super) peer: PeerId,
     pub(super) grant: &'a auth::ClientParams,
@@ -19,11 +19,12 @@ pub(super) struct Recipient<'a> {
     pub(super) info: &'a PeerInfo,
 }
 
-/// The options of one client: the configured ones, its own, then those that the server makes.
+/// Returns the options of one client: the configured ones, its own, then those that the server
+/// makes.
 ///
-/// `push-remove` leaves out of what all clients get whatever begins so; `push-reset` leaves out all of
-/// it. What a client cannot do without stays: its addresses with their topology, and what was
-/// negotiated with it.
+/// `push-remove` excludes common options that begin with its text; `push-reset` excludes all common
+/// options. The indispensable ones stay: the client's addresses with their topology, and the
+/// results of negotiation.
 pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<String> {
     let (grant, proto) = (to.grant, to.info.proto());
     let removed = |option: &str| grant.push_remove.iter().any(|start| option.starts_with(start));
@@ -70,8 +71,9 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
     push
 }
 
-/// Whether this is a route to a network behind the very client that would get it (`iroute`): into the
-/// tunnel, and from the server back to the client. With a gateway or metric it is left, as by stock.
+/// Returns whether this is a route to a network behind the very client that would get it
+/// (`iroute`), which would lead into the tunnel, and from the server back to the client. A route
+/// with a gateway or metric is kept, as in OpenVPN.
 fn leads_home(option: &str, behind: &[IpNet]) -> bool {
     let words: Vec<&str> = option.split_whitespace().collect();
     let to: Option<IpNet> = match words.as_slice() {
@@ -88,7 +90,7 @@ fn leads_home(option: &str, behind: &[IpNet]) -> bool {
     to.is_some_and(|to| behind.contains(&to))
 }
 
-/// Both words behind `ifconfig`.
+/// Returns both words after `ifconfig`.
 fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr, Ipv4Addr)> {
     if to.grant.ifconfig4.is_some() {
         return to.grant.ifconfig4;
@@ -102,7 +104,8 @@ fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr
     Some((address, other))
 }
 
-/// The server's end of a client's four addresses: the second of them, where the client has the third.
+/// Returns the server's end of a client's four addresses: the second of them, where the client has
+/// the third.
 pub(super) fn far_end(address: Ipv4Addr) -> Ipv4Addr {
     ((u32::from(address) & !3) | 1).into()
 }
@@ -118,8 +121,9 @@ fn ifconfig6(config: &ServerConfig, to: &Recipient<'_>) -> Option<String> {
     Some(format!("ifconfig-ipv6 {address}/{} {}", server.prefix_len(), server.addr()))
 }
 
-/// How the data keys are made and used, and how sessions end. A client with `protocol-flags` takes all
-/// at once; without either, the keys come from the PRF of old.
+/// Returns the option that selects how the data keys are derived and used, and how sessions end. A
+/// client with `protocol-flags` gets all flags in one option; without either option, the keys come
+/// from the old PRF.
 fn key_derivation(proto: IvProto, cipher: DataCipher) -> Option<String> {
     let exporter = proto.has(IvProto::TLS_EKM);
     if !proto.has(IvProto::CC_EXIT) {
@@ -139,15 +143,15 @@ fn key_derivation(proto: IvProto, cipher: DataCipher) -> Option<String> {
     Some(flags)
 }
 
-/// Whether a client gets the epoch data format: it knows it, takes the flag that says so, and the
-/// cipher is an AEAD.
+/// Returns whether a client gets the epoch data format: it supports the format and the flag for it,
+/// and the cipher is an AEAD.
 pub(super) fn uses_epochs(proto: IvProto, cipher: DataCipher) -> bool {
     let all = IvProto(IvProto::CC_EXIT.0 | IvProto::TLS_EKM.0 | IvProto::DATA_EPOCH.0);
     cipher.is_aead() && proto.has(all)
 }
 
-/// What frames the packets of one client: with `compress migrate` a stub for one that was set up with
-/// compression, else what is configured for all.
+/// Returns the framing of one client's packets: with `compress migrate` a stub for a client that is
+/// configured with compression, else the common one.
 pub(super) fn framing(config: &ServerConfig, compressed: bool, client: &PeerInfo) -> Framing {
     if !config.compress_migrate {
         return config.settings.framing;

@@ -1,14 +1,17 @@
-//! The stateless part of a handshake over datagrams: answers resets, and checks the cookies that come back. A server
-//! and the end of a point-to-point tunnel that waits for handshakes have one each.
+//! The stateless part of a handshake over datagrams, which answers resets and checks returned
+//! cookies. A server has one, and so has the point-to-point end that waits for handshakes.
 //!
-//! Three budgets, each charged by what its packets have proven, so that nothing forged uses up what a client needs:
+//! There are three budgets. Each is charged according to what a packet has proven, so that no
+//! forged packet uses up what a client needs:
 //!
-//! 1. A packet that is not authentic, or brings no cookie of ours, charges the budget of bad packets of the network it claims
-//!    to come from. It is large. Once it is used up, most packets of that network are dropped unchecked, but not all: a client
-//!    whose address is forged is delayed, and not locked out.
-//! 2. An authentic reset charges the budget of answers. Without a wrapping every well-formed reset is authentic, so a forger
-//!    can delay the answer to a reset.
-//! 3. A good cookie, which proves the address, charges the budget of starts. Nothing forged does.
+//! 1. A packet that is not authentic, or returns no cookie of ours, charges the budget of bad
+//!    packets of the network it claims to come from. This budget is large. Once it is used up, most
+//!    packets of that network are dropped unchecked, but not all: a client whose address is forged
+//!    is delayed, and not locked out.
+//! 2. An authentic reset charges the budget of answers. Without a wrapping every well-formed reset
+//!    is authentic, so a forger can delay the answer to a reset.
+//! 3. A valid cookie, which proves the address, charges the budget of starts. A forged packet never
+//!    does.
 
 use std::net::IpAddr;
 
@@ -22,37 +25,38 @@ use crate::packet::{Acks, Control, Opcode, SessionId};
 use crate::session::{RESEND_WRAPPED_KEY, Settings};
 use crate::wrap::{First, WrapError, WrapServer, Wrapper};
 
-/// Bad packets of one network that are checked in a burst, and in 10 s.
+/// The number of bad packets of one network that are checked in a burst, and in 10 s.
 const BAD_PACKETS: u32 = 50_000;
-/// Of packets beyond that budget, one in so many is checked.
+/// Beyond that budget, one packet in this many is checked.
 const CHECKED_BEYOND: u32 = 4;
-/// Answers to resets of one network in a burst, and in 10 s; those that lead to a session do not count.
+/// The number of answers to resets of one network in a burst, and in 10 s; those that lead to a
+/// session do not count.
 const ANSWERS: u32 = 500;
 
-/// Why a packet of a stranger leads to nothing.
+/// The reason why an unauthenticated sender's packet is refused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Its network sent too many bad packets: dropped unchecked.
+    /// Its network sent too many bad packets; it is dropped unchecked.
     Unchecked,
-    /// Malformed or not authentic.
+    /// The packet is malformed or not authentic.
     Unauthentic,
-    /// Authentic, under a client's key of an age that is not accepted.
+    /// The packet is authentic, under a client's key of an age that is not accepted.
     KeyAge(WrapError),
-    /// Authentic, and not what a client begins with.
+    /// The packet is authentic, but does not begin a handshake.
     NoReset,
     /// Too many resets of its network were answered.
     AnswersUsedUp,
-    /// An old client whose key is not kept.
+    /// The packet is from an old client whose key is not kept.
     KeyNotKept,
-    /// Without a cookie of ours.
+    /// The packet returns no cookie of ours.
     BadCookie,
     /// The cookie has started a handshake already.
     UsedCookie,
     /// Too many handshakes of its network, or of all, have started.
     StartsUsedUp,
-    /// Too many handshakes are under way.
+    /// Too many handshakes are in progress.
     NoRoom,
-    /// The library failed.
+    /// The cryptographic library failed.
     Failed,
 }
 
@@ -62,7 +66,7 @@ pub(crate) struct Responder {
     force_cookie: bool,
     half_open: HalfOpen,
     bad_packets: AddressLimiter,
-    /// Packets beyond the budget of bad ones.
+    /// The number of packets beyond the budget of bad ones.
     beyond: u32,
     answers: AddressLimiter,
     starts: StartBudget,
@@ -89,7 +93,7 @@ impl Responder {
         })
     }
 
-    /// Returns the one answer to a stranger's reset. Nothing is remembered of it.
+    /// Returns the one answer to an unauthenticated sender's reset, and keeps no state about it.
     pub(crate) fn reset(
         &mut self,
         now: Instant,
@@ -116,7 +120,7 @@ impl Responder {
         let mut frame = Vec::new();
         wrapper.seal(&answer, unix, &mut frame).map_err(|_| Refused::Failed)?;
         if opcode == Opcode::HardResetClientV3 && !early {
-            // It cannot send its key again, so the key has to be remembered.
+            // The client cannot send its key again, so the key must be kept.
             let kept =
                 !self.force_cookie && self.half_open.insert(now, (link.remote(), client), wrapper);
             if !kept {
@@ -126,8 +130,8 @@ impl Responder {
         Ok(frame)
     }
 
-    /// Unwraps the reset that a stream begins with. TCP has proven its address, so it may start a handshake. `room` takes a
-    /// place among those under way.
+    /// Unwraps the reset that a stream begins with. TCP has proven its address, so it may start a
+    /// handshake. `room` reserves a place among those in progress.
     pub(crate) fn stream_reset<'p>(
         &mut self,
         now: Instant,
@@ -142,7 +146,7 @@ impl Responder {
         Ok((control, wrapper))
     }
 
-    /// Charges a start, and takes a place if there is one.
+    /// Charges a start, and reserves a place if there is one.
     fn start(
         &mut self,
         now: Instant,
@@ -184,8 +188,8 @@ impl Responder {
         Ok((control, wrapper, early_negotiation))
     }
 
-    /// Unwraps a packet that may bring a cookie back. It starts a handshake if it does, and if `room` takes a place among
-    /// those under way.
+    /// Unwraps a packet that may return a cookie. It starts a handshake if it does, and if `room`
+    /// reserves a place among those in progress.
     pub(crate) fn third_packet<'p>(
         &mut self,
         now: Instant,
@@ -223,19 +227,20 @@ impl Responder {
         let wrapper = wrapper.or_else(|| self.half_open.remove(&key));
         let mut wrapper = wrapper.ok_or(Refused::KeyNotKept)?;
         if let Err(refused) = self.start(now, address, room) {
-            // The client tries once more.
+            // The client will try again.
             if kept {
                 self.half_open.insert(now, key, wrapper);
             }
             return Err(refused);
         }
         self.used.insert(now, cookie);
-        // Packet id 1 went out with the answer to the reset.
+        // Packet id 1 was used by the answer to the reset.
         wrapper.set_next_id(2);
         Ok((control, wrapper))
     }
 
-    /// Refuses a packet whose network has sent too many bad ones, but for a few of them.
+    /// Refuses a packet whose network has sent too many bad ones, except for one in
+    /// [`CHECKED_BEYOND`].
     fn check(&mut self, now: Instant, address: IpAddr) -> Result<(), Refused> {
         if !self.bad_packets.is_used_up(now, address) {
             return Ok(());
@@ -253,7 +258,7 @@ impl Responder {
         refused
     }
 
-    /// A handshake ended in a session: its reset and its start do not count.
+    /// Refunds a handshake that ended in a session: its reset and its start do not count.
     pub(crate) fn refund(&mut self, link: Link) {
         if !link.is_stream() {
             self.answers.refund(link.remote().ip());
@@ -261,7 +266,7 @@ impl Responder {
         self.starts.refund(link.remote().ip());
     }
 
-    /// Keys of old clients and used cookies that full tables forgot.
+    /// Returns how many keys of old clients and used cookies full tables evicted.
     pub(crate) fn forgotten(&self) -> (u64, u64) {
         (self.half_open.forgotten(), self.used.forgotten())
     }
@@ -341,7 +346,8 @@ mod tests {
         assert!((0..100).all(|_| answer(&mut r, 2, &good).is_ok()), "another network");
     }
 
-    /// Each field that makes a packet no reset, alone, over datagrams and over streams.
+    /// Tests each field that makes a packet not a reset, by itself, over datagrams and over
+    /// streams.
     #[test]
     fn a_reset_with_another_message_key_or_acknowledgement_is_refused() {
         let acks = Acks::from_slice(&[0]).expect("one fits");

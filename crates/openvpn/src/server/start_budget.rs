@@ -1,4 +1,4 @@
-//! How fast handshakes may start, and that each cookie starts one.
+//! The rate at which handshakes may start, and the rule that each cookie starts at most one.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -8,21 +8,23 @@ use adit_engine::{AddressQuota, Instant};
 
 use crate::packet::SessionId;
 
-/// Handshakes that may start in any [`WINDOW`]; those that end in a session do not count.
+/// The number of handshakes that may start in any [`WINDOW`]; those that end in a session do not
+/// count.
 const MAX_STARTS: usize = 5000;
-/// Each network may start one for so many that are left: an IPv4 address or a /64 has 500.
+/// Each network may start one handshake for this many that are left: an IPv4 address or a /64 has
+/// 500.
 const LEFT_PER_START: usize = 9;
-/// The time in which starts are counted.
+/// The period in which starts are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Used cookies that are remembered.
+/// The maximum number of used cookies that are recorded.
 const MAX_USED: usize = 16_384;
 
-/// The budget of handshakes, by addresses that have been proven: a handshake costs a signature and more on
-/// the one control thread.
+/// The budget of handshakes by proven addresses: a handshake costs a signature and more on the one
+/// control thread.
 #[derive(Debug)]
 pub(crate) struct StartBudget {
     shares: AddressQuota,
-    /// The oldest first.
+    /// The starts, oldest first.
     started: VecDeque<(Instant, IpAddr)>,
 }
 
@@ -41,7 +43,7 @@ impl StartBudget {
         starts
     }
 
-    /// Gives a start back: it led to a session.
+    /// Refunds a start that led to a session.
     pub(crate) fn refund(&mut self, address: IpAddr) {
         if let Some(at) = self.started.iter().rposition(|(_, started)| *started == address) {
             self.started.remove(at);
@@ -66,21 +68,21 @@ impl StartBudget {
     }
 }
 
-/// Cookies that have started a handshake, until they expire.
+/// The cookies that have started a handshake, until they expire.
 ///
-/// A full table forgets the oldest: that cookie could then start another handshake, at the expense of its own
-/// network's [`StartBudget`]. No client is refused for it.
+/// A full table evicts the oldest: that cookie could then start another handshake, which its own
+/// network's [`StartBudget`] pays for. No client is refused because of it.
 #[derive(Debug)]
 pub(crate) struct UsedCookies {
     used: HashSet<SessionId>,
-    /// The oldest first, with the time when it expires.
+    /// The cookies, oldest first, with their expiry times.
     order: VecDeque<(Instant, SessionId)>,
     lifetime: Duration,
     forgotten: u64,
 }
 
 impl UsedCookies {
-    /// Remembers each cookie for its lifetime.
+    /// Creates a table that keeps each cookie for its lifetime.
     pub(crate) fn new(lifetime: Duration) -> Self {
         Self { used: HashSet::new(), order: VecDeque::new(), lifetime, forgotten: 0 }
     }
@@ -90,7 +92,7 @@ impl UsedCookies {
         self.used.contains(&cookie)
     }
 
-    /// Remembers a cookie.
+    /// Records a cookie.
     pub(crate) fn insert(&mut self, now: Instant, cookie: SessionId) {
         self.expire(now);
         if !self.used.insert(cookie) {
@@ -105,7 +107,7 @@ impl UsedCookies {
         }
     }
 
-    /// Cookies that a full table forgot before they expired.
+    /// Returns the number of cookies that a full table evicted before they expired.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }

@@ -1,4 +1,4 @@
-//! From the key exchange to a session, or to a refusal.
+//! The steps from the key exchange to a session or to a refusal.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use crate::session::{
 };
 
 impl ServerEngine {
-    /// The client's key message: ours follows, and then either a session or, in a renegotiation,
-    /// the next key.
+    /// Processes the client's key message: sends ours, and then accepts the session or, in a
+    /// renegotiation, makes the next key.
     pub(super) fn keys_arrived(
         &mut self,
         now: Instant,
@@ -47,7 +47,8 @@ impl ServerEngine {
         if let Stage::Connected(connected) = &client.stage {
             let cipher = connected.schedule.cipher();
             let former = &connected.info;
-            // The certificate itself, and not its name alone: the registry was asked about this one.
+            // The certificate itself, and not only its name: the authorization request was about
+            // this one.
             if former.identity.fingerprint != identity.fingerprint || former.username != username {
                 let fault = Fault::Protocol("another identity in a renegotiation");
                 let fault = client.control_channel.reject(now, fault)?;
@@ -140,7 +141,7 @@ impl ServerEngine {
             auth::Response::Reject(reason) => self.refuse(now, peer, "", reason, out),
             auth::Response::Later(reason) => {
                 let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
-                // An older client knows only a refusal for good.
+                // An older client only understands a permanent refusal.
                 failed.temporary = negotiated.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
                 failed.backoff = failed.temporary.then_some(LATER);
                 failed.advance = AdvanceTo::Stay;
@@ -150,7 +151,7 @@ impl ServerEngine {
         self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
     }
 
-    /// Says AUTH_FAILED with `told`; `reason` is for the log.
+    /// Sends AUTH_FAILED with `told`; `reason` is for the log.
     pub(super) fn refuse(
         &mut self,
         now: Instant,
@@ -172,7 +173,7 @@ impl ServerEngine {
         out: &mut Out,
     ) -> Result<(), Fault> {
         if let Some(client) = self.clients.get_mut(&peer) {
-            // Told now and not when the client has gone: logs are read in this order.
+            // Reported now and not when the client has gone, because logs are read in this order.
             if let Some(identity) = client.control_channel.negotiation().tls().peer() {
                 let (link, identity) = (client.control_channel.link, Box::new(identity.clone()));
                 out.event(ServerEvent::Refused(link, identity, reason.clone()));
@@ -185,8 +186,8 @@ impl ServerEngine {
         Ok(())
     }
 
-    /// Promotes a handshake to a session, all at once: the former session of the same name goes, the
-    /// addresses are leased, the data plane is told, the options are sent.
+    /// Promotes a handshake to a session in one step: ends the former session of the same name,
+    /// leases the addresses, sets up the data plane and sends the options.
     pub(super) fn accept(
         &mut self,
         now: Instant,
@@ -196,7 +197,7 @@ impl ServerEngine {
         out: &mut Out,
     ) -> Result<(), Fault> {
         let name = negotiated.identity.common_name.clone();
-        // What can fail comes before there is anything to take back.
+        // Steps that can fail come before there is anything to undo.
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let proto = negotiated.peer_info.proto();
         let exporter = proto.has(IvProto::TLS_EKM);
@@ -206,7 +207,7 @@ impl ServerEngine {
         }
         let check = client.control_channel.negotiation().tls().is_check();
         if check {
-            // What is the client's own stays with its session.
+            // The client's own addresses and networks stay with its session.
             grant = without_own(grant);
             self.replace_check(peer, &name, out);
         } else if !self.config.duplicate_cn {
@@ -242,7 +243,7 @@ impl ServerEngine {
         self.establish(now, peer, negotiated, assignment, out)
     }
 
-    /// The session itself: nothing can fail any more but the connection.
+    /// Establishes the session. From here on only the connection can fail.
     fn establish(
         &mut self,
         now: Instant,
@@ -262,7 +263,7 @@ impl ServerEngine {
         let spec = PeerSpec {
             link,
             wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
-            // Stock servers let clients that know their peer-id float; so do we.
+            // OpenVPN's servers let clients that know their peer-id float; so do we.
             float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
             framing,
             decompress: settings.longest_decompressed(framing),
@@ -343,7 +344,7 @@ impl ServerEngine {
             ipv6: grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6),
             anywhere: grant.ifconfig4.is_some() || grant.ifconfig6.is_some(),
         };
-        // Each address may have to be taken back from its former owner once.
+        // Each address may need to be taken back from its former holder once.
         for _ in 0..2 {
             let lease = match check {
                 true => self.pool.lease_once(peer),
@@ -365,8 +366,9 @@ impl ServerEngine {
         Err(AdmissionError::for_now("the fixed address of this client is in use"))
     }
 
-    /// Ends the session that was lent an address which is another client's own: it comes back and gets
-    /// another one. Two that claim the same address as their own are the operator's mistake.
+    /// Ends the session of a client that was lent the fixed address of another client; it
+    /// reconnects and gets another address. If both have the same fixed address, the operator made
+    /// a mistake.
     fn take_back(
         &mut self,
         now: Instant,
@@ -395,7 +397,7 @@ impl ServerEngine {
     }
 }
 
-/// What was found for a client before it has a session.
+/// The results that are determined for a client before it has a session.
 struct Assignment {
     check: bool,
     grant: auth::ClientParams,
@@ -407,7 +409,7 @@ struct Assignment {
     exporter: bool,
 }
 
-/// What a check gets of what the client is granted: no address and no network of its own.
+/// Returns a client's parameters as a check gets them: without addresses and networks of its own.
 fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
     auth::ClientParams {
         ipv4: None,
@@ -419,16 +421,16 @@ fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
     }
 }
 
-/// How long a client that may not connect at the moment stays away before it tries again.
+/// How long a client that cannot be accepted now waits before it tries again.
 const LATER: Duration = Duration::from_secs(20);
 
-/// How long a client that finds no place here should stay away from this server.
+/// How long a client without a place here should avoid this server.
 const BACKOFF: Duration = Duration::from_secs(30);
 
-/// Why a client has no place here.
+/// The reason why a client cannot be admitted.
 pub(super) struct AdmissionError {
     reason: String,
-    /// It may be otherwise later.
+    /// Whether a later attempt may succeed.
     temporary: bool,
 }
 
@@ -456,7 +458,7 @@ pub(super) fn our_keys(
     }
 }
 
-/// The warning about a client that a server without a pool has no IPv4 address for.
+/// Returns the warning about a client for which a server without a pool has no IPv4 address.
 fn no_address(config: &ServerConfig, lease: Lease) -> Option<String> {
     let without_pool = config.network4.as_ref().is_some_and(|network| network.pool.is_none());
     (without_pool && lease.ipv4.is_none()).then(|| {

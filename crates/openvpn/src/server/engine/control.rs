@@ -1,4 +1,4 @@
-//! The control channels: from packets to messages, and messages to clients.
+//! The control channels of clients: from packets to messages, and from messages to packets.
 
 use adit_engine::{Instant, Link, PeerId};
 
@@ -59,15 +59,15 @@ impl ServerEngine {
         out: &mut Out,
     ) {
         self.step(now, peer, out, |client, tls, settings| {
-            // What was asked about a client must be what it is let in with: no other certificate, and
-            // no further attempts, until it has a session.
+            // The client must be accepted with the data of its authorization request: no other
+            // certificate and no further attempts until it has a session.
             let connected = client.connected().is_some();
             client.control_channel.frame(now, packet, || next_tls(connected, tls), settings)
         });
     }
 
-    /// Lets a client take something, works on what it heard, sends what came of it, and ends it if
-    /// that failed.
+    /// Lets a client process input, handles the resulting events, sends its output, and ends it if
+    /// a step failed.
     pub(super) fn step(
         &mut self,
         now: Instant,
@@ -118,7 +118,7 @@ impl ServerEngine {
         }
     }
 
-    /// Reads the control messages in one TLS record, as far as the client's budget goes.
+    /// Reads the control messages in one TLS record, within the client's budget.
     pub(super) fn record(
         &mut self,
         now: Instant,
@@ -144,7 +144,7 @@ impl ServerEngine {
         Ok(())
     }
 
-    /// Reports what a client said, as far as its budget goes.
+    /// Reports a message of a client, within its budget.
     pub(super) fn report(
         &mut self,
         now: Instant,
@@ -168,7 +168,7 @@ impl ServerEngine {
     ) -> Result<(), Fault> {
         match message {
             ControlMessage::PushRequest => {
-                // The first request crosses the unrequested answer; a later one is a repetition.
+                // The first request crosses the unrequested reply; a later one is a repetition.
                 if let Some(client) = self.clients.get_mut(&peer)
                     && let Stage::Connected(connected) = &mut client.stage
                     && std::mem::replace(&mut connected.asked, true)
@@ -176,7 +176,8 @@ impl ServerEngine {
                     self.push_again(now, peer, out)?;
                 }
             }
-            // The acknowledgement still goes out, so that the client need not repeat it and wait.
+            // The acknowledgement is still sent, so that the client need not repeat its message and
+            // wait.
             ControlMessage::Exit => return Err(Fault::Exit),
             // No challenge was sent, and the response may be a secret.
             ControlMessage::ChallengeResponse(_) => {
@@ -191,7 +192,7 @@ impl ServerEngine {
         Ok(())
     }
 
-    /// Sends a client its options once more, now or as soon as its budget allows.
+    /// Sends a client its options again, now or as soon as its budget allows.
     pub(super) fn push_again(
         &mut self,
         now: Instant,
@@ -207,7 +208,7 @@ impl ServerEngine {
     }
 }
 
-/// The TLS session of a renegotiation.
+/// Creates the TLS session of a renegotiation.
 pub(super) fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Fault> {
     match connected {
         true => Ok(TlsSession::server(tls)?),
@@ -225,14 +226,14 @@ pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Res
     Ok(())
 }
 
-/// Tells the driver of a control message to a client.
+/// Reports a control message to a client to the driver.
 pub(super) fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
     let identity = client.control_channel.negotiation().tls().peer();
     let name = identity.map(|identity| identity.common_name.clone()).unwrap_or_default();
     out.event(ServerEvent::Told { peer, link: client.control_channel.link, name, message });
 }
 
-/// Control messages end in NUL.
+/// Terminates a control message with NUL.
 pub(super) fn terminated(text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.push(0);

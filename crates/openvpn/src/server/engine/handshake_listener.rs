@@ -1,4 +1,4 @@
-//! Packets of people the server does not know: resets, and the cookies that come back.
+//! Packets of unauthenticated senders: resets, and returned cookies.
 
 use adit_engine::{Command, Instant, Link, PeerId};
 
@@ -12,7 +12,7 @@ use crate::tls::TlsSession;
 use crate::wrap::{WrapConfig, WrapError, Wrapper};
 
 impl ServerEngine {
-    /// Answers a stranger's reset, and remembers nothing.
+    /// Answers the reset of an unauthenticated sender, and keeps no state about it.
     pub(super) fn reset(
         &mut self,
         now: Instant,
@@ -31,7 +31,7 @@ impl ServerEngine {
         }
     }
 
-    /// Starts a handshake if a stranger's packet brings a cookie back.
+    /// Starts a handshake if an unauthenticated packet returns a cookie.
     pub(super) fn third_packet(
         &mut self,
         now: Instant,
@@ -50,7 +50,7 @@ impl ServerEngine {
         }
     }
 
-    /// Counts a stranger's packet that led to nothing.
+    /// Counts a refused packet of an unauthenticated sender.
     pub(super) fn refused(&mut self, now: Instant, link: Link, refused: Refused, out: &mut Out) {
         let counters = &mut self.counters;
         let counter = match refused {
@@ -71,13 +71,14 @@ impl ServerEngine {
 
     fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
         self.counters.strangers_bad += 1;
-        // Without a wrapping nothing could have been authentic.
+        // Without a wrapping no packet can be authentic.
         if !matches!(self.config.settings.wrap, WrapConfig::None) && self.log_limiter.allow(now) {
             out.event(ServerEvent::Unauthentic(link));
         }
     }
 
-    /// Of many, a few in a second are named. The end of a stream is an event of its own.
+    /// Reports a refused key age, at most a few times a second. The end of a stream is an event of
+    /// its own.
     fn key_age(&mut self, now: Instant, link: Link, error: WrapError, out: &mut Out) {
         self.counters.keys_expired += 1;
         if !link.is_stream() && self.log_limiter.allow(now) {
@@ -93,7 +94,7 @@ impl ServerEngine {
         wrapper: Wrapper,
         out: &mut Out,
     ) {
-        // Over a stream there was no cookie to come back.
+        // A stream has no cookie that could return.
         let accepted = self.streams.accepted(link);
         let local = match accepted {
             Some(_) => Some(SessionId(self.random.bytes())),
@@ -147,8 +148,8 @@ impl ServerEngine {
     }
 }
 
-/// The id to try next, where so many are taken. Tables have places up to the highest id, so it does not grow with all who
-/// ever came.
+/// Returns the id to try next when this many are in use. Tables have entries up to the highest id,
+/// so that it must not grow with the number of all clients that ever connected.
 fn id_after(id: u32, sessions: usize) -> u32 {
     let highest = u32::try_from(sessions.saturating_mul(2)).unwrap_or(u32::MAX);
     if id >= highest.clamp(IDS_AT_LEAST, MAX_PEER_ID) { 0 } else { id + 1 }

@@ -35,34 +35,35 @@ use streams::Streams;
 
 pub(super) type Out = Outbox<ServerEvent>;
 
-/// Peer ids are 24 bits, and all ones means none.
+/// The maximum peer id. Peer ids have 24 bits, and all ones means none.
 const MAX_PEER_ID: u32 = 0x00ff_fffe;
-/// Ids come round after so many lives or more: long after anything of the former owner's is under way.
+/// An id is reused only after at least this many others: long after the last packet of its former
+/// owner.
 const IDS_AT_LEAST: u32 = 0xffff;
-/// Handshakes at once.
+/// The maximum number of concurrent handshakes.
 const MAX_HANDSHAKES: usize = 4096;
-/// Each network may have one handshake for so many places that are free.
+/// Each network may have one handshake for this many free places.
 const FREE_PER_HANDSHAKE: usize = 7;
 /// How long a refused client may take to acknowledge its refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why sessions end by themselves.
+/// The reasons of sessions that end by themselves.
 const INACTIVE: &str = "inactive: too little passed through the tunnel";
 const SESSION_OVER: &str = "session-timeout is over";
 
-/// A session that has ended, whose final counters the data plane has not given yet.
+/// A session that has ended and whose final counters the data plane has not reported yet.
 struct Departing {
     reason: String,
-    /// Its control channel.
+    /// The traffic of its control channel.
     control: Counters,
 }
 
-/// What a client is told when its session is ended.
+/// The message to a client whose session is ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Disconnect {
-    /// RESTART: it may connect again.
+    /// RESTART: the client may connect again.
     Restart,
-    /// HALT: it ends.
+    /// HALT: the client exits.
     Halt,
 }
 
@@ -73,35 +74,36 @@ pub struct ServerEngine {
     pub(super) clock: WallClock,
     responder: Responder,
     log_limiter: LogLimiter,
-    /// Handshakes under way.
+    /// The handshakes in progress.
     handshakes: AddressQuota,
     streams: Streams,
     pool: Pool,
     ownership: route_ownership::RouteOwnership,
-    /// Boxed: each is kilobytes, and a table has room for twice as many as it holds, and keeps it.
+    /// Boxed: each client has kilobytes, and a table has room for twice as many entries as it
+    /// holds, and keeps it.
     clients: HashMap<PeerId, Box<Client>>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
     by_ticket: HashMap<auth::RequestId, PeerId>,
     /// The session of each name, where a name has one.
     by_name: HashMap<String, PeerId>,
-    /// The check of each name that has one under way (`adit connect --check`).
+    /// The check in progress of each name that has one (`adit connect --check`).
     checks: HashMap<String, PeerId>,
     disputes: session_replacement::Disputes,
-    /// Removed from the data plane, which has not told their final counters yet.
+    /// Peers removed from the data plane, which has not reported their final counters yet.
     departing: HashMap<PeerId, Departing>,
     timers: BTreeSet<(Instant, PeerId)>,
     next_peer: u32,
     next_ticket: u64,
     counters: ServerCounters,
-    /// Copies of keys may lie on the stack.
+    /// Whether copies of keys may remain on the stack.
     soiled: bool,
 }
 
 impl ServerEngine {
-    /// A server that waits for resets.
+    /// Creates a server that waits for resets.
     ///
     /// # Errors
-    /// The wrapping is a client's.
+    /// Fails if the wrapping is a client's.
     pub fn new(
         config: ServerConfig,
         seed: impl Into<Seed>,
@@ -136,49 +138,51 @@ impl ServerEngine {
         })
     }
 
-    /// The wall clock was set.
+    /// Sets the wall clock.
     pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
         self.clock = WallClock::new(now, unix_time);
     }
 
-    /// Other certificates or another CRL: for new handshakes and for renegotiations.
+    /// Replaces the certificates or the CRL, for new handshakes and for renegotiations.
     pub fn set_tls(&mut self, tls: ServerTls) {
         self.config.tls = tls;
     }
 
-    /// The connected clients.
+    /// Returns the connected clients.
     pub fn clients(&self) -> impl Iterator<Item = &ClientInfo> {
         self.clients.values().filter_map(|client| Some(&client.connected()?.info))
     }
 
-    /// The control channel's traffic of a connected client, from the packet on that began its handshake.
+    /// Returns the control channel's traffic of a connected client, from the packet that began its
+    /// handshake.
     pub fn control_traffic(&self, peer: PeerId) -> Option<Counters> {
         let client = self.clients.get(&peer)?;
         client.connected().map(|_| client.control_channel.traffic)
     }
 
-    /// Handshakes under way.
+    /// Returns the number of handshakes in progress.
     pub fn handshakes(&self) -> usize {
         self.handshakes.total()
     }
 
-    /// Streams without a session.
+    /// Returns the number of streams without a session.
     pub fn pending_streams(&self) -> usize {
         self.streams.pending()
     }
 
-    /// Common names and the address each had last.
+    /// Returns the common names with the address that each had last.
     pub fn leases(&self) -> impl Iterator<Item = (&str, Vec<ipnet::IpNet>)> {
         self.pool.remembered().map(|(name, lease)| (name, lease.prefixes()))
     }
 
-    /// What was dropped or refused.
+    /// Returns the numbers of dropped packets and refused handshakes.
     pub fn counters(&self) -> ServerCounters {
         let (half_open_forgotten, cookies_forgotten) = self.responder.forgotten();
         ServerCounters { half_open_forgotten, cookies_forgotten, ..self.counters }
     }
 
-    /// Ends a client's session, and tells it whether to come back. False if there is no such client.
+    /// Ends a client's session, and tells the client whether to reconnect. Returns false if there
+    /// is no such client.
     pub fn kick(
         &mut self,
         now: Instant,
@@ -199,8 +203,8 @@ impl ServerEngine {
         true
     }
 
-    /// Tells all clients that the server restarts, where `explicit-exit-notify` says so, and ends
-    /// their sessions.
+    /// Notifies all clients that the server restarts, if `explicit-exit-notify` is configured, and
+    /// ends their sessions.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
         let notify = self.config.settings.exit_notify;
         let peers: Vec<_> = self.clients.keys().copied().collect();
@@ -235,7 +239,7 @@ impl ServerEngine {
                 self.handshakes.release(link.remote().ip());
                 let identity = client.control_channel.negotiation().tls().peer();
                 match (stage, identity) {
-                    // Told when it was refused.
+                    // Reported when it was refused.
                     (Stage::Refused { .. }, Some(_)) => {}
                     _ => out.event(ServerEvent::HandshakeFailed(link, reason)),
                 }
@@ -330,7 +334,8 @@ impl ServerEngine {
         out.event(ServerEvent::Floated(peer, link));
     }
 
-    /// Reports what was found of the path to a client, as far as its budget goes: its answers are what finds it.
+    /// Reports a finding about the path to a client, within its budget, because the client's
+    /// answers cause the finding.
     fn found_path(
         &mut self,
         now: Instant,
@@ -344,7 +349,7 @@ impl ServerEngine {
         }
     }
 
-    /// Forgets where a client's packets come from, unless another one has taken the place.
+    /// Removes the entry for a client's packets, unless it has become another client's.
     fn unfile(&mut self, link: Link, session: SessionId, peer: PeerId) {
         let key = (link.remote(), session);
         if self.by_session.get(&key) == Some(&peer) {
@@ -354,7 +359,7 @@ impl ServerEngine {
 }
 
 impl ServerEngine {
-    /// A function of its own, so that what it leaves on the stack lies below its caller.
+    /// A separate function, so that its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {

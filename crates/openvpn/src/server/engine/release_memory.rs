@@ -1,4 +1,4 @@
-//! Giving back what the tables hold for clients that have gone.
+//! Releasing the memory of tables that held clients that have gone.
 
 use adit_engine::Instant;
 

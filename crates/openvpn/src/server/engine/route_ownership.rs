@@ -1,4 +1,4 @@
-//! Which client has which prefix: tunnel addresses, and the networks behind clients (`iroute`).
+//! The owner of each prefix: tunnel addresses, and the networks behind clients (`iroute`).
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use crate::server::client::Stage;
 use crate::server::event::{Addresses, ServerEvent};
 use crate::tls::PeerIdentity;
 
-/// Who has which prefix. A prefix has one owner, so that the data plane never has to choose: the longest
-/// that fits decides there, and equal ones do not come.
+/// The owners of prefixes. A prefix has one owner, so that the data plane never has to choose: it
+/// uses the longest match, and there are no equal ones.
 #[derive(Debug, Default)]
 pub(super) struct RouteOwnership(HashMap<IpNet, PeerId>);
 
 impl RouteOwnership {
-    /// Makes the table as small as what is in it.
+    /// Shrinks the table to its contents.
     pub(super) fn release_memory(&mut self) {
         self.0.shrink_to_fit();
     }
@@ -31,9 +31,9 @@ impl RouteOwnership {
 }
 
 impl ServerEngine {
-    /// Gives a new client its own addresses and the networks behind it, and tells the data plane. Of two
-    /// clients that name the same network the newest has it, as in OpenVPN; but a client cannot take another
-    /// client's address that way. Returns what it got.
+    /// Gives a new client its own addresses and the networks behind it, and configures the data
+    /// plane. If two clients name the same network, the newest owns it, as in OpenVPN; but a client
+    /// cannot take another client's address that way. Returns the prefixes that the client owns.
     pub(super) fn own(
         &mut self,
         (peer, identity): (PeerId, &PeerIdentity),
@@ -66,7 +66,7 @@ impl ServerEngine {
         all
     }
 
-    /// Releases what a client owned.
+    /// Releases the prefixes that a client owned.
     pub(super) fn disown(&mut self, peer: PeerId, prefixes: &[IpNet]) {
         self.ownership.release(peer, prefixes);
     }

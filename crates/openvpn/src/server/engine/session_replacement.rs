@@ -1,9 +1,10 @@
 //! Sessions that a newer session of the same name replaced.
 //!
-//! The former session may be that of a device that is gone (it roamed, crashed or was restarted), or that of a second device
-//! with the same profile. Only the second one still acknowledges what the server says. So the former session
-//! keeps its control channel for a moment: it is sent an INFO, and a device that acknowledges it is told why its session
-//! ended and how long to stay away. Without this, two devices with one profile end each other's sessions for ever.
+//! The former session may belong to a device that is gone (it roamed, crashed or was restarted), or
+//! to a second device with the same profile. Only the second one still acknowledges the server's
+//! messages. So the former session keeps its control channel briefly: the server sends an INFO, and
+//! if a device acknowledges it, tells that device why its session ended and how long to stay away.
+//! Without this, two devices with one profile would end each other's sessions forever.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,51 +18,53 @@ use crate::negotiate::{AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo}
 use crate::server::client::{Notified, Stage};
 use crate::server::event::{ServerEvent, UsedElsewhere};
 
-/// How long a replaced client may take to acknowledge each of the two messages.
+/// The time that a replaced client has to acknowledge each of the two messages.
 const NOTICE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Replaced clients that are notified at a time. Beyond this they are removed without a word, and counted.
+/// The maximum number of replaced clients that are notified at a time. Beyond it, clients are
+/// removed without notice, and counted.
 pub const MAX_REPLACED: usize = 64;
 
-/// Names whose disputes are remembered. Beyond this a name's back-off does not grow.
+/// The maximum number of names whose disputes are recorded. Beyond it, a name's back-off does not
+/// grow.
 pub const MAX_DISPUTES: usize = 1024;
 
-/// A dispute that is older begins again with the first back-off.
+/// The time after which a dispute starts over with the first back-off.
 const DISPUTE_MEMORY: Duration = Duration::from_secs(6 * 3600);
 
-/// How long a replaced device is asked to stay away at first. Each further time doubles it.
+/// The first back-off of a replaced device. Each further dispute doubles it.
 const FIRST_BACKOFF: Duration = Duration::from_secs(60);
 
-/// The longest back-off is the first one doubled so often: 16 minutes.
+/// The number of times that the first back-off can double: to 16 minutes.
 const DOUBLINGS: u32 = 4;
 
-/// How often a name was used from two addresses.
+/// The number of times that a name was used from two addresses.
 #[derive(Debug)]
 struct Dispute {
     count: u32,
     last: Instant,
 }
 
-/// Names that two devices use.
+/// The names that two devices use.
 #[derive(Debug, Default)]
 pub(super) struct Disputes {
     by_name: HashMap<String, Dispute>,
-    /// Clients in [`Stage::Replaced`].
+    /// The number of clients in [`Stage::Replaced`].
     notifying: usize,
 }
 
 impl Disputes {
-    /// Clients that have no session any more and are not gone yet.
+    /// Returns the number of clients that have lost their session and are not gone yet.
     pub(super) fn notifying(&self) -> usize {
         self.notifying
     }
 
-    /// One of these is gone.
+    /// Records that one of these is gone.
     pub(super) fn notified(&mut self) {
         self.notifying = self.notifying.saturating_sub(1);
     }
 
-    /// Counts a dispute: how many there were of this name, this one included.
+    /// Counts a dispute, and returns the number of this name's disputes including this one.
     fn count(&mut self, now: Instant, name: &str) -> u32 {
         let recent = |dispute: &Dispute| now.since(dispute.last) < DISPUTE_MEMORY;
         if let Some(dispute) = self.by_name.get_mut(name) {
@@ -89,7 +92,8 @@ fn backoff(count: u32) -> Duration {
 }
 
 impl ServerEngine {
-    /// Ends the former session of the same name, and notifies its device if it is at another address.
+    /// Ends the former session of the same name, and notifies its device if that is at another
+    /// address.
     pub(super) fn replace(&mut self, now: Instant, newcomer: PeerId, name: &str, out: &mut Out) {
         let Some(&former) = self.by_name.get(name).filter(|former| **former != newcomer) else {
             return;
@@ -104,7 +108,7 @@ impl ServerEngine {
         self.retire(now, former, to, out);
     }
 
-    /// Takes the session out of the tunnel; its control channel stays for the notice.
+    /// Removes the session from the tunnel and keeps its control channel for the notice.
     fn retire(&mut self, now: Instant, former: PeerId, by: SocketAddr, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&former) else { return };
         let until = now + NOTICE_PATIENCE;
@@ -128,7 +132,7 @@ impl ServerEngine {
         self.notify(now, former, &ControlMessage::Info(text), out);
     }
 
-    /// A replaced client has acknowledged what it was sent, or its time is up.
+    /// Continues with a replaced client that has acknowledged a message or whose time is up.
     pub(super) fn tick_replaced(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let (link, acknowledged) =
@@ -146,7 +150,7 @@ impl ServerEngine {
         let count = self.disputes.count(now, &name);
         let used = UsedElsewhere { name, former: link.remote(), newer: by, count };
         out.event(ServerEvent::UsedElsewhere(Box::new(used)));
-        // An older client would take this for the end, or come back at once; ping-restart brings it back after a while.
+        // An older client would end, or reconnect at once; ping-restart makes it reconnect later.
         if knows_backoff {
             let reason = format!(
                 "this profile is in use at {}; every device needs a profile of its own",
@@ -178,14 +182,15 @@ impl ServerEngine {
     }
 }
 
-/// Why the former session ends.
+/// The reason for the end of the former session.
 const REPLACED: &str = "replaced by a new session of the same name";
 
-/// A check may take so long.
+/// The maximum duration of a check.
 pub(super) const CHECK_LASTS: Duration = Duration::from_secs(60);
 
 impl ServerEngine {
-    /// A check gets a session beside the one of its name, and only one: the former check ends.
+    /// Ends the former check of a name. A check gets a session in addition to that of its name, but
+    /// only one.
     pub(super) fn replace_check(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
         if let Some(former) = self.checks.insert(name.to_owned(), newcomer)
             && former != newcomer
@@ -194,14 +199,14 @@ impl ServerEngine {
         }
     }
 
-    /// Forgets a check that is over.
+    /// Removes a check that is over.
     pub(super) fn end_check(&mut self, name: &str, peer: PeerId) {
         if self.checks.get(name) == Some(&peer) {
             self.checks.remove(name);
         }
     }
 
-    /// Takes a session out of the tunnel: its name, addresses and keys.
+    /// Removes a session from the tunnel: its name, addresses and keys.
     pub(super) fn end_session(
         &mut self,
         peer: PeerId,

@@ -1,8 +1,8 @@
-//! Clients that come by streams.
+//! Clients that connect by streams.
 //!
-//! TCP's own handshake has proved the address, so there is no cookie, and the control channel begins at
-//! the reset. What a stream costs before it is authenticated is a descriptor, so that is what is
-//! bounded: how many there are, in all and from one network, and for how long.
+//! TCP's own handshake has proved the address, so there is no cookie, and the control channel
+//! begins at the reset. The cost of a stream before authentication is a descriptor, so the number
+//! of such streams is bounded, in all and from one network, and so is their time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::server::event::ServerEvent;
 use crate::server::log_limiter::LogLimiter;
 use crate::server::responder::Refused;
 
-/// How long a stream may be silent before its first packet: stock clients send it at once.
+/// The time in which a stream's first packet must arrive; OpenVPN's clients send it at once.
 const FIRST_PACKET: Duration = Duration::from_secs(10);
 
 /// All streams of a server.
 pub(super) struct Streams {
     by_link: HashMap<Link, State>,
-    /// Those without a packet yet, by the time when they are given up.
+    /// The streams without a packet yet, by the time at which they are ended.
     silent: BTreeSet<(Instant, Link)>,
-    /// Those without a session, in all and by network; bounded as handshakes are.
+    /// The streams without a session, in all and by network; bounded like handshakes.
     pending: AddressQuota,
-    /// Of accepted ones.
+    /// Limits the log lines about accepted streams.
     log_limiter: LogLimiter,
 }
 
 #[derive(Copy, Clone)]
 enum State {
-    /// Nothing came yet.
+    /// No packet has arrived yet.
     Silent { accepted: Instant, until: Instant },
-    /// A handshake.
+    /// The stream carries a handshake.
     Handshake(PeerId),
-    /// A session.
+    /// The stream carries a session.
     Session(PeerId),
 }
 
@@ -49,17 +49,17 @@ impl Streams {
         }
     }
 
-    /// Streams without a session.
+    /// Returns the number of streams without a session.
     pub(super) fn pending(&self) -> usize {
         self.pending.total()
     }
 
-    /// When the next silent stream is given up.
+    /// Returns when the next silent stream is ended.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.silent.first().map(|&(until, _)| until)
     }
 
-    /// When a stream that has said nothing yet was accepted.
+    /// Returns when a stream that is still silent was accepted.
     pub(super) fn accepted(&self, link: Link) -> Option<Instant> {
         match self.by_link.get(&link)? {
             State::Silent { accepted, .. } => Some(*accepted),
@@ -67,7 +67,7 @@ impl Streams {
         }
     }
 
-    /// A control channel has begun.
+    /// Records that a control channel has begun.
     pub(super) fn begun(&mut self, link: Link, peer: PeerId) {
         if let Some(State::Silent { until, .. }) = self.by_link.insert(link, State::Handshake(peer))
         {
@@ -75,7 +75,7 @@ impl Streams {
         }
     }
 
-    /// Its client has a session.
+    /// Records that the stream's client has a session.
     pub(super) fn authenticated(&mut self, link: Link) {
         if let Some(state) = self.by_link.get_mut(&link)
             && let State::Handshake(peer) = *state
@@ -85,7 +85,7 @@ impl Streams {
         }
     }
 
-    /// Makes the tables as small as what is in them.
+    /// Shrinks the tables to their contents.
     pub(super) fn release_memory(&mut self) {
         self.by_link.shrink_to_fit();
         if self.silent.is_empty() {
@@ -94,7 +94,7 @@ impl Streams {
         self.pending.shrink_to_fit();
     }
 
-    /// Forgets a stream. False if there is none.
+    /// Removes a stream. Returns false if there is none.
     pub(super) fn forget(&mut self, link: Link) -> bool {
         let Some(state) = self.by_link.remove(&link) else { return false };
         if let State::Silent { until, .. } = state {
@@ -108,7 +108,7 @@ impl Streams {
 }
 
 impl ServerEngine {
-    /// A stream was accepted.
+    /// Processes an accepted stream.
     pub(super) fn stream_up(&mut self, now: Instant, link: Link, out: &mut Out) {
         if !link.is_stream() || self.streams.by_link.contains_key(&link) {
             return;
@@ -127,7 +127,7 @@ impl ServerEngine {
         }
     }
 
-    /// A stream ended by itself.
+    /// Processes a stream that ended by itself.
     pub(super) fn stream_down(&mut self, link: Link, out: &mut Out) {
         match self.streams.by_link.get(&link).copied() {
             Some(State::Handshake(peer) | State::Session(peer)) => {
@@ -153,12 +153,12 @@ impl ServerEngine {
             Some(State::Handshake(peer) | State::Session(peer)) => {
                 self.session_frame(now, peer, packet, out);
             }
-            // It was hung up, and this was under way.
+            // The stream was ended while this packet was in transit.
             None => self.counters.strangers_bad += 1,
         }
     }
 
-    /// The first packet of a stream must be a reset: from there on there is a handshake.
+    /// Processes the first packet of a stream, which must be a reset and starts a handshake.
     fn first_packet(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
         let reset = split_front(packet).is_ok_and(|(header, ..)| {
             matches!(header.opcode, Opcode::HardResetClientV2 | Opcode::HardResetClientV3)
@@ -187,7 +187,7 @@ impl ServerEngine {
             }
         };
         self.begin(now, link, (&control, len), wrapper, out);
-        // There was no place, or no TLS.
+        // There was no room, or TLS failed.
         if self.streams.accepted(link).is_some() {
             self.hang_up(link, "no handshake can begin", out);
         }
@@ -200,7 +200,7 @@ impl ServerEngine {
         }
     }
 
-    /// Ends the streams that have brought nothing for too long.
+    /// Ends the streams that have been silent for too long.
     pub(super) fn end_silent(&mut self, now: Instant, out: &mut Out) {
         while let Some(&(until, link)) = self.streams.silent.first() {
             if until > now {

@@ -1,4 +1,4 @@
-//! What clients' timers bring.
+//! The timers of clients.
 
 use adit_engine::{Instant, PeerId};
 
@@ -9,7 +9,7 @@ use crate::session::Fault;
 use crate::tls::TlsSession;
 
 impl ServerEngine {
-    /// Puts a client where it belongs in the timer table.
+    /// Updates a client's entry in the timer table.
     pub(super) fn schedule(&mut self, peer: PeerId) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let next = client.deadline().map(|(at, _)| at);
@@ -27,7 +27,7 @@ impl ServerEngine {
 
     pub(super) fn tick(&mut self, now: Instant, out: &mut Out) {
         self.end_silent(now, out);
-        // Each client once: one that is due again at once must not hold up the others.
+        // Each client once: a client that is due again at once must not block the others.
         let due: Vec<_> = self.timers.range(..=(now, PeerId(u32::MAX))).copied().collect();
         for (at, peer) in due {
             if self.timers.remove(&(at, peer))
@@ -61,7 +61,7 @@ impl ServerEngine {
                 return self.remove(peer, reason.into(), out);
             }
             Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
-                // It may reconnect at once: only this session has ended.
+                // The client may reconnect at once: only this session has ended.
                 self.kick(now, peer, Disconnect::Restart, SESSION_OVER, out);
                 return;
             }
@@ -89,7 +89,7 @@ impl ServerEngine {
         });
     }
 
-    /// Does what a client's budget delayed.
+    /// Performs the work that a client's budget delayed.
     pub(super) fn tick_delayed(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
         let Some(client) = self.clients.get(&peer) else { return };
         if let Some(link) = client.budget.due_move(now) {

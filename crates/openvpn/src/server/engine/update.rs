@@ -1,4 +1,4 @@
-//! What connected clients are told when the options for all of them change (PUSH_UPDATE).
+//! Updates of connected clients when the options for all of them change (PUSH_UPDATE).
 
 use adit_engine::{Instant, PeerId};
 
@@ -11,9 +11,9 @@ use crate::server::event::ServerEvent;
 use crate::server::push::{Recipient, pushed_options};
 
 impl ServerEngine {
-    /// Other options to push, another limit, more reserved addresses. Connected clients that know
-    /// PUSH_UPDATE take over at once what can change in a session; the others, and the rest, when they
-    /// connect again.
+    /// Changes the options to push, the client limit and the reserved addresses. Connected clients
+    /// that support PUSH_UPDATE apply at once the options that can change within a session; other
+    /// clients, and the other options, follow at the next connection.
     pub fn set_offer(&mut self, now: Instant, offer: Offer, out: &mut Out) {
         let changed = self.config.push != offer.push;
         self.config.push = offer.push;
