@@ -10,40 +10,40 @@ use crate::tls::ClientTls;
 /// One `remote` (or `<connection>` block).
 #[derive(Clone, Debug)]
 pub struct Remote {
-    /// Where.
+    /// The address and transport to connect to.
     pub target: Target,
 }
 
 /// `auth-user-pass`.
 #[derive(Clone)]
 pub struct Credentials {
-    /// User name.
+    /// The user name.
     pub username: String,
-    /// Password.
+    /// The password.
     pub password: Zeroizing<String>,
 }
 
-// By hand: passwords never reach a log.
+// Implemented manually: passwords must not reach a log.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
     }
 }
 
-/// What a client engine is built from.
+/// The configuration of a client engine.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Common settings.
+    /// The common settings.
     pub settings: Settings,
-    /// Certificates and verification.
+    /// The certificates and their verification.
     pub tls: ClientTls,
-    /// Servers in the order to try; already shuffled where `remote-random` says so.
+    /// The servers in the order to try; already shuffled if `remote-random` is configured.
     pub remotes: Vec<Remote>,
-    /// `connect-retry`: first wait and longest wait between rounds.
+    /// `connect-retry`: the first and the longest wait between rounds.
     pub connect_retry: (Duration, Duration),
-    /// `connect-retry-max`: rounds before giving up; `None`: never.
+    /// `connect-retry-max`: the number of rounds before the client gives up; `None`: unlimited.
     pub connect_retry_max: Option<u32>,
-    /// `server-poll-timeout`: how long to wait for a server's first answer.
+    /// `server-poll-timeout`: the time to wait for a server's first answer.
     pub server_poll_timeout: Duration,
     /// `auth-user-pass`.
     pub credentials: Option<Credentials>,
@@ -51,15 +51,17 @@ pub struct ClientConfig {
     pub retry_auth: bool,
     /// `pull-filter`, `route-nopull`.
     pub pull_filters: PullFilters,
-    /// Used where `pull` brings no other.
+    /// The keepalive that applies if `pull` brings no other.
     pub keepalive: Keepalive,
-    /// End after the TLS handshake, before the key exchange, which would end another session of the same
-    /// certificate; go on only where the server takes part in checks.
+    /// Whether to end after the TLS handshake, before the key exchange, which would end another
+    /// session of the same certificate. The client continues only if the server takes part in
+    /// checks.
     pub check: bool,
 }
 
 impl ClientConfig {
-    /// A client of these servers with nothing else configured: the defaults of the directives above.
+    /// Makes the configuration of a client of these servers, with the defaults of the directives
+    /// above.
     pub fn new(settings: Settings, tls: ClientTls, remotes: Vec<Remote>) -> Self {
         Self {
             settings,

@@ -8,35 +8,36 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::packet::SessionId;
 use crate::tls::PeerIdentity;
 
-/// What the client's driver must know.
+/// An event that the client reports to its driver.
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
-    /// Dialling `host:port`.
+    /// The client dials `host:port`.
     Connecting(String),
     /// The server answered, with this session id of its own: `TLS: Initial packet from ...`.
     ServerAnswered(Link, SessionId),
-    /// The server's host, or a router before it, says that what we sent cannot arrive (ICMP): the
-    /// errno. Anybody on the path can claim so; the session goes on.
+    /// The server's host, or a router before it, reports by ICMP that our packets cannot arrive,
+    /// with the errno. Anyone on the path can forge that; the session continues.
     Unreachable(Link, i32),
-    /// TLS is up and keys are exchanged; options are being requested.
+    /// TLS is complete and keys are exchanged; options are being requested.
     Authenticated {
         /// The server's certificate.
         server: PeerIdentity,
-        /// TLS version and suite, for the log.
+        /// The TLS version and suite, for the log.
         tls: String,
     },
-    /// A part of the server's PUSH_REPLY or PUSH_UPDATE, as it came but for its secrets.
+    /// A part of the server's PUSH_REPLY or PUSH_UPDATE, as it arrived but without its secrets.
     Pushed(String),
-    /// Apply this to the TUN and the routes, then traffic may flow. Sent again after a reconnect;
-    /// equal to the former one if nothing changed.
+    /// The driver applies this to the TUN and the routes, then traffic may flow. Repeated after a
+    /// reconnect, and equal to the former one if nothing changed.
     Up(Box<TunnelConfig>),
-    /// The server has changed the options of the session that is up: apply this in place of the former.
+    /// The server has changed the options of the present session: the driver applies this in place
+    /// of the former.
     Updated(Box<TunnelConfig>),
-    /// A renegotiation has found the server's certificate good; a new key follows.
+    /// A renegotiation has verified the server's certificate; a new key follows.
     Reverified {
         /// The server's certificate.
         server: PeerIdentity,
-        /// TLS version and suite, for the log.
+        /// The TLS version and suite, for the log.
         tls: String,
     },
     /// A new key is in use.
@@ -46,40 +47,40 @@ pub enum ClientEvent {
         /// Its cipher.
         cipher: DataCipher,
     },
-    /// The session ended; the engine goes on to the next server after a wait.
+    /// The session ended; the engine continues with the next server after a wait.
     Restarting(String),
     /// The engine ended.
     Stopped(Stop),
-    /// Worth a line in the log, harmless.
+    /// A harmless note for the log.
     Note(String),
-    /// Worth a warning.
+    /// A warning for the log.
     Warning(String),
-    /// What is known of the path to the server, and what was made of it.
+    /// The findings about the path to the server, and the sizes derived from them.
     Path(PathReport),
 }
 
-/// Why a client ended for good.
+/// The reason why a client ended for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Asked to.
+    /// The user requested it.
     Requested,
-    /// A check went as far as it may without ending another session of the same certificate.
+    /// A check went as far as it can without ending another session of the same certificate.
     Checked,
-    /// AUTH_FAILED, with the server's words.
+    /// The server sent AUTH_FAILED, with this text.
     AuthFailed(String),
-    /// The server said HALT.
+    /// The server sent HALT.
     Halted(String),
     /// `connect-retry-max` rounds passed.
     RetriesExhausted,
     /// `session-timeout` is over.
     SessionTimeout,
-    /// Nothing came from the other end for `ping-exit`.
+    /// The other end was silent for `ping-exit`.
     Silent,
-    /// Too little passed through the tunnel for `inactive`.
+    /// There was too little traffic in the tunnel for `inactive`.
     Inactive,
-    /// A handshake failed, and `tls-exit` says that it is the only one; how.
+    /// A handshake failed in this way, and `tls-exit` allows no second one.
     HandshakeFailed(String),
-    /// The server demands what we do not support.
+    /// The server requires a feature that we do not support.
     Incompatible(String),
 }
 
@@ -88,23 +89,23 @@ pub enum Stop {
 pub struct TunnelConfig {
     /// The data plane's peer.
     pub peer: Option<PeerId>,
-    /// Our address and network. A /32 with [`Self::far4`] where there is no network.
+    /// Our address and network; a /32 with [`Self::far4`] if there is no network.
     pub ipv4: Option<Ipv4Net>,
-    /// The other end of a link with two addresses and no network (`topology p2p`): to be reached by the
-    /// tunnel.
+    /// The other end of a link with two addresses and no network (`topology p2p`), which is reached
+    /// through the tunnel.
     pub far4: Option<Ipv4Addr>,
     /// Our IPv6 address and network.
     pub ipv6: Option<Ipv6Net>,
-    /// The far end's address (`route-gateway`), gateway of pushed routes.
+    /// The far end's address (`route-gateway`), which is the gateway of pushed routes.
     pub gateway4: Option<Ipv4Addr>,
     /// The far end's IPv6 address.
     pub gateway6: Option<Ipv6Addr>,
-    /// Pushed `route`s: network, gateway where not the tunnel's, metric.
+    /// The pushed `route`s: network, gateway if not the tunnel's, metric.
     pub routes4: Vec<Route<Ipv4Net, Ipv4Addr>>,
-    /// Pushed `route-ipv6`s.
+    /// The pushed `route-ipv6`s.
     pub routes6: Vec<Route<Ipv6Net, Ipv6Addr>>,
-    /// `redirect-gateway` flags, lower case, as pushed (`def1`, `bypass-dhcp`, `ipv6`, `!ipv4`, ...);
-    /// `None` when not pushed.
+    /// The `redirect-gateway` flags in lower case, as pushed (`def1`, `bypass-dhcp`, `ipv6`,
+    /// `!ipv4`, ...); `None` if not pushed.
     pub redirect_gateway: Option<Vec<String>>,
     /// `block-ipv6`.
     pub block_ipv6: bool,
@@ -112,21 +113,21 @@ pub struct TunnelConfig {
     pub dns: DnsOptions,
     /// `tun-mtu`.
     pub mtu: Option<u16>,
-    /// Cipher of the data channel.
+    /// The cipher of the data channel.
     pub cipher: Option<DataCipher>,
-    /// The server's address, to keep reachable outside the tunnel.
+    /// The server's address, which must stay reachable outside the tunnel.
     pub remote: Option<std::net::SocketAddr>,
 }
 
-/// One pushed route.
+/// A pushed route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route<N, G> {
-    /// Destination.
+    /// The destination.
     pub net: N,
-    /// Gateway if not the tunnel's.
+    /// The gateway if it is not the tunnel's.
     pub via: Option<G>,
-    /// `net_gateway`: by the gateway outside the tunnel.
+    /// `net_gateway`: whether it uses the gateway outside the tunnel.
     pub outside: bool,
-    /// Metric.
+    /// The metric.
     pub metric: Option<u32>,
 }

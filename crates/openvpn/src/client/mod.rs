@@ -10,5 +10,5 @@ pub use engine::ClientEngine;
 pub use event::{ClientEvent, Route, Stop, TunnelConfig};
 pub(crate) use remotes::{Next, Remotes};
 
-/// Why a client or a point begins again when the machine reaches the other end another way.
+/// The reason why a client or a point-to-point end restarts when the path to the other end changes.
 pub(crate) const PATH_CHANGED: &str = "the network changed";

@@ -1,4 +1,4 @@
-//! Which server is tried next, and after how long a wait.
+//! The choice of the next server, and the wait before it is tried.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use adit_engine::Transport;
 use super::config::Remote;
 use crate::p2p::RemotePolicy;
 
-/// What follows a failed attempt.
+/// The action after a failed attempt.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Another attempt after a wait.
@@ -24,7 +24,7 @@ pub(crate) struct Remotes {
     first_wait: Duration,
     longest_wait: Duration,
     max_rounds: Option<u32>,
-    /// Waits before datagrams do not grow.
+    /// Whether waits before attempts over datagrams stay constant.
     steady: bool,
 }
 
@@ -42,8 +42,9 @@ impl Remotes {
         }
     }
 
-    /// Keeps the waits before attempts over datagrams short. For an end that the other end dials as well: it listens while
-    /// it tries and not while it waits, and two that waited ever longer could miss each other for ever.
+    /// Keeps the waits before attempts over datagrams short. This is for an end that the other end
+    /// dials as well: it listens while it tries and not while it waits, and two ends with ever
+    /// longer waits could miss each other forever.
     pub(crate) fn steady(self) -> Self {
         Self { steady: true, ..self }
     }
@@ -52,17 +53,18 @@ impl Remotes {
         self.remotes.get(self.at)
     }
 
-    /// The current server worked.
+    /// Records that the current server worked.
     pub(crate) fn succeeded(&mut self) {
         self.rounds = 0;
     }
 
-    /// A session was lost: the same server again, soon.
+    /// Returns the wait after a lost session: the same server again, soon.
     pub(crate) fn after_loss(&self) -> Duration {
         self.first_wait
     }
 
-    /// A session was lost in a way that speaks against its server or transport: the next one, soon.
+    /// Moves on to the next server after a session was lost in a way that suggests a fault of its
+    /// server or transport. Returns the wait.
     pub(super) fn move_on(&mut self) -> Duration {
         self.at = self.at.saturating_add(1);
         if self.at >= self.remotes.len() {
@@ -71,7 +73,7 @@ impl Remotes {
         self.first_wait
     }
 
-    /// The current server did not work. Each full round doubles the wait.
+    /// Moves on after the current server did not work. Each full round doubles the wait.
     pub(crate) fn advance(&mut self) -> Next {
         let transport = self.current().map(|remote| remote.target.transport);
         let grows = !self.steady || transport == Some(Transport::Tcp);

@@ -9,23 +9,23 @@ use crate::keys::{Direction, Role, StaticKey};
 use crate::session::Settings;
 use crate::tls::{ClientTls, ServerTls};
 
-/// Where the other end is.
+/// How to find and reach the other end.
 #[derive(Clone, Debug)]
 pub struct RemotePolicy {
-    /// `remote`s in the order to try. Empty: the sender of the first authentic packets is the other end, and
-    /// may move.
+    /// The `remote`s in the order to try. Empty: the sender of the first authentic packets is the
+    /// other end, and may move.
     pub remotes: Vec<Remote>,
-    /// `tcp-server`: connections are waited for, from these addresses; empty: from any. `None`: those
-    /// without `remotes` wait for datagrams.
+    /// `tcp-server`: accept connections from these addresses; empty: from any. `None`: an end
+    /// without `remotes` waits for datagrams.
     pub accepts: Option<Vec<IpAddr>>,
-    /// `connect-retry`: first wait and longest wait between rounds.
+    /// `connect-retry`: the first and the longest wait between rounds.
     pub connect_retry: (Duration, Duration),
-    /// `connect-retry-max`: rounds before giving up; `None`: never.
+    /// `connect-retry-max`: the number of rounds before this end gives up; `None`: unlimited.
     pub connect_retry_max: Option<u32>,
 }
 
 impl RemotePolicy {
-    /// These, with stock's waits.
+    /// Makes a policy with these remotes and OpenVPN's default waits.
     pub fn new(remotes: Vec<Remote>) -> Self {
         Self {
             remotes,
@@ -36,7 +36,7 @@ impl RemotePolicy {
     }
 }
 
-/// `ifconfig` between two points.
+/// The `ifconfig` of a point-to-point end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Ifconfig4 {
     /// `ifconfig LOCAL REMOTE`.
@@ -45,7 +45,7 @@ pub enum Ifconfig4 {
     Net(Ipv4Net),
 }
 
-/// The addresses inside.
+/// The addresses inside the tunnel.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelAddrs {
     /// `ifconfig`.
@@ -55,7 +55,7 @@ pub struct TunnelAddrs {
 }
 
 impl TunnelAddrs {
-    /// A tunnel with these addresses and nothing else.
+    /// Returns a tunnel with these addresses and nothing else.
     pub(super) fn tunnel(&self) -> TunnelConfig {
         let (ipv4, gateway4) = match self.ipv4 {
             Some(Ifconfig4::Pair(local, remote)) => (Some(local.into()), Some(remote)),
@@ -72,24 +72,24 @@ impl TunnelAddrs {
     }
 }
 
-/// What a [`super::StaticEngine`] is built from.
+/// The configuration of a [`super::StaticEngine`].
 #[derive(Clone, Debug)]
 pub struct StaticConfig {
-    /// Common settings; those of TLS have no effect.
+    /// The common settings; those of TLS have no effect.
     pub settings: Settings,
     /// `secret`.
     pub key: StaticKey,
-    /// `key-direction`, or the second argument of `secret`; `None`: one key for both ways.
+    /// `key-direction`, or the second argument of `secret`; `None`: one key for both directions.
     pub direction: Option<Direction>,
     /// `cipher` and `auth`.
     pub suite: BlockSuite,
-    /// Where the other end is.
+    /// How to reach the other end.
     pub remote_policy: RemotePolicy,
-    /// The addresses inside.
+    /// The addresses inside the tunnel.
     pub tunnel_addrs: TunnelAddrs,
 }
 
-/// Which end of TLS we are, with its certificates.
+/// The end of TLS that we are, with its certificates.
 #[derive(Clone, Debug)]
 pub enum PeerTls {
     /// `tls-client`.
@@ -107,17 +107,17 @@ impl PeerTls {
     }
 }
 
-/// What a [`super::PeerEngine`] is built from.
+/// The configuration of a [`super::PeerEngine`].
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// Common settings.
+    /// The common settings.
     pub settings: Settings,
-    /// Certificates and verification, and with them the role.
+    /// The certificates and their verification, which also determine the role.
     pub tls: PeerTls,
     /// `tls-crypt-v2 ... force-cookie`: refuse clients that cannot resend their key.
     pub force_cookie: bool,
-    /// Where the other end is.
+    /// How to reach the other end.
     pub remote_policy: RemotePolicy,
-    /// The addresses inside.
+    /// The addresses inside the tunnel.
     pub tunnel_addrs: TunnelAddrs,
 }

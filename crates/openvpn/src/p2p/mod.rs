@@ -1,8 +1,8 @@
-//! Tunnels between two points: no server and no client, nothing pushed, both ends with addresses of
-//! their own.
+//! Point-to-point tunnels: there is no server and no client, no options are pushed, and both ends
+//! have addresses of their own.
 //!
-//! [`StaticEngine`] is for a shared key without TLS (`secret`), [`PeerEngine`] for TLS between two
-//! (`tls-server`, `tls-client` without `pull`). Both speak the client's events
+//! [`StaticEngine`] is for a shared key without TLS (`secret`), [`PeerEngine`] for TLS
+//! (`tls-server`, `tls-client` without `pull`). Both report the client's events
 //! ([`crate::client::ClientEvent`]): to the rest of the program each end is a client of the other.
 
 mod config;

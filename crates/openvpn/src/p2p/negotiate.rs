@@ -1,5 +1,5 @@
-//! What two ends without a server agree upon. Both compute it from the same facts, and so come to
-//! the same end without a word: this is stock's "P2P NCP" of 2.6.
+//! The parameters that two ends agree on without a server. Both compute them from the same facts,
+//! and so reach the same result without a message: this is the "P2P NCP" of OpenVPN 2.6.
 
 use std::fmt;
 
@@ -9,24 +9,24 @@ use crate::keys::{KeyMethod2, Role};
 use crate::negotiate::{IvProto, PeerInfo};
 use crate::session::{Fault, Settings};
 
-/// What holds for a session.
+/// The agreed parameters of a session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// The cipher of the data channel.
     pub(super) cipher: DataCipher,
-    /// Keys by TLS exporter.
+    /// Whether the keys come from the TLS exporter.
     pub(super) exporter: bool,
-    /// DATA_V2 with a peer-id.
+    /// Whether packets are DATA_V2 with a peer-id.
     pub(super) data_v2: bool,
-    /// EXIT on the control channel.
+    /// Whether EXIT is sent on the control channel.
     pub(super) exit_by_control: bool,
-    /// Dynamic tls-crypt for renegotiations.
+    /// Whether dynamic tls-crypt wraps renegotiations.
     pub(super) wrap_renegotiations: bool,
-    /// The data format of 2.7; AEADs only.
+    /// Whether packets have the data format of 2.7; AEADs only.
     pub(super) epoch: bool,
 }
 
-/// No cipher that both ends take.
+/// The ends have no cipher in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoCipher {
     offered: Vec<String>,
@@ -48,10 +48,10 @@ impl fmt::Display for NoCipher {
     }
 }
 
-/// Compares notes.
+/// Computes the agreed parameters from the data of both ends.
 ///
 /// # Errors
-/// A malformed peer info. The inner error is for the operator.
+/// Fails for a malformed peer info. The inner error is for the operator.
 pub(super) fn agree(
     role: Role,
     settings: &Settings,
@@ -65,7 +65,7 @@ pub(super) fn agree(
     let offered = info.ciphers();
     let theirs =
         |cipher: &DataCipher| offered.iter().any(|n| DataCipher::from_name(n) == Some(*cipher));
-    // The TLS server's preference counts, at both ends.
+    // At both ends, the TLS server's preference decides.
     let common = match role {
         Role::Server => settings.ciphers.iter().copied().find(theirs),
         Role::Client => offered
@@ -88,7 +88,7 @@ pub(super) fn agree(
     }))
 }
 
-/// The peer info between two points: as little as stock says there.
+/// Returns the peer info of a point-to-point end, which is as short as OpenVPN's.
 pub(super) fn our_peer_info(settings: &Settings) -> String {
     let names: Vec<_> = settings.ciphers.iter().map(|cipher| cipher.name()).collect();
     let proto = IvProto::between_two().offering(settings.dynamic_tls_crypt).0;
@@ -132,7 +132,7 @@ mod tests {
         assert!(at_server.exporter && at_server.data_v2 && at_server.exit_by_control);
     }
 
-    /// What stock 2.6.14 says, and 2.7's bit 10.
+    /// The peer info of openvpn 2.6.14, and 2.7's bit 10.
     #[test]
     fn we_say_what_openvpn_says() {
         let said = our_peer_info(&Settings::default());

@@ -1,4 +1,4 @@
-//! The options strings of tunnels between two points, which name the addresses inside. Peers compare
+//! The options strings of point-to-point tunnels, which name the addresses inside. Peers compare
 //! them with their own and warn.
 
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use crate::keys::Direction;
 use crate::negotiate::{ETHERNET_EXTRA, STREAM_LENGTH, device_type};
 use crate::session::OCC_MAGIC;
 
-/// OCC: what are your options?
+/// OCC: a request for the peer's options.
 const OCC_REQUEST: u8 = 0;
-/// OCC: the answer.
+/// OCC: the reply.
 const OCC_REPLY: u8 = 1;
 
-/// The items about the inside, each behind a comma. Of a pair each end names the other's address
-/// first, so that both strings differ by that alone.
+/// Returns the items about the inside of the tunnel, each after a comma. Of a pair each end names
+/// the other's address first, so that both strings differ in that alone.
 fn inside(tunnel_addrs: &TunnelAddrs) -> String {
     let mut items = String::new();
     if tunnel_addrs.ipv6.is_some() {
@@ -32,7 +32,7 @@ fn inside(tunnel_addrs: &TunnelAddrs) -> String {
     items
 }
 
-/// The options string of a TLS session, with what this mode adds.
+/// Returns the options string of a TLS session with the items of this mode.
 pub(super) fn with_inside(options: &str, tunnel_addrs: &TunnelAddrs) -> String {
     let Some((at, proto)) = options.match_indices(",proto ").next() else {
         return options.to_owned();
@@ -46,11 +46,11 @@ pub(super) fn with_inside(options: &str, tunnel_addrs: &TunnelAddrs) -> String {
     format!("{before}{}{after}", inside(tunnel_addrs))
 }
 
-/// The options string of a static key.
+/// Returns the options string of a static key.
 pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
-    /// Packet id and time.
+    /// The bytes of packet id and time.
     const LONG_ID: u32 = 8;
-    /// CBC: IV and padding.
+    /// The bytes of IV and padding under CBC.
     const CBC: u32 = 32;
     let suite = &config.suite;
     let digest = suite.digest.map_or(0, |digest| u32::try_from(digest.output_len()).unwrap_or(0));
@@ -64,7 +64,7 @@ pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
         .saturating_add(if config.settings.fragment.is_some() { 4 } else { 0 })
         .saturating_add(if config.settings.ethernet { ETHERNET_EXTRA } else { 0 });
     let link_mtu = link_mtu.saturating_add(if stream { STREAM_LENGTH } else { 0 });
-    // Stock says v4 over IPv6 too, so that both ends say the same.
+    // OpenVPN writes v4 over IPv6 too, so that both ends' strings agree.
     let proto = match (stream, config.remote_policy.accepts.is_some()) {
         (false, _) => "UDPv4",
         (true, true) => "TCPv4_SERVER",
@@ -92,7 +92,7 @@ pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
     text
 }
 
-/// The answer to a message on the data channel, where it asks for our options.
+/// Returns the reply to a message on the data channel, if it requests our options.
 pub(super) fn reply(message: &[u8], config: &StaticConfig, stream: bool) -> Option<Vec<u8>> {
     let asked = message.strip_prefix(&OCC_MAGIC)?.first() == Some(&OCC_REQUEST);
     asked.then(|| {
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Printed by openvpn 2.6.14 at `--verb 7`.
+    /// The output of openvpn 2.6.14 at `--verb 7`.
     #[test]
     fn static_keys_have_openvpns_string() {
         let mut config = config();

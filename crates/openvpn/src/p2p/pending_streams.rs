@@ -1,7 +1,8 @@
 //! Connections to an end that listens, until one proves to be the other end's.
 //!
-//! A connection is the other end's once something authentic and new came on it. Until then it waits
-//! here, beside the one that is in use: it takes nothing from that, and not much from us.
+//! A connection is the other end's once an authentic and new packet has arrived on it. Until then
+//! it waits here, in parallel to the connection in use: it takes nothing from that one, and little
+//! from us.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -9,40 +10,42 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Link};
 
-/// Connections that may wait.
+/// The maximum number of connections that wait.
 const MAX_WAITING: usize = 16;
-/// Of them from one address or /64, which is the other end with a former try or two.
+/// The maximum number of those from one address or /64, which allows for the other end's former
+/// attempts.
 const MAX_OF_ONE: usize = 4;
-/// One /48 may have as much as so many addresses.
+/// The share of one /48, as a multiple of an address's share.
 const SITE: usize = 2;
-/// What is younger is not given up for a newcomer from another network.
+/// A younger connection is not ended for a newcomer from another network.
 const PROTECTED: Duration = Duration::from_secs(5);
 
-/// Where a newcomer finds a place.
+/// The place for a newcomer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Vacancy {
-    /// One is free.
+    /// A place is free.
     Free,
-    /// That of the one with this number.
+    /// The place of the entry with this index.
     InPlaceOf(usize),
-    /// Nowhere.
+    /// There is no place.
     None,
 }
 
-/// One of those among which a newcomer wants a place.
+/// One of the entries among which a newcomer needs a place.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Occupant {
     pub(super) link: Link,
     pub(super) since: Instant,
-    /// Its address is proven, and a handshake has begun.
+    /// Whether its address is proven and a handshake has begun.
     pub(super) proven: bool,
 }
 
 impl Vacancy {
-    /// Finds a place among what is there, the oldest first, of which there are at most so many in all and of one address. A
-    /// network that has its share replaces its own oldest. In a full table a newcomer replaces the oldest that has proven
-    /// nothing, or else the oldest of all unless that is still young: strangers push no handshake out before there was
-    /// time to finish it.
+    /// Finds a place among the present entries, the oldest first, whose numbers in all and per
+    /// address are limited. A network that has used up its share replaces its own oldest. In a full
+    /// table a newcomer replaces the oldest entry that has proven nothing, or else the oldest of
+    /// all unless that is still young: unauthenticated senders cannot evict a handshake before it
+    /// had time to finish.
     pub(super) fn find(
         now: Instant,
         link: Link,
@@ -74,7 +77,7 @@ impl Vacancy {
     }
 }
 
-/// Whether two addresses are the same, or of IPv6 have a prefix of this length in common.
+/// Returns whether two addresses are the same or, for IPv6, have a prefix of this length in common.
 fn is_near(a: IpAddr, b: IpAddr, length: u32) -> bool {
     match (a.to_canonical(), b.to_canonical()) {
         (IpAddr::V6(a), IpAddr::V6(b)) => (u128::from(a) ^ u128::from(b)).leading_zeros() >= length,
@@ -82,24 +85,25 @@ fn is_near(a: IpAddr, b: IpAddr, length: u32) -> bool {
     }
 }
 
-/// There is no place.
+/// The error that there is no place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
 #[derive(Debug)]
 pub(super) struct PendingStreams {
-    /// The oldest first, with when it came.
+    /// The connections with the times of their arrival, the oldest first.
     waiting: VecDeque<(Link, Instant)>,
     patience: Duration,
 }
 
 impl PendingStreams {
-    /// One in which a connection may wait for so long.
+    /// Creates a table in which a connection may wait this long.
     pub(super) fn new(patience: Duration) -> Self {
         Self { waiting: VecDeque::new(), patience }
     }
 
-    /// Takes a connection in. Returns the one that has to go for it. `proven` tells on which of them a handshake has begun.
+    /// Admits a connection. Returns the one that must be ended for it. `proven` tells for each
+    /// connection whether a handshake has begun on it.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -121,30 +125,30 @@ impl PendingStreams {
         Ok(gone.map(|(link, _)| link))
     }
 
-    /// Whether it was here.
+    /// Removes a connection, and returns whether it was present.
     pub(super) fn remove(&mut self, link: Link) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|(waiting, _)| *waiting != link);
         self.waiting.len() != before
     }
 
-    /// Whether it is here.
+    /// Returns whether a connection is present.
     pub(super) fn contains(&self, link: Link) -> bool {
         self.waiting.iter().any(|(waiting, _)| *waiting == link)
     }
 
-    /// The one that has waited longest.
+    /// Removes the connection that has waited longest.
     pub(super) fn pop(&mut self) -> Option<Link> {
         self.waiting.pop_front().map(|(link, _)| link)
     }
 
-    /// One that has waited too long.
+    /// Removes a connection that has waited too long.
     pub(super) fn expired(&mut self, now: Instant) -> Option<Link> {
         let (_, since) = self.waiting.front()?;
         if *since + self.patience > now { None } else { self.pop() }
     }
 
-    /// When the next one has waited too long.
+    /// Returns when the next connection has waited too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|(_, since)| *since + self.patience)
     }
@@ -193,10 +197,10 @@ mod tests {
         for id in 0..16 {
             assert_eq!(admit(&mut pending, 10, link(id, id as u8)), Ok(None));
         }
-        // The first three have begun one.
+        // A handshake has begun on the first three.
         let begun = |link: Link| link.remote().ip() < IpAddr::from([192, 0, 2, 3]);
         assert_eq!(pending.admit(at(11), link(20, 20), begun), Ok(Some(link(3, 3))));
-        // All have.
+        // A handshake has begun on all.
         assert_eq!(pending.admit(at(14), link(21, 21), |_| true), Err(Full));
         assert_eq!(pending.admit(at(15), link(21, 21), |_| true), Ok(Some(link(0, 0))));
         assert_eq!(pending.waiting.len(), MAX_WAITING);

@@ -1,4 +1,4 @@
-//! The control channel: from packets to messages, and the exchange of keys.
+//! The control channel: from packets to messages, and the key exchange.
 
 use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;
@@ -25,8 +25,8 @@ impl ClientEngine {
             }
         };
         let elsewhere = !same_path(control_channel.link, link);
-        // `float`: a server with several addresses may give its first answer from another one. In a
-        // session the data plane sees who moved, by packets that are authentic.
+        // `float`: a server with several addresses may send its first answer from another one.
+        // Within a session the data plane detects moves, by authentic packets.
         let first = !up && control_channel.remote().is_none();
         let streams = control_channel.link.is_stream() || link.is_stream();
         if elsewhere && !(first && self.config.settings.float && !streams) {
@@ -36,7 +36,8 @@ impl ClientEngine {
         let tls = &self.config.tls;
         let next_tls = || match up {
             true => Ok(TlsSession::client(tls)?),
-            // The options make the first negotiation's keys: it must be the only one until then.
+            // The keys of the first negotiation depend on the options: it must be the only one
+            // until then.
             false => Err(Fault::Ignored("a renegotiation before there is a session")),
         };
         let events = control_channel.frame(now, packet, next_tls, &self.config.settings);
@@ -51,7 +52,7 @@ impl ClientEngine {
         self.settle(now, result, out);
     }
 
-    /// Sends what a step produced, and ends the session if it failed.
+    /// Sends the output of a step, and ends the session if the step failed.
     pub(super) fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
         let unix = self.clock.at(now);
         let link = self.link();
@@ -66,7 +67,7 @@ impl ClientEngine {
             Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => {
                 self.dropped = self.dropped.saturating_add(1)
             }
-            // A session that is up goes on without the new key until its end.
+            // An established session continues without the new key until its end.
             Err(fault)
                 if self.config.settings.limits.exit_on_tls_failure
                     && matches!(self.state, State::Connecting(_)) =>
@@ -134,7 +135,7 @@ impl ClientEngine {
         }
     }
 
-    /// A check whose server does not take part in it.
+    /// Returns whether this is a check whose server does not take part in it.
     pub(super) fn ends_here(&self) -> bool {
         match &self.state {
             State::Connecting(attempt) => {
@@ -144,7 +145,7 @@ impl ClientEngine {
         }
     }
 
-    /// No alert came: the server accepted the certificate.
+    /// Ends a check without an alert: the server accepted the certificate.
     pub(super) fn checked(&mut self, out: &mut Out) {
         if let State::Connecting(attempt) = &self.state {
             let tls = attempt.control_channel.negotiation().tls();

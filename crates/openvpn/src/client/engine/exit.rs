@@ -1,4 +1,4 @@
-//! Saying good-bye.
+//! The end of a client, with its exit notices.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::client::event::Stop;
 use crate::negotiate::ControlMessage;
 use crate::session::exit_notice;
 
-/// Exit notices on the data channel are repeated this often.
+/// The interval at which exit notices on the data channel are repeated.
 const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
-/// How long to wait for the acknowledgement of an exit notice on the control channel.
+/// The time to wait for the acknowledgement of an exit notice on the control channel.
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 impl ClientEngine {
-    /// Ends for good, after an exit notice where the configuration wants one.
+    /// Ends the client for good, after an exit notice if one is configured.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
         self.end(now, Stop::Requested, out);
     }
@@ -45,7 +45,7 @@ impl ClientEngine {
         }
     }
 
-    /// The good-bye is said.
+    /// Stops the client after its exit notices.
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
             State::Exiting(leaving) => leaving.why.clone(),

@@ -23,10 +23,11 @@ use crate::tls::{ClientTls, TlsSession};
 
 type Out = Outbox<ClientEvent>;
 
-/// PUSH_REQUEST is repeated this often, as stock servers expect.
+/// The interval at which PUSH_REQUEST is repeated, as OpenVPN's servers expect.
 const PUSH_REQUEST_EVERY: Duration = Duration::from_secs(5);
 
-/// In TLS 1.3 a server reads the client's certificate after the client is done, and its alert comes late.
+/// The time to wait for a late alert: in TLS 1.3 a server reads the client's certificate after the
+/// client has finished.
 const ALERT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An OpenVPN client.
@@ -36,18 +37,19 @@ pub struct ClientEngine {
     clock: WallClock,
     remotes: Remotes,
     state: State,
-    /// The configured credentials, while a token stands in for them.
+    /// The configured credentials, while a token replaces them.
     own_credentials: Option<Credentials>,
-    /// What the server may still cause.
+    /// The work that the server may still cause.
     budget: Budget,
-    /// Packets that were dropped because they were not authentic or did not belong.
+    /// The number of packets dropped because they were not authentic or did not belong to the
+    /// session.
     dropped: u64,
 }
 
 enum State {
-    /// Until the first input.
+    /// The state before the first input.
     New,
-    /// Between two attempts.
+    /// The state between two attempts.
     Waiting {
         until: Instant,
     },
@@ -58,21 +60,21 @@ enum State {
     Stopped,
 }
 
-/// From the first reset to the pushed options.
+/// An attempt, from the first reset to the pushed options.
 struct Attempt {
     control_channel: ControlChannel,
-    /// The server must answer by then; `None` once it has.
+    /// The time by which the server must answer; `None` once it has.
     answer_by: Option<Instant>,
-    /// `ping-exit`: the program ends then unless something comes.
+    /// `ping-exit`: when the program ends unless a packet arrives.
     silent_at: Option<Instant>,
     /// `session-timeout`.
     ends: Option<Instant>,
     pull: Option<Pull>,
-    /// A check that goes no further: it waits until then for an alert.
+    /// The time until which a check that goes no further waits for an alert.
     checked_at: Option<Instant>,
 }
 
-/// Asking for options.
+/// The request for options.
 struct Pull {
     assembler: PushAssembler<ReplyItem>,
     next_request: Instant,
@@ -88,7 +90,7 @@ struct Tunnel {
     exporter: bool,
     exit_by_control: bool,
     exit_attempts: Option<u8>,
-    /// `ping-exit`: a silent server ends the client and not only the session.
+    /// `ping-exit`: whether a silent server ends the client and not only the session.
     exit_when_silent: bool,
     /// `session-timeout`.
     ends: Option<Instant>,
@@ -98,7 +100,7 @@ struct Tunnel {
     update: update::Updates,
 }
 
-/// Saying good-bye.
+/// The end of a session, with its exit notices.
 struct Exiting {
     tunnel: Tunnel,
     notices_left: u8,
@@ -107,7 +109,7 @@ struct Exiting {
 }
 
 impl ClientEngine {
-    /// A client that begins to dial at its first input.
+    /// Creates a client that begins to dial at its first input.
     pub fn new(
         config: ClientConfig,
         seed: impl Into<Seed>,
@@ -138,22 +140,23 @@ impl ClientEngine {
         }
     }
 
-    /// The wall clock was set.
+    /// Sets the wall clock.
     pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
         self.clock = WallClock::new(now, unix_time);
     }
 
-    /// Another certificate or other authorities: from the next negotiation on.
+    /// Replaces our certificate or the authorities, from the next negotiation on.
     pub fn set_tls(&mut self, tls: ClientTls) {
         self.config.tls = tls;
     }
 
-    /// Packets dropped because they were not authentic or did not belong to the session.
+    /// Returns the number of packets dropped because they were not authentic or did not belong to
+    /// the session.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Says something to the server on the control channel. False if there is no session.
+    /// Sends a message to the server on the control channel. Returns false if there is no session.
     pub fn say(&mut self, now: Instant, message: &ControlMessage, out: &mut Out) -> bool {
         let State::Up(tunnel) = &mut self.state else { return false };
         let result = tunnel.control_channel.send_message(message.encode()).map(|_| ());
@@ -161,7 +164,7 @@ impl ClientEngine {
         true
     }
 
-    /// The path of the attempt or session.
+    /// Returns the link of the attempt or session.
     fn link(&self) -> Option<Link> {
         match &self.state {
             State::Connecting(attempt) => Some(attempt.control_channel.link),
@@ -210,7 +213,7 @@ impl ClientEngine {
             Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) if peer == ours => {
                 let settings = tunnel.update.settings();
                 let report = tunnel.sizes.notice(now, &notice, settings, out);
-                // The server's answers are what finds the path.
+                // The budget applies because the server's answers cause the findings.
                 let report = report.filter(|_| self.budget.report(now, String::new).is_some());
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
             }
@@ -286,11 +289,11 @@ impl ClientEngine {
     }
 }
 
-/// Either end, or a host on the path, closed the stream.
+/// The reason when either end, or a host on the path, closed the stream.
 const CUT_OFF: &str = "connection reset";
 
-/// Whether a packet from one link may be answered to a control channel on the other. A stream is the
-/// same only if it is the very same connection.
+/// Returns whether a packet from one link may be answered to a control channel on the other. For a
+/// stream, it must be the very same connection.
 fn same_path(ours: Link, link: Link) -> bool {
     match ours.is_stream() || link.is_stream() {
         true => ours == link,
@@ -298,11 +301,11 @@ fn same_path(ours: Link, link: Link) -> bool {
     }
 }
 
-/// An external authentication may take this long at most.
+/// The maximum duration of an external authentication.
 const MAX_AUTH_PENDING: Duration = Duration::from_secs(600);
 
 impl ClientEngine {
-    /// A function of its own, so that what it leaves on the stack lies below its caller.
+    /// A separate function, so that its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
@@ -315,7 +318,7 @@ impl ClientEngine {
             Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
                 self.failed(now, reason, out);
             }
-            // That of an attempt which is over says nothing about this one.
+            // The end of a previous attempt's link has no meaning for this one.
             Input::LinkDown(link) => match &self.state {
                 State::Up(tunnel) if tunnel.control_channel.link == link => {
                     self.cut_off(now, out);
@@ -331,7 +334,7 @@ impl ClientEngine {
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
-        // The end of the exit notice's wait may be its acknowledgement.
+        // The wait after the exit notice may end with its acknowledgement.
         if let State::Exiting(leaving) = &self.state
             && leaving.tunnel.exit_by_control
             && leaving.tunnel.control_channel.all_acknowledged()
@@ -348,7 +351,7 @@ impl Engine for ClientEngine {
         let frame = matches!(input, Input::ControlPacket(..));
         self.work(now, input, out);
         if frame {
-            // Copies of keys may lie there.
+            // The stack may hold copies of keys.
             adit_crypto::scrub_stack();
         }
     }

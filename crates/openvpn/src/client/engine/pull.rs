@@ -1,4 +1,4 @@
-//! Asking for the options, and what the server says on its own.
+//! The request for options, and the messages that the server sends on its own.
 
 use crate::negotiate::DataCipher;
 use adit_engine::command::{Keepalive, PeerSpec};
@@ -40,7 +40,7 @@ impl ClientEngine {
                 self.failed_with(now, reason, failed.advance, failed.backoff, out);
             }
             ControlMessage::AuthFailed(failed) => {
-                // A token does not outlive the server that gave it; the password may.
+                // A token is not used beyond the server that gave it; the password may be.
                 if let Some(own) = self.own_credentials.take() {
                     self.config.credentials = Some(own);
                     let reason = format!("AUTH_FAILED (auth-token): {}", failed.reason);
@@ -135,7 +135,7 @@ impl ClientEngine {
             self.stop(Stop::Incompatible(reason), out);
             return Ok(());
         };
-        // What can fail comes first: the failure belongs to the attempt.
+        // Steps that can fail come first: their failure belongs to the attempt.
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let keys = attempt.control_channel.data_keys(pushed.tls_ekm)?;
         if pushed.dyn_tls_crypt {
@@ -153,7 +153,8 @@ impl ClientEngine {
         for note in &pushed.notes {
             out.event(ClientEvent::Note(note.clone()));
         }
-        // Ignored as openvpn does: a server may push it without having it itself, and then everything passes.
+        // Ignored as in OpenVPN: a server may push it without using it itself, and then all packets
+        // pass.
         if let (Some(option), None) = (&pushed.fragment, self.config.settings.fragment) {
             out.event(ClientEvent::Warning(format!(
                 "the server pushes \"{option}\", which cannot be pushed: ignored; if packets do not pass, \
@@ -224,7 +225,7 @@ impl ClientEngine {
             sizes: PacketSizes::new(now, peer, link, protection, &settings),
             exporter: pushed.tls_ekm,
             exit_by_control: pushed.cc_exit,
-            // The end of a stream is notice enough; stock ignores the option there too.
+            // The end of a stream is sufficient notice; OpenVPN ignores the option there too.
             exit_attempts: pushed
                 .exit_notify
                 .or(settings.exit_notify)
@@ -248,12 +249,13 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// The cipher of the session: the pushed one if we allow it or have it as fallback; of a server that pushes none, the
-    /// configured fallback or the one it names in its options string.
+    /// Returns the cipher of the session: the pushed one if we allow it or have it as fallback; for
+    /// a server that pushes none, the configured fallback or the one that it names in its options
+    /// string.
     pub(super) fn cipher(&self, pushed: &PushedOptions) -> Option<DataCipher> {
         let settings = &self.config.settings;
         if let Some(cipher) = pushed.cipher {
-            // A server of 2.5 that does not negotiate pushes its cipher all the same.
+            // A server of 2.5 that does not negotiate still pushes its cipher.
             let allowed = settings.ciphers.contains(&cipher);
             return (allowed || settings.cipher_fallback == Some(cipher)).then_some(cipher);
         }
@@ -266,7 +268,7 @@ impl ClientEngine {
         named.or(settings.cipher_fallback)
     }
 
-    /// An `auth-token` stands in for the password from now on.
+    /// Replaces the password by a pushed `auth-token` from now on.
     pub(super) fn remember_token(&mut self, pushed: &PushedOptions) {
         if let (Some(token), Some(credentials)) = (&pushed.auth_token, &mut self.config.credentials)
         {
@@ -279,7 +281,7 @@ impl ClientEngine {
     }
 }
 
-/// The MTU of a session: what the server pushes, up to `tun-mtu-max`.
+/// Returns the MTU of a session: the one that the server pushes, up to `tun-mtu-max`.
 pub(super) fn pushed_mtu(configured: &Settings, pushed: &PushedOptions) -> u16 {
     let largest = configured.tun_mtu_max.max(configured.tun_mtu);
     pushed.tun_mtu.map_or(configured.tun_mtu, |mtu| mtu.min(largest))

@@ -1,4 +1,4 @@
-//! How a client dials, ends, and begins again.
+//! How a client dials, ends, and restarts.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::tls::TlsSession;
 use crate::wrap::{WrapConfig, Wrapper};
 
 impl ClientEngine {
-    /// Ends the session and begins again with the same server.
+    /// Ends the session and connects to the same server again.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
         self.lost(now, "restart requested".into(), out);
     }
 
-    /// The machine reaches the server another way than before, or again after an outage. What waits
-    /// or is under way begins at once; a session goes on, and looks for the path's MTU. A stream that
-    /// is `stale`, since its own address is gone, ends.
+    /// Processes a change of the path to the server, or its recovery after an outage. A wait or an
+    /// attempt restarts at once; a session continues, and searches for the path's MTU. A stream
+    /// that is `stale`, because its own address is gone, ends.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,
@@ -45,7 +45,7 @@ impl ClientEngine {
         out.event(ClientEvent::Stopped(why));
     }
 
-    /// Takes down what the state has in the world.
+    /// Removes what the state has set up outside the engine.
     pub(super) fn leave(&mut self, out: &mut Out) {
         let link = match std::mem::replace(&mut self.state, State::Stopped) {
             State::Connecting(attempt) => attempt.control_channel.link,
@@ -56,10 +56,10 @@ impl ClientEngine {
         out.push(Output::Hangup(link));
     }
 
-    /// The session is lost: again from the same server.
+    /// Ends a lost session and connects to the same server again.
     pub(super) fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
         if matches!(self.state, State::Exiting(_)) {
-            // We were going anyway; a farewell that crossed ours must not bring us back.
+            // We were leaving anyway; an exit message that crossed ours must not make us reconnect.
             return self.gone(out);
         }
         self.leave(out);
@@ -67,8 +67,8 @@ impl ClientEngine {
         self.state = State::Waiting { until: now + self.remotes.after_loss() };
     }
 
-    /// The stream of a session ended: from the next server, which may be the same one by another
-    /// transport.
+    /// Continues after the end of a session's stream with the next server, which may be the same
+    /// one by another transport.
     pub(super) fn cut_off(&mut self, now: Instant, out: &mut Out) {
         let wait = self.remotes.move_on();
         self.lost(now, CUT_OFF.into(), out);
@@ -77,7 +77,7 @@ impl ClientEngine {
         }
     }
 
-    /// The attempt failed: on to the next server.
+    /// Ends a failed attempt and continues with the next server.
     pub(super) fn failed(&mut self, now: Instant, reason: String, out: &mut Out) {
         self.failed_with(now, reason, AdvanceTo::Address, None, out);
     }
@@ -105,7 +105,8 @@ impl ClientEngine {
             }
             Next::After(wait) => {
                 out.event(ClientEvent::Restarting(reason));
-                // A server may ask for patience, but not for more than `connect-retry` has; so in stock.
+                // A server may request a longer wait, but not longer than the longest of
+                // `connect-retry`, as in OpenVPN.
                 let (first, longest) = self.config.connect_retry;
                 let asked = at_least.unwrap_or_default().min(longest.max(first));
                 self.state = State::Waiting { until: now + wait.max(asked) };

@@ -11,7 +11,7 @@ use crate::negotiate::{
 };
 use crate::session::{Settings, inner_mtu};
 
-/// What a session was pushed, and the update under way.
+/// The options pushed to a session, and the update in progress.
 pub(super) struct Updates {
     options: Vec<PushedOption>,
     keepalive: Keepalive,
@@ -34,8 +34,8 @@ impl Updates {
 }
 
 impl ClientEngine {
-    /// Takes a part of an update; with the last one all of it is in force, or nothing and the session is
-    /// begun again.
+    /// Processes a part of an update. With the last part the whole update takes effect, or none of
+    /// it and the session restarts.
     pub(super) fn push_update(&mut self, now: Instant, part: &str, out: &mut Out) {
         let State::Up(tunnel) = &mut self.state else {
             let note = "an update of options is left out: there are none yet";
@@ -57,7 +57,7 @@ impl ClientEngine {
             Ok(applied) => applied,
             Err(error) => return self.lost(now, error.to_string(), out),
         };
-        // The notes on the options as a whole were told when these came.
+        // The notes on the options as a whole were reported when these arrived.
         notes.into_iter().for_each(|note| out.event(ClientEvent::Note(note)));
         let state = &mut tunnel.update;
         state.options = options;

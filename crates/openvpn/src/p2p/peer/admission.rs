@@ -1,4 +1,4 @@
-//! From the key exchange to a session, and its further keys.
+//! The steps from the key exchange to a session, and its further keys.
 
 use adit_engine::command::PeerSpec;
 use adit_engine::{Command, Instant, PeerId};
@@ -12,15 +12,15 @@ use crate::session::{
     ControlChannel, Fault, Idle, PacketSizes, RekeySchedule, fragment_size, inner_mtu,
 };
 
-/// TLS exporter label of the peer-id, which both ends write into their packets.
+/// The TLS exporter label of the peer-id, which both ends write into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
-/// The peer-id where there is no exporter: "vpn".
+/// The peer-id without an exporter: "vpn".
 const FIXED_PEER_ID: u32 = 0x0076_706e;
 
 impl PeerEngine {
     /// Makes a handshake the session, in place of the former one.
     pub(super) fn admit(&mut self, now: Instant, at: usize, out: &mut Out) -> Result<(), Fault> {
-        // What can fail comes before there is anything to take back.
+        // Steps that can fail come before there is anything to undo.
         let role = self.config.tls.role();
         let settings = &self.config.settings;
         let Some(attempt) = self.attempts.get_mut(at) else { return Ok(()) };
@@ -45,7 +45,7 @@ impl PeerEngine {
             control_channel.wrap_renegotiations();
         }
         let attempt = self.attempts.remove(at);
-        // Of all who tried, this one could.
+        // This handshake authenticated; the others are obsolete.
         self.attempts.clear();
         let mut control_channel = attempt.control_channel;
         control_channel.establish(self.config.settings.tran_window);
@@ -106,8 +106,8 @@ impl PeerEngine {
         session.control_channel.send_keys(keys)
     }
 
-    /// Checks that a renegotiation has authenticated the session's own peer. Returns what to report where it has not and
-    /// the session goes on.
+    /// Checks that a renegotiation has authenticated the session's own peer. If not, and if the
+    /// session continues, returns the fault to report.
     pub(super) fn check_identity(&mut self, now: Instant) -> Result<Option<Fault>, Fault> {
         let Some(session) = &mut self.session else { return Ok(None) };
         let identity = session.control_channel.negotiation().tls().peer();
@@ -119,7 +119,7 @@ impl PeerEngine {
         session.control_channel.reject(now, fault).map(Some)
     }
 
-    /// A renegotiation is complete.
+    /// Processes a completed renegotiation.
     pub(super) fn rekeyed(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let tls = session.control_channel.negotiation().tls();
@@ -138,7 +138,7 @@ impl PeerEngine {
     }
 }
 
-/// The peer-id of a session, the same in both directions.
+/// Returns the peer-id of a session, which is the same in both directions.
 fn wire_id(control_channel: &ControlChannel, exporter: bool) -> Result<u32, Fault> {
     if !exporter {
         return Ok(FIXED_PEER_ID);

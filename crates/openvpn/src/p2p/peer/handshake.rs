@@ -1,4 +1,4 @@
-//! From the first packet to the key exchange.
+//! The steps from the first packet to the key exchange.
 
 use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;
@@ -17,14 +17,14 @@ use crate::session::{ControlChannel, Event, Fault, RESEND_WRAPPED_KEY, options_s
 use crate::wrap::{WrapConfig, Wrapper};
 
 impl PeerEngine {
-    /// Begins a handshake from our side, towards a peer whose address is known.
+    /// Begins a handshake from our end, to a peer whose address is known.
     pub(super) fn begin(&mut self, now: Instant, link: Link, out: &mut Out) {
         match self.open(now, link) {
             Ok(Some(control_channel)) => {
                 self.attempts.push(Attempt { control_channel, own: true, since: now });
                 self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
             }
-            // Under tls-crypt-v2 a server has to wait for the client's key.
+            // Under tls-crypt-v2 a server must wait for the client's key.
             Ok(None) => {}
             Err(fault) => self.lost(now, fault.to_string(), out),
         }
@@ -54,8 +54,9 @@ impl PeerEngine {
         Ok(Some(ControlChannel::open(now, link, local, reset, wrapper, tls, settings)))
     }
 
-    /// A server's reset of no known session: the answer to ours; or the server has restarted and says
-    /// so, which is worth a handshake beside the session, but not more.
+    /// Processes a server's reset of no known session. It is the answer to ours, or announces that
+    /// the server has restarted, which merits one handshake in parallel to the session and nothing
+    /// more.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -79,7 +80,7 @@ impl PeerEngine {
             return self.attempt_frame(now, at, packet, out);
         }
         let recent = self.invited.is_some_and(|at| now < at + INVITED_EVERY);
-        // One that answers a reset of ours is the echo of a handshake that is over.
+        // A reset that acknowledges one of ours is the echo of a former handshake.
         let unasked = Wrapper::client(&self.config.settings.wrap)
             .is_ok_and(|mut wrapper| wrapper.open(packet).is_ok_and(|c| c.remote.is_none()));
         if known || recent || !unasked || self.attempts.len() >= MAX_ATTEMPTS {
@@ -93,7 +94,8 @@ impl PeerEngine {
         }
     }
 
-    /// A client's reset of no known session: the answer to our invitation, or a client that begins.
+    /// Processes a client's reset of no known session: the answer to our invitation, or the start
+    /// of a handshake.
     pub(super) fn reset(
         &mut self,
         now: Instant,
@@ -119,8 +121,8 @@ impl PeerEngine {
         }
     }
 
-    /// Counts a stranger's packet that led to nothing. A key of an age that is not accepted is reported: the operator sees
-    /// otherwise nothing of a peer that never gets through.
+    /// Counts a refused packet of an unauthenticated sender. A key of an age that is not accepted
+    /// is reported: otherwise the operator would see no trace of a peer that cannot connect.
     fn refused(&mut self, now: Instant, refused: Refused, out: &mut Out) {
         self.dropped = self.dropped.saturating_add(1);
         if let Refused::KeyAge(error) = refused {
@@ -128,11 +130,12 @@ impl PeerEngine {
         }
     }
 
-    /// Lets an invitation try a client's reset. It answers only if that names the invitation's id.
+    /// Lets an invitation try a client's reset. It answers only if the reset names the invitation's
+    /// id.
     fn accepts(&mut self, now: Instant, at: usize, packet: &[u8], out: &mut Out) -> bool {
         let Some(attempt) = self.attempts.get_mut(at) else { return false };
         let tls = &self.config.tls;
-        // The packet is unwrapped in place, and others want to see it as it came.
+        // The packet is unwrapped in place, and others need the original.
         let mut copy = packet.to_vec();
         let events =
             attempt.control_channel.frame(now, &mut copy, || new_tls(tls), &self.config.settings);
@@ -145,7 +148,7 @@ impl PeerEngine {
         }
     }
 
-    /// Starts a handshake if a stranger's packet brings a cookie back.
+    /// Starts a handshake if an unauthenticated packet returns a cookie.
     pub(super) fn third_packet(
         &mut self,
         now: Instant,
@@ -175,7 +178,7 @@ impl PeerEngine {
         let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
         let events = control_channel.take(now, &control, refuse, settings);
         self.make(room, out);
-        // An invitation without an answer is of no use next to it.
+        // An invitation without an answer is now useless.
         self.attempts.retain(|a| !a.own || a.control_channel.remote().is_some());
         self.attempts.push(Attempt { control_channel, own: false, since: now });
         let at = self.attempts.len().saturating_sub(1);
@@ -186,8 +189,8 @@ impl PeerEngine {
         }
     }
 
-    /// Finds a place for another handshake. Strangers who hold handshakes open must not keep the peer out, nor push its
-    /// handshake out.
+    /// Finds a place for another handshake. Unauthenticated senders that hold handshakes open must
+    /// neither keep the peer out nor evict its handshake.
     pub(super) fn room_for(&self, now: Instant, link: Link) -> Vacancy {
         let there = self.attempts.iter().map(|attempt| Occupant {
             link: attempt.control_channel.link,
@@ -197,7 +200,7 @@ impl PeerEngine {
         Vacancy::find(now, link, there, (MAX_ATTEMPTS, MAX_OF_ONE))
     }
 
-    /// Gives up the handshake whose place another one takes.
+    /// Ends the handshake whose place another one takes.
     pub(super) fn make(&mut self, room: Vacancy, out: &mut Out) {
         if let Vacancy::InPlaceOf(at) = room
             && at < self.attempts.len()
@@ -219,7 +222,8 @@ impl PeerEngine {
     ) {
         let Some(attempt) = self.attempts.get_mut(at) else { return };
         let link = attempt.control_channel.link;
-        // The first negotiation's keys are what is agreed upon: it must be the only one until then.
+        // The keys of the first negotiation are the agreed ones: it must be the only one until
+        // then.
         let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
         match attempt.control_channel.frame(now, packet, refuse, &self.config.settings) {
             Ok(events) => self.attempt_step(now, at, events, out),
@@ -231,7 +235,7 @@ impl PeerEngine {
         }
     }
 
-    /// Works on what a handshake heard, and sends what came of it.
+    /// Handles the events of a handshake, and sends its output.
     pub(super) fn attempt_step(
         &mut self,
         now: Instant,
@@ -244,7 +248,7 @@ impl PeerEngine {
             match self.handle_attempt_event(at, item, out) {
                 Ok(false) => {}
                 Ok(true) => {
-                    // From here on it is the session's.
+                    // From here on it belongs to the session.
                     let result = self.admit(now, at, out);
                     return match result {
                         Ok(()) => {
@@ -264,7 +268,7 @@ impl PeerEngine {
         }
     }
 
-    /// True when both ends' keys are there.
+    /// Handles an event, and returns true when both ends' keys are exchanged.
     fn handle_attempt_event(
         &mut self,
         at: usize,
@@ -300,7 +304,7 @@ impl PeerEngine {
                 }
                 Ok(true)
             }
-            // What comes before the keys is not a message.
+            // Data before the keys is not a message.
             Event::TlsReady | Event::Message(_) | Event::Failed(_) => Ok(false),
         }
     }
@@ -326,13 +330,14 @@ impl PeerEngine {
         }
     }
 
-    /// A handshake is over. Ours takes the place we dialled with it, unless there is a session.
+    /// Ends a failed handshake. If it is ours, the address that we dialled fails with it, unless
+    /// there is a session.
     pub(super) fn attempt_failed(&mut self, now: Instant, at: usize, fault: &Fault, out: &mut Out) {
         if at >= self.attempts.len() {
             return;
         }
         let mut attempt = self.attempts.remove(at);
-        // An alert that says why may still be under way.
+        // An alert with the reason may still be pending.
         let _ = attempt.control_channel.flush(now, self.clock.at(now), out);
         let dialled = matches!(self.state, State::Open(Some(_)));
         if self.session.is_none() && dialled && self.attempts.is_empty() {

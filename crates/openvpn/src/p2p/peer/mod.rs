@@ -1,8 +1,8 @@
-//! TLS between two points: one peer, keys by TLS, nothing pushed.
+//! TLS in point-to-point mode: one peer, keys by TLS, no pushed options.
 //!
-//! Handshakes are objects of their own beside the session: the peer may have restarted while we still
-//! believe in the session, and only one that authenticates replaces it. So a sender of mere
-//! packets cannot end a session.
+//! Handshakes are objects of their own, in parallel to the session: the peer may have restarted
+//! while this end still considers the session alive, and only a handshake that authenticates
+//! replaces it. So a sender of mere packets cannot end a session.
 
 mod admission;
 mod handshake;
@@ -32,60 +32,61 @@ use crate::wrap::{WrapError, Wrapper};
 
 type Out = Outbox<ClientEvent>;
 
-/// Handshakes under way at once. One is the peer's; the others leave room for strangers that claim to
-/// be the peer.
+/// The maximum number of concurrent handshakes. One is the peer's; the others leave room for
+/// unauthenticated senders that claim to be the peer.
 const MAX_ATTEMPTS: usize = 64;
-/// Of these, from one address or /64.
+/// The maximum number of those from one address or /64.
 const MAX_OF_ONE: usize = 2;
-/// A server's unsolicited reset starts a handshake at most this often.
+/// The minimum interval between handshakes that a server's unsolicited resets start.
 const INVITED_EVERY: Duration = Duration::from_secs(5);
-/// Ids of servers' resets that are remembered.
+/// The maximum number of ids of servers' resets that are recorded.
 const MAX_RESETS: usize = 64;
-/// Exit notices on the data channel are repeated this often.
+/// The interval at which exit notices on the data channel are repeated.
 const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
-/// How long to wait for the acknowledgement of an exit notice on the control channel.
+/// The time to wait for the acknowledgement of an exit notice on the control channel.
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// One end of a tunnel between two points.
+/// One end of a point-to-point tunnel with TLS.
 pub struct PeerEngine {
     config: PeerConfig,
     random: Random,
     clock: WallClock,
     remotes: Remotes,
-    /// Of a `tls-server`.
+    /// The stateless responder of a `tls-server`.
     responder: Option<Responder>,
     state: State,
     attempts: Vec<Attempt>,
-    /// Connections without a session, where this end listens for them.
+    /// The connections without a session, if this end listens for them.
     pending: PendingStreams,
     session: Option<Session>,
-    /// `session-timeout`, counted from the start and from each restart, as in stock.
+    /// `session-timeout`, counted from the start and from each restart, as in OpenVPN.
     ends: Option<Instant>,
-    /// `ping-exit` while the other end is dialled and there is no session that pings.
+    /// `ping-exit` while the other end is being dialled and there is no session with pings.
     silent_at: Option<Instant>,
-    /// The data plane's number of the next session: two sessions in a row differ.
+    /// The data plane's id of the next session: consecutive sessions have different ids.
     next_peer: PeerId,
-    /// When an unsolicited reset was last believed.
+    /// When an unsolicited reset was last acted on.
     invited: Option<Instant>,
-    /// Ids in servers' resets, the newest last: a captured one is not believed again.
+    /// The ids in servers' resets, the newest last: a captured one is not acted on again.
     resets: VecDeque<SessionId>,
-    /// Packets dropped because they were not authentic or did not belong.
+    /// The number of packets dropped because they were not authentic or did not belong to the
+    /// session.
     dropped: u64,
-    /// What the peer may still cause.
+    /// The work that the peer may still cause.
     budget: Budget,
 }
 
 enum State {
-    /// Until the first input.
+    /// The state before the first input.
     New,
-    /// Between two attempts.
+    /// The state between two attempts.
     Waiting {
         until: Instant,
     },
     Dialing,
-    /// Towards a peer whose address is configured; or `None`: anybody may come.
+    /// Open to a peer whose address is configured; `None` if any sender is accepted.
     Open(Option<Link>),
-    /// Saying good-bye.
+    /// The end of a session, with its exit notices.
     Exiting {
         notices_left: u8,
         next: Instant,
@@ -97,13 +98,13 @@ enum State {
 /// A handshake.
 struct Attempt {
     control_channel: ControlChannel,
-    /// Ours to begin: it fails together with the place we dialled, and not alone.
+    /// Whether this end began it: it then fails together with the address that we dialled.
     own: bool,
     since: Instant,
 }
 
 impl Attempt {
-    /// Whether the other end has answered: over datagrams its address is proven by that.
+    /// Returns whether the other end has answered, which proves its address over datagrams.
     fn is_proven(&self) -> bool {
         self.control_channel.remote().is_some()
     }
@@ -123,10 +124,10 @@ struct Session {
 }
 
 impl PeerEngine {
-    /// An engine that begins at its first input.
+    /// Creates an engine that begins at its first input.
     ///
     /// # Errors
-    /// The wrapping is the other role's.
+    /// Fails if the wrapping is the other role's.
     pub fn new(
         config: PeerConfig,
         seed: impl Into<Seed>,
@@ -163,24 +164,25 @@ impl PeerEngine {
         })
     }
 
-    /// The wall clock was set.
+    /// Sets the wall clock.
     pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
         self.clock = WallClock::new(now, unix_time);
     }
 
-    /// Another certificate or other authorities, of the same role: from the next negotiation on.
+    /// Replaces our certificate or the authorities of the same role, from the next negotiation on.
     pub fn set_tls(&mut self, tls: PeerTls) {
         if tls.role() == self.role() {
             self.config.tls = tls;
         }
     }
 
-    /// Packets dropped because they were not authentic or did not belong to anything.
+    /// Returns the number of packets dropped because they were not authentic or belonged to no
+    /// handshake or session.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Handshakes under way.
+    /// Returns the number of handshakes in progress.
     pub fn handshakes(&self) -> usize {
         self.attempts.len()
     }
@@ -189,7 +191,7 @@ impl PeerEngine {
         self.config.tls.role()
     }
 
-    /// Whether packets from there are looked at at all.
+    /// Returns whether packets from this link are processed at all.
     fn may_come_from(&self, link: Link) -> bool {
         match &self.state {
             State::Open(None) => !self.listens() || self.knows(link),
@@ -211,7 +213,7 @@ impl PeerEngine {
         if self.dropped == dropped && self.silent_at.is_some() {
             self.hope(now);
         }
-        // A stream neither loses nor alters anything: what does not belong there ends it.
+        // A stream neither loses nor alters anything: a packet that does not belong there ends it.
         if self.dropped != dropped && self.pending.contains(link) {
             self.turn_away(link, out);
         }
@@ -269,7 +271,7 @@ impl PeerEngine {
         events.into_iter().try_for_each(|item| self.handle_event(now, item, out))
     }
 
-    /// What the session's peer says.
+    /// Handles an event of the session's control channel.
     fn handle_event(&mut self, now: Instant, event: Event, out: &mut Out) -> Result<(), Fault> {
         let role = self.role();
         match event {
@@ -308,7 +310,7 @@ impl PeerEngine {
         }
     }
 
-    /// Sends what a step of the session produced, and ends it if it failed.
+    /// Sends the output of a step of the session, and ends the session if the step failed.
     fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
         let unix = self.clock.at(now);
         let Some(session) = &mut self.session else { return };
@@ -368,7 +370,7 @@ impl PeerEngine {
             }
             Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) if peer == ours => {
                 let report = session.sizes.notice(now, &notice, &self.config.settings, out);
-                // The peer's answers are what finds the path.
+                // The budget applies because the peer's answers cause the findings.
                 let report = report.filter(|_| self.budget.report(now, String::new).is_some());
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
             }
@@ -446,7 +448,7 @@ fn new_tls(tls: &PeerTls) -> Result<TlsSession, Fault> {
 }
 
 impl PeerEngine {
-    /// A function of its own, so that what it leaves on the stack lies below its caller.
+    /// A separate function, so that its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
@@ -470,7 +472,7 @@ impl PeerEngine {
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
-        // The end of the exit notice's wait may be its acknowledgement.
+        // The wait after the exit notice may end with its acknowledgement.
         if matches!(self.state, State::Exiting { notices_left: 0, .. })
             && self.session.as_ref().is_none_or(|session| {
                 session.exit_by_control && session.control_channel.all_acknowledged()
@@ -488,7 +490,7 @@ impl Engine for PeerEngine {
         let frame = matches!(input, Input::ControlPacket(..));
         self.work(now, input, out);
         if frame {
-            // Copies of keys may lie there.
+            // The stack may hold copies of keys.
             adit_crypto::scrub_stack();
         }
     }

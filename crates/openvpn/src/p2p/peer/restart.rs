@@ -1,4 +1,4 @@
-//! How an end begins, ends, and begins again.
+//! How an end starts, ends, and restarts.
 
 use adit_engine::{Command, Instant, Output};
 
@@ -8,14 +8,14 @@ use crate::negotiate::ControlMessage;
 use crate::session::{session_end, silence_end};
 
 impl PeerEngine {
-    /// Ends the session and begins again.
+    /// Ends the session and restarts.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
         self.lost(now, "restart requested".into(), out);
     }
 
-    /// This machine reaches the other end another way than before, or again after an outage. What waits or is under way
-    /// begins at once; a session goes on, and looks for the path's MTU. A connection that is `stale`, since its own address
-    /// is gone, ends.
+    /// Processes a change of the path to the other end, or its recovery after an outage. A wait or
+    /// an attempt restarts at once; a session continues, and searches for the path's MTU. A
+    /// connection that is `stale`, because its own address is gone, ends.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match (&mut self.state, &mut self.session) {
             (State::Waiting { until }, _) => *until = now,
@@ -36,13 +36,13 @@ impl PeerEngine {
                 out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
                 self.start(now, out);
             }
-            // Handshakes of others are theirs to begin again.
+            // The other ends restart their handshakes themselves.
             (State::Open(None), None) => {}
             (State::New | State::Exiting { .. } | State::Stopped, _) => {}
         }
     }
 
-    /// Ends for good, after an exit notice where the configuration wants one.
+    /// Ends for good, after an exit notice if one is configured.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
         self.end(now, Stop::Requested, out);
     }
@@ -51,7 +51,7 @@ impl PeerEngine {
         let times = self.config.settings.exit_notify;
         match (&mut self.session, &self.state, times) {
             (_, State::Stopped, _) => {}
-            // The end of a connection is notice enough.
+            // The end of a connection is sufficient notice.
             (Some(session), State::Open(_), Some(times))
                 if !session.control_channel.link.is_stream() =>
             {
@@ -72,7 +72,7 @@ impl PeerEngine {
         }
     }
 
-    /// The good-bye is said.
+    /// Stops the engine after its exit notices.
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
             State::Exiting { why, .. } => why.clone(),
@@ -88,7 +88,7 @@ impl PeerEngine {
         out.event(ClientEvent::Stopped(why));
     }
 
-    /// Takes down what there is in the world.
+    /// Removes what is set up outside the engine.
     pub(super) fn take_down(&mut self, out: &mut Out) {
         if !self.listens() {
             self.attempts.clear();
@@ -110,11 +110,11 @@ impl PeerEngine {
         }
     }
 
-    /// Begins again: after a session was lost or, where we dialled, after the handshake failed.
+    /// Restarts after a session was lost or, if this end dials, after the handshake failed.
     pub(super) fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
         match self.state {
             State::Stopped => return,
-            // We were going anyway.
+            // We were leaving anyway.
             State::Exiting { .. } => return self.gone(out),
             _ => {}
         }
@@ -143,7 +143,7 @@ impl PeerEngine {
         self.ends = session_end(now, self.config.settings.limits.session);
     }
 
-    /// Something came, or may come from now on, of which `ping-exit` waits.
+    /// Restarts the time of `ping-exit`, because a packet arrived or may arrive from now on.
     pub(super) fn hope(&mut self, now: Instant) {
         let settings = &self.config.settings;
         self.silent_at = silence_end(now, &settings.limits, settings.keepalive);

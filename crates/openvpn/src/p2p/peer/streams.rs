@@ -1,8 +1,9 @@
-//! TLS between two points over TCP, at the end that listens.
+//! TLS over TCP in point-to-point mode, at the end that listens.
 //!
-//! As over UDP, a handshake is an object of its own beside the session, each on its own connection: the
-//! other end may be back from a death that this end has not noticed. Only the one that authenticates
-//! takes the session's place, and its connection that of the former one.
+//! As over UDP, a handshake is an object of its own, in parallel to the session, and each has its
+//! own connection: the other end may have crashed and returned without this end's noticing. Only
+//! the handshake that authenticates replaces the session, and its connection replaces the former
+//! one.
 
 use adit_engine::{Instant, Link, Output};
 
@@ -12,12 +13,12 @@ use crate::keys::Role;
 use crate::p2p::pending_streams::{Full, Vacancy};
 
 impl PeerEngine {
-    /// Whether connections are waited for.
+    /// Returns whether this end accepts connections.
     pub(super) fn listens(&self) -> bool {
         self.config.remote_policy.accepts.is_some()
     }
 
-    /// A connection came.
+    /// Processes an accepted connection.
     pub(super) fn accepted(&mut self, now: Instant, link: Link, out: &mut Out) {
         let from = self.config.remote_policy.accepts.as_deref().unwrap_or_default();
         let welcome = from.is_empty() || from.contains(&link.remote().ip().to_canonical());
@@ -46,7 +47,7 @@ impl PeerEngine {
         }
     }
 
-    /// A connection ended.
+    /// Processes the end of a connection.
     pub(super) fn ended(&mut self, now: Instant, link: Link, out: &mut Out) {
         self.pending.remove(link);
         self.attempts.retain(|attempt| attempt.control_channel.link != link);
@@ -55,17 +56,17 @@ impl PeerEngine {
         }
     }
 
-    /// Whether the session is on this connection.
+    /// Returns whether the session uses this connection.
     pub(super) fn session_on(&self, link: Link) -> bool {
         self.session.as_ref().is_some_and(|session| session.control_channel.link == link)
     }
 
-    /// Whether this connection is the session's, or one that may become it.
+    /// Returns whether this connection is the session's, or may become it.
     pub(super) fn knows(&self, link: Link) -> bool {
         self.session_on(link) || self.pending.contains(link)
     }
 
-    /// Ends a connection on which there is no session.
+    /// Ends a connection without a session.
     pub(super) fn turn_away(&mut self, link: Link, out: &mut Out) {
         self.pending.remove(link);
         self.attempts.retain(|attempt| attempt.control_channel.link != link);
@@ -73,11 +74,11 @@ impl PeerEngine {
         out.push(Output::Hangup(link));
     }
 
-    /// A handshake on this connection has become the session.
+    /// Processes a handshake on this connection that has become the session.
     pub(super) fn taken(&mut self, link: Link, former: Option<Link>, out: &mut Out) {
         if link.is_stream() {
             self.pending.remove(link);
-            // Other handshakes begin again.
+            // Other handshakes must restart.
             self.hang_up_all(out);
         }
         if let Some(former) = former.filter(|former| *former != link && former.is_stream()) {
@@ -87,14 +88,14 @@ impl PeerEngine {
         }
     }
 
-    /// Ends what has waited too long.
+    /// Ends the connections that have waited too long.
     pub(super) fn tick_streams(&mut self, now: Instant, out: &mut Out) {
         while let Some(link) = self.pending.expired(now) {
             self.turn_away(link, out);
         }
     }
 
-    /// Ends all connections that have no session.
+    /// Ends all connections without a session.
     pub(super) fn hang_up_all(&mut self, out: &mut Out) {
         while let Some(link) = self.pending.pop() {
             out.push(Output::Hangup(link));

@@ -1,7 +1,7 @@
 //! A shared key without TLS (`secret`): no handshake and no session, only authentic packets.
 //!
 //! The peer is added to the data plane once and stays for the engine's life, whatever restarts: its
-//! replay window must remember every packet that was ever let in under the one key.
+//! replay window must record every packet that was ever accepted under the one key.
 
 mod streams;
 
@@ -23,11 +23,11 @@ use crate::session::{
 
 type Out = Outbox<ClientEvent>;
 
-/// The only peer there is.
+/// The only peer.
 const PEER: PeerId = PeerId(0);
-/// Exit notices are repeated this often.
+/// The interval at which exit notices are repeated.
 const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
-/// A ping, as it is inside the encryption.
+/// A ping, in plaintext.
 const PING: [u8; 16] = [
     0x2a, 0x18, 0x7b, 0xf3, 0x64, 0x1e, 0xb4, 0xcb, 0x07, 0xed, 0x2d, 0x0a, 0x98, 0x1f, 0xc7, 0x48,
 ];
@@ -37,35 +37,36 @@ pub struct StaticEngine {
     config: StaticConfig,
     remotes: Remotes,
     state: State,
-    /// Where the other end is, as far as known.
+    /// The link to the other end, if known.
     link: Option<Link>,
-    /// The data plane has the peer.
+    /// Whether the data plane has the peer.
     added: bool,
-    /// Something authentic came since the last restart.
+    /// Whether an authentic packet has arrived since the last restart.
     heard: bool,
-    /// Connections beside the one in use, where this end listens for them.
+    /// The connections other than the one in use, if this end listens for them.
     pending: PendingStreams,
-    /// When the connection in use came.
+    /// When the connection in use was accepted.
     since: Instant,
     /// `session-timeout`.
     ends: Option<Instant>,
-    /// `inactive`, from when the data plane has the peer.
+    /// `inactive`, once the data plane has the peer.
     idle: Option<Idle>,
-    /// Control packets, which this mode has none of, and connections that came to nothing.
+    /// The number of control packets, which this mode does not have, and of connections that were
+    /// not the peer's.
     dropped: u64,
-    /// What the peer may still cause.
+    /// The work that the peer may still cause.
     budget: Budget,
 }
 
 enum State {
-    /// Until the first input.
+    /// The state before the first input.
     New,
-    /// Between two attempts.
+    /// The state between two attempts.
     Waiting {
         until: Instant,
     },
     Dialing,
-    /// Packets flow, or would.
+    /// Packets can flow.
     Open,
     Exiting {
         notices_left: u8,
@@ -75,8 +76,8 @@ enum State {
     Stopped,
 }
 
-/// Stands for an address that is not known yet: a socket or a stream that does not exist, so that
-/// nothing is sent.
+/// Returns a link for an address that is not known yet: a socket or a stream that does not exist,
+/// so that nothing is sent.
 fn nowhere(stream: bool) -> Link {
     let unspecified = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
     match stream {
@@ -86,7 +87,7 @@ fn nowhere(stream: bool) -> Link {
 }
 
 impl StaticEngine {
-    /// An engine that begins at its first input.
+    /// Creates an engine that begins at its first input.
     pub fn new(config: StaticConfig) -> Self {
         let remotes = Remotes::new(&config.remote_policy).steady();
         let pending = PendingStreams::new(config.settings.hand_window);
@@ -106,22 +107,23 @@ impl StaticEngine {
         }
     }
 
-    /// The wall clock was set; nothing here asks for it.
+    /// Sets the wall clock, which this engine does not use.
     pub fn set_unix_time(&mut self, _now: Instant, _unix_time: UnixTime) {}
 
-    /// Frames that came though this mode has no control channel, and connections that were not the
-    /// peer's.
+    /// Returns the number of control packets, which this mode does not have, and of connections
+    /// that were not the peer's.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Begins again, with a new look-up of the other end's name.
+    /// Restarts, and resolves the other end's name again.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
         self.begin_again(now, "restart requested".into(), out);
     }
 
-    /// This machine reaches the other end another way than before, or again after an outage. A wait or an attempt begins
-    /// again at once; a connection that is `stale`, since its own address is gone, ends.
+    /// Processes a change of the path to the other end, or its recovery after an outage. A wait or
+    /// an attempt restarts at once; a connection that is `stale`, because its own address is gone,
+    /// ends.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,
@@ -136,7 +138,7 @@ impl StaticEngine {
         }
     }
 
-    /// Ends for good, after exit notices where the configuration wants them.
+    /// Ends for good, after exit notices if they are configured.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
         self.end(now, Stop::Requested, out);
     }
@@ -144,7 +146,7 @@ impl StaticEngine {
     fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
         match (&self.state, self.config.settings.exit_notify) {
             (State::Stopped, _) => {}
-            // The end of a connection is notice enough.
+            // The end of a connection is sufficient notice.
             (State::Open, Some(times)) if self.link.is_some_and(|link| !link.is_stream()) => {
                 self.state = State::Exiting { notices_left: times.max(1), next: now, why };
                 self.tick(now, out);
@@ -175,7 +177,7 @@ impl StaticEngine {
         }
     }
 
-    /// What ends this end by itself counts from here, as after a restart of stock.
+    /// Starts the times after which this end exits by itself, as OpenVPN's restart does.
     fn begin_times(&mut self, now: Instant) {
         self.ends = session_end(now, self.config.settings.limits.session);
         if let Some(idle) = &mut self.idle {
@@ -183,7 +185,7 @@ impl StaticEngine {
         }
     }
 
-    /// Whether the sender of any authentic packet is the peer.
+    /// Returns whether the sender of any authentic packet is the peer.
     fn floats(&self) -> bool {
         self.config.settings.float || self.config.remote_policy.remotes.is_empty()
     }
@@ -201,16 +203,16 @@ impl StaticEngine {
             let protection = Protection::Static(self.config.suite);
             out.plane(Command::SetLink(PEER, to));
             out.plane(Command::SetMtu(PEER, inner_mtu(&self.config.settings, to, protection)));
-            // Silence counts from here.
+            // Silence is counted from here.
             out.plane(Command::SetKeepalive(PEER, self.config.settings.keepalive));
         }
         if to.is_stream() && !self.listens() {
-            // An end that listens does not know whose connection this is before something comes.
+            // An end that listens does not know whose connection this is before a packet arrives.
             out.plane(Command::SendData(PEER, PING.to_vec()));
         }
     }
 
-    /// Makes the peer known to the data plane, with its key.
+    /// Adds the peer to the data plane, with its key.
     fn add(&self, to: Link, out: &mut Out) {
         let settings = &self.config.settings;
         let spec = PeerSpec {
@@ -240,11 +242,11 @@ impl StaticEngine {
         out.plane(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     }
 
-    /// The other end has proved that it has the key.
+    /// Records that the other end has proved that it has the key.
     fn hear(&mut self, out: &mut Out) {
         let State::Open = self.state else { return };
         if self.listens() && self.link.is_none() {
-            // Its connection has ended by now.
+            // Its connection has already ended.
             return;
         }
         if std::mem::replace(&mut self.heard, true) {
@@ -252,7 +254,7 @@ impl StaticEngine {
         }
         self.remotes.succeeded();
         if self.listens() {
-            // The other end is to hear of this one as early.
+            // So that the other end hears from this one just as early.
             out.plane(Command::SendData(PEER, PING.to_vec()));
         }
         let mut tunnel = self.config.tunnel_addrs.tunnel();
@@ -275,7 +277,7 @@ impl StaticEngine {
         let succeeded = std::mem::take(&mut self.heard);
         out.event(ClientEvent::Restarting(reason));
         if self.config.remote_policy.remotes.is_empty() {
-            // The peer may come back from anywhere, and is answered there.
+            // The peer may return from any address, and is answered there.
             self.begin_times(now);
             return self.open(now, self.link, out);
         }
@@ -305,7 +307,7 @@ impl StaticEngine {
                     });
                 }
             }
-            // Silence counts only after a peer has come.
+            // Silence counts only after a peer has connected.
             Notice::PeerSilent(PEER)
                 if self.link.is_some() && self.config.settings.limits.exit_when_silent =>
             {
@@ -378,7 +380,7 @@ impl StaticEngine {
         ends.into_iter().chain(idle).min().filter(|_| running)
     }
 
-    /// The good-bye is said.
+    /// Stops the engine after its exit notices.
     fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
             State::Exiting { why, .. } => why.clone(),

@@ -1,9 +1,10 @@
 //! A static key over TCP, at the end that listens.
 //!
-//! Of the connections that come, one is in use: the first, or whichever the other end has last proved
-//! to be its own, by an authentic packet that never came before. A stranger's connection, or one on
-//! which captured packets are played again, takes nothing from it; the other end itself, back from a
-//! death that this end has not noticed, takes the place of its former connection.
+//! One of the accepted connections is in use: the first, or the one that the other end has last
+//! proved to be its own, by an authentic packet that is not a replay. An unauthenticated
+//! connection, or one on which captured packets are replayed, takes nothing from it; the other end
+//! itself, which may have crashed and returned without this end's noticing, replaces its former
+//! connection.
 
 use adit_engine::{Command, Instant, Link, Output};
 
@@ -12,12 +13,12 @@ use crate::client::ClientEvent;
 use crate::p2p::pending_streams::Full;
 
 impl StaticEngine {
-    /// Whether connections are waited for.
+    /// Returns whether this end accepts connections.
     pub(super) fn listens(&self) -> bool {
         self.config.remote_policy.accepts.is_some()
     }
 
-    /// A connection came.
+    /// Processes an accepted connection.
     pub(super) fn accepted(&mut self, now: Instant, link: Link, out: &mut Out) {
         let from = self.config.remote_policy.accepts.as_deref().unwrap_or_default();
         let welcome = from.is_empty() || from.contains(&link.remote().ip().to_canonical());
@@ -45,7 +46,8 @@ impl StaticEngine {
         self.open(now, Some(link), out);
     }
 
-    /// The plane had an authentic, new packet on another connection, and uses that now.
+    /// Processes a move: the data plane received an authentic, new packet on another connection,
+    /// and uses that one now.
     pub(super) fn moved(&mut self, now: Instant, link: Link, out: &mut Out) {
         if self.pending.remove(link) {
             if let Some(former) = self.link.replace(link).filter(|former| *former != link) {
@@ -57,11 +59,12 @@ impl StaticEngine {
                 });
             }
         }
-        // It may have ended since, or this end have taken another one in the same moment.
+        // That connection may have ended since, or this end may have chosen another one at the same
+        // moment.
         out.plane(Command::SetLink(PEER, self.link.unwrap_or_else(|| nowhere(true))));
     }
 
-    /// A connection ended.
+    /// Processes the end of a connection.
     pub(super) fn ended(&mut self, now: Instant, link: Link, out: &mut Out) {
         if self.pending.remove(link) {
             self.dropped = self.dropped.saturating_add(1);
@@ -70,7 +73,7 @@ impl StaticEngine {
         }
     }
 
-    /// The connection in use is of no use any more.
+    /// Replaces the connection in use, which has become useless.
     pub(super) fn next_connection(&mut self, now: Instant, reason: String, out: &mut Out) {
         let succeeded = std::mem::take(&mut self.heard);
         if let Some(link) = self.link.take() {
@@ -89,7 +92,7 @@ impl StaticEngine {
         }
     }
 
-    /// Ends what has waited too long, or kept others waiting.
+    /// Ends connections that have waited too long, or have kept others waiting.
     pub(super) fn tick_streams(&mut self, now: Instant, out: &mut Out) {
         while let Some(link) = self.pending.expired(now) {
             self.dropped = self.dropped.saturating_add(1);
@@ -100,7 +103,7 @@ impl StaticEngine {
         }
     }
 
-    /// Until when the connection in use may say nothing: for ever, where no other waits.
+    /// Returns until when the connection in use may be silent: without limit if no other waits.
     fn unproved_until(&self) -> Option<Instant> {
         let crowded = self.link.is_some() && !self.heard && !self.pending.is_empty();
         crowded.then(|| self.since + self.config.settings.hand_window)
