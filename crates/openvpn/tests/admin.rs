@@ -1,4 +1,5 @@
-//! What a server's administrator grants to single clients, and messages that change or end sessions.
+//! The parameters that a server's administrator gives to single clients, and messages that change
+//! or end sessions.
 
 mod support;
 
@@ -37,7 +38,7 @@ fn behind(networks: &[&str]) -> auth::Response {
     })
 }
 
-/// Connects a client to whom the registry grants this.
+/// Connects a client that the registry answers with this response.
 fn join(w: &mut World, name: &str, reply: auth::Response) -> usize {
     w.reply = reply;
     let c = w.connect(named(name), Impairment::default(), 1);
@@ -45,7 +46,7 @@ fn join(w: &mut World, name: &str, reply: auth::Response) -> usize {
     c
 }
 
-/// The prefixes of a client in the data plane.
+/// Returns the prefixes of a client in the data plane.
 fn routes(w: &World, name: &str) -> Vec<String> {
     let info = w.server.clients().find(|info| info.identity.common_name == name);
     let peer = info.expect("it is connected").peer;
@@ -88,7 +89,8 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     let mut w = World::new(registry(), 1);
     let a = join(&mut w, "alice", behind(&["10.50.0.0/16", "fd50::/32"]));
     assert_eq!(routes(&w, "alice"), ["10.50.0.0/16", "10.9.0.2/32", "fd00::1000/128", "fd50::/32"]);
-    // A part of it is another client's: the longest prefix decides, and no client loses anything.
+    // A part of it belongs to another client: the longest prefix decides, and no client loses
+    // anything.
     join(&mut w, "bob", behind(&["10.50.7.0/24"]));
     assert_eq!(routes(&w, "alice").len(), 4);
     assert!(routes(&w, "bob").contains(&"10.50.7.0/24".into()));
@@ -104,7 +106,7 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     assert!(!warned(&w, "was behind"), "there was no owner any more");
 }
 
-/// The support checks with each verb that this was said before it.
+/// The test support checks at each command that the addresses were reported before it.
 #[test]
 fn what_a_client_has_is_told_with_its_name_and_groups() {
     let mut w = World::new(registry(), 1);
@@ -225,7 +227,7 @@ fn push_reset_and_push_remove_take_away_what_all_get() {
     let c = join(&mut w, "alice", auth::Response::Accept(reset));
     assert_eq!(nets(&w, c), ["10.3.0.0/16"]);
     assert!(tunnel(&w, c).dns.is_empty());
-    // Without these it could not live: they stay.
+    // The indispensable options stay.
     assert!(tunnel(&w, c).ipv4.is_some() && tunnel(&w, c).gateway4.is_some());
     let push_remove = ["route 10.1", "ifconfig-ipv6", "route-gateway"].map(str::to_owned).into();
     let remove = auth::ClientParams { push_remove, push: own, ..auth::ClientParams::default() };
@@ -284,7 +286,7 @@ fn a_full_server_says_when_to_come_back_and_the_client_does() {
     assert_eq!(stopped(&w, second), None, "a temporary failure does not end it");
 }
 
-/// A server cannot keep its clients away for longer than they have been set up to wait at most.
+/// A server cannot keep its clients waiting longer than the longest wait in their configuration.
 #[test]
 fn a_servers_wish_for_patience_ends_at_the_longest_wait_of_the_client() {
     let mut config = server_config(Settings::default());
@@ -326,11 +328,11 @@ fn a_changed_offer_reaches_connected_clients_without_a_new_session() {
         (vec!["10.78.0.0/16".to_owned()], 1)
     );
     assert_eq!(tunnel(&w, c).ipv4.map(|n| n.to_string()).as_deref(), Some("10.9.0.2/24"));
-    // Everything away again.
+    // Removes everything again.
     change(&mut w, &[]);
     assert!(w.run(5 * SECOND, |w| updates(w, c) == 2));
     assert!(nets(&w, c).is_empty() && tunnel(&w, c).dns.is_empty());
-    // The same offer says nothing.
+    // An unchanged offer sends nothing.
     change(&mut w, &[]);
     w.run(5 * SECOND, |_| false);
     assert_eq!((updates(&w, c), w.ups(c)), (2, 1));
@@ -360,7 +362,8 @@ fn what_cannot_change_in_a_session_waits_for_the_next_one() {
     assert_eq!((told(&w, "PUSH_UPDATE"), updates(&w, c), w.ups(c)), (0, 0, 1));
 }
 
-/// The client's own networks survive a change of what all get; a client's `push-remove` still counts.
+/// The client's own networks survive a change of the options for all clients; a client's
+/// `push-remove` still applies.
 #[test]
 fn an_update_keeps_what_is_particular_to_a_client() {
     let mut w = World::new(registry(), 1);
@@ -374,7 +377,7 @@ fn an_update_keeps_what_is_particular_to_a_client() {
     assert_eq!(nets(&w, c), ["10.78.0.0/16", "10.3.0.0/16"]);
 }
 
-/// A route to a network that is behind the client itself would send its packets in a circle.
+/// A route to a network behind the client itself would send its packets in a circle.
 #[test]
 fn a_network_is_not_pushed_to_the_client_that_has_it() {
     let mut config = registry();
@@ -409,14 +412,15 @@ fn compression_is_led_away_from_client_by_client() {
     }
 }
 
-/// No PUSH_REPLY, key or address before the last word on a client is spoken, however it asks.
+/// A client gets no PUSH_REPLY, key or address before the final authorization response, however it
+/// asks.
 #[test]
 fn cve_2020_15078_nothing_is_given_before_a_deferred_check_ends() {
     let mut w = World::new(registry(), 1);
     w.slow_registry = true;
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
-    // It asks for its options every five seconds meanwhile.
+    // Meanwhile it requests its options every five seconds.
     w.run(30 * SECOND, |_| false);
     assert_eq!(told(&w, "PUSH_REPLY"), 0);
     assert!(w.plane.peers.is_empty() && w.server.clients().next().is_none());
@@ -426,7 +430,8 @@ fn cve_2020_15078_nothing_is_given_before_a_deferred_check_ends() {
     assert!(w.run(10 * SECOND, |w| w.is_up(c)));
 }
 
-/// Whatever is answered to other questions, or to the same one later, a refused client stays out.
+/// A refused client stays refused, whatever the responses to other requests, or later ones to the
+/// same request.
 #[test]
 fn cve_2022_0547_one_yes_does_not_outweigh_a_no() {
     let mut w = World::new(registry(), 1);
@@ -434,7 +439,8 @@ fn cve_2022_0547_one_yes_does_not_outweigh_a_no() {
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
     let ticket = w.asked[0];
-    // One that was never asked, or is another client's, says nothing about this one.
+    // The response to a request that was never made, or to another client's, has no effect on this
+    // client.
     w.to_server(Input::AuthResponse(
         auth::RequestId(ticket.0 + 1),
         auth::Response::Accept(auth::ClientParams::default()),
@@ -453,7 +459,7 @@ fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
     w.slow_registry = true;
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
-    // Everything that it has under way is kept, to be sent again and again.
+    // All packets that it has in transit are kept, to be sent repeatedly.
     w.tick_client(c);
     let mut kept = w.capture(c);
     let mut out = Outbox::new();
@@ -465,7 +471,7 @@ fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
     w.to_server(Input::AuthResponse(ticket, auth::Response::Reject("no".into())));
     let refused = w.now;
     if deaf {
-        // It never acknowledges what it is told.
+        // It never acknowledges the refusal.
         let _ = w.clients[c].down.pop(w.now + 3600 * SECOND);
         w.clients[c].address.set_port(1);
     }
@@ -488,7 +494,7 @@ fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
     (Duration::MAX, false)
 }
 
-/// A client that was told AUTH_FAILED is gone within seconds, whatever it sends.
+/// A client that received AUTH_FAILED is removed within seconds, whatever it sends.
 #[test]
 fn cve_2024_28882_a_refused_client_cannot_stay() {
     for deaf in [false, true] {
@@ -497,7 +503,8 @@ fn cve_2024_28882_a_refused_client_cannot_stay() {
     }
 }
 
-/// Nor can one that says EXIT: the session ends with the message, and what follows is a stranger's.
+/// Nor can a client that sends EXIT: the session ends with the message, and later packets are
+/// unauthenticated.
 #[test]
 fn cve_2024_28882_an_exit_ends_the_session_at_once() {
     let mut w = World::new(server_config(Settings::default()), 1);
@@ -516,7 +523,8 @@ fn cve_2024_28882_an_exit_ends_the_session_at_once() {
     assert_eq!(w.downs(), ["remote-exit"]);
 }
 
-/// Control characters in a message: dropped with a warning that has none, and the session goes on.
+/// A message with control characters is dropped with a warning that contains none, and the session
+/// continues.
 #[test]
 fn cve_2024_5594_messages_with_control_characters_are_dropped() {
     let mut w = World::new(server_config(Settings::default()), 1);
@@ -527,7 +535,7 @@ fn cve_2024_5594_messages_with_control_characters_are_dropped() {
         w.clients[c].engine.say(w.now, &ControlMessage::Info(text.into()), &mut out);
         w.perform_client(c, out);
     }
-    // An answer to a challenge that was never sent may be a secret: it does not reach the log.
+    // The answer to a challenge that was never sent may be a secret: it does not reach the log.
     let mut out = Outbox::new();
     w.clients[c].engine.say(w.now, &ControlMessage::ChallengeResponse("c2VjcmV0".into()), &mut out);
     w.perform_client(c, out);
@@ -548,7 +556,7 @@ fn cve_2024_5594_messages_with_control_characters_are_dropped() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// As above with any rhythm.
+    /// As above, with any intervals.
     #[test]
     fn cve_2024_28882_at_any_rhythm(deaf: bool, gap in 1_u64..3000) {
         let steps = 8000 / gap + 4;
@@ -558,7 +566,7 @@ proptest! {
     }
 }
 
-/// Two devices with one profile, the first of them connected.
+/// Returns two devices with one profile, the first of them connected.
 fn first_of_two() -> (World, usize) {
     let mut w = World::new(server_config(Settings::default()), 1);
     let first = w.connect(client_config(Settings::default()), Impairment::default(), 1);
@@ -596,7 +604,8 @@ fn a_device_whose_session_another_one_took_is_told_why_and_stays_away() {
     assert!(reason.contains("this profile is in use at 198.51.100.1;"), "{reason}");
     let (at_first, at_second) = (w.clients[first].address, w.clients[second].address);
     assert_eq!(disputes(&w), [(at_first, at_second, 1)]);
-    // It does not fight: for a minute nothing comes of it, and then each of them stays away longer.
+    // The first device does not fight back: for a minute nothing happens, and then each of them
+    // stays away longer.
     assert!(!w.run(58 * SECOND, |w| w.ups(first) > 1));
     assert!(w.run(5 * SECOND, |w| w.ups(first) > 1));
     assert!(w.run(10 * SECOND, |w| !restarts(w, second).is_empty()));
@@ -607,7 +616,7 @@ fn a_device_whose_session_another_one_took_is_told_why_and_stays_away() {
     assert_eq!((w.server.clients().count(), w.plane.peers.len()), (1, 1));
 }
 
-/// Work that its budget had delayed was due for ever, and the engine never returned.
+/// The work that the client's budget had delayed was due forever, and the engine never returned.
 #[test]
 fn a_replaced_session_leaves_no_delayed_work() {
     let (mut w, first) = first_of_two();
@@ -618,7 +627,7 @@ fn a_replaced_session_leaves_no_delayed_work() {
         w.perform_client(first, out);
     }
     w.run(SECOND / 5, |_| false);
-    // What tells it that it is replaced is lost: nothing is acknowledged.
+    // The messages that it has been replaced are lost: it acknowledges none.
     w.clients[first].address = "192.0.2.99:9".parse().unwrap();
     let second = w.connect(client_config(Settings::default()), Impairment::default(), 2);
     assert!(w.run(SECOND, |w| w.is_up(second)));
@@ -630,7 +639,7 @@ fn a_replaced_session_leaves_no_delayed_work() {
 #[test]
 fn a_device_that_moved_is_not_taken_for_two() {
     let (mut w, first) = first_of_two();
-    // The old address is dead: whatever is sent there is lost.
+    // The old address is dead: packets to it are lost.
     let moved = w.connect(client_config(Settings::default()), Impairment::default(), 2);
     w.clients[first].address = "192.0.2.99:9".parse().unwrap();
     assert!(w.run(10 * SECOND, |w| w.is_up(moved)));
@@ -672,7 +681,7 @@ fn a_check_has_a_session_of_its_own_and_leaves_the_other_alone() {
     let info = w.server.clients().find(|info| !info.check).unwrap();
     let model = &w.plane.peers[&info.peer];
     assert!(model.routes.contains(&net("10.5.0.0/16")), "its network is still behind it");
-    // A second check takes the place of the first; the session stays.
+    // A second check replaces the first; the session stays.
     let again = w.connect(ClientConfig { check: true, ..named("bob") }, Impairment::default(), 3);
     assert!(w.run(10 * SECOND, |w| w.is_up(again)));
     assert_eq!(w.downs(), ["replaced by a newer check"]);
@@ -683,7 +692,7 @@ fn a_check_has_a_session_of_its_own_and_leaves_the_other_alone() {
     assert!(w.server.leases().all(|(name, _)| name == "bob"), "a check's address is not kept");
 }
 
-/// `server ... nopool` without `ifconfig-pool`: addresses come by `ifconfig-push` alone.
+/// `server ... nopool` without `ifconfig-pool`: addresses come from `ifconfig-push` alone.
 #[test]
 fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
     let server = "10.9.0.1/24".parse().expect("a network");
@@ -722,8 +731,8 @@ fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
     assert!(warnings[0] == "of its file" && warnings[1].contains("no pool"), "{warnings:?}");
 }
 
-/// As openvpn counts them: from the packet on for which a server has a client of its own. Over UDP that is the one behind
-/// the reset and its answer.
+/// Counts as OpenVPN does: from the packet on for which a server creates a client. Over UDP that is
+/// the packet after the reset and its answer.
 #[test]
 fn the_control_channel_counts_in_a_sessions_traffic() {
     for transport in [Transport::Udp, Transport::Tcp] {
@@ -751,7 +760,7 @@ fn the_control_channel_counts_in_a_sessions_traffic() {
         w.run(5 * SECOND, |_| false);
         let after = check(&w);
         assert!(after.rx_bytes > before.rx_bytes + 500 && after.tx_bytes > before.tx_bytes + 500);
-        // A packet that is not authentic counts for no one: over a stream it ends the session.
+        // A packet that is not authentic is not counted; over a stream it ends the session.
         if transport == Transport::Udp {
             w.stranger(w.clients[c].address, &[0x38; 14]);
             assert_eq!(check(&w), after);

@@ -1,6 +1,6 @@
-//! What one authenticated client can make the control thread do, counted per virtual second against the named bounds of
-//! `session::budget`. The hostile client here is made of the protocol's parts alone, so that no budget of our own client
-//! holds it back.
+//! The work that one authenticated client can cause on the control thread, counted per virtual
+//! second against the named bounds of `session::budget`. The hostile client here is built from the
+//! protocol's parts alone, so that no budget of our own client limits it.
 
 mod support;
 
@@ -22,13 +22,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const OURS: SessionId = SessionId([7; 8]);
 
-/// One negotiation as the hostile client has it.
+/// A negotiation of the hostile client.
 struct Negotiation {
     key_id: u8,
     tls: TlsSession,
     next_send: u32,
     next_receive: u32,
-    /// The server's reset came: what TLS wants to say may be sent.
+    /// Whether the server's reset has arrived, so that TLS output may be sent.
     answered: bool,
     keys_sent: bool,
     done: bool,
@@ -43,7 +43,7 @@ impl Negotiation {
     }
 }
 
-/// A client that sends what it likes when it likes, beside a server and its clock.
+/// A client that sends any packet at any time, with a server and its clock.
 struct Hostile {
     world: World,
     link: Link,
@@ -51,7 +51,8 @@ struct Hostile {
     wrapper: Wrapper,
     tls: ClientTls,
     current: Negotiation,
-    /// TLS handshakes completed, of which each cost the server a signature and a chain check.
+    /// The number of completed TLS handshakes, each of which cost the server a signature and a
+    /// chain check.
     handshakes: u64,
     /// The messages of the server.
     heard: Vec<String>,
@@ -88,7 +89,7 @@ impl Hostile {
         hostile
     }
 
-    /// Gives the server an input, and works on all that comes of it.
+    /// Gives the server an input, and processes all of its outputs.
     fn input(&mut self, input: Input<'_>) {
         let mut out = Outbox::new();
         self.world.server.handle(self.world.now, input, &mut out);
@@ -130,7 +131,7 @@ impl Hostile {
         self.speak();
     }
 
-    /// Sends what TLS wants sent.
+    /// Sends the pending TLS output.
     fn speak(&mut self) {
         let now = &mut self.current;
         if !now.tls.is_handshaking() && !now.keys_sent {
@@ -158,7 +159,8 @@ impl Hostile {
     }
 
     fn send(&mut self, opcode: Opcode, message: Option<u32>, ack: Option<u32>, payload: &[u8]) {
-        // The server's first reset is acknowledged by each packet: until the third one it knows nothing of us.
+        // Each packet acknowledges the server's first reset: until the third one the server keeps
+        // no state about us.
         let first = (self.server.is_some() && self.current.key_id == 0).then_some(0);
         let acks = ack.or(first).and_then(|id| Acks::from_slice(&[id])).unwrap_or_default();
         let remote = self.server;
@@ -218,13 +220,13 @@ fn a_client_that_renegotiates_without_a_pause_is_slowed_down_and_keeps_its_sessi
             if h.current.done {
                 h.renegotiate();
             } else if !stream && !h.current.answered {
-                // At line rate, the same reset once more.
+                // The same reset again, at line rate.
                 h.current.next_send = 0;
                 h.message(Opcode::SoftResetV1, &[]);
             }
             h.pass(MILLISECOND);
         }
-        // Each is a signature of the server's and a check of the client's chain.
+        // Each one costs a signature of the server and a check of the client's chain.
         within(h.handshakes - begun, RENEGOTIATIONS, span);
         within(h.count(|e| matches!(e, ServerEvent::Reverified(..))), RENEGOTIATIONS, span);
         within(h.count(|e| matches!(e, ServerEvent::Rekeyed(..))), RENEGOTIATIONS, span);
@@ -254,7 +256,7 @@ fn push_requests_without_end_get_few_answers_and_the_last_one_gets_its_own() {
     for stream in [false, true] {
         let mut h = Hostile::connect(stream);
         let reply = |h: &Hostile| h.count(|e| matches!(e, ServerEvent::Told { .. }));
-        // The first one crosses the unsolicited answer.
+        // The first request crosses the unrequested reply.
         h.record(b"PUSH_REQUEST\0");
         assert_eq!(reply(&h), 0);
         h.record(b"PUSH_REQUEST\0");
@@ -267,7 +269,7 @@ fn push_requests_without_end_get_few_answers_and_the_last_one_gets_its_own() {
         }
         let most = bundles * PUSH_REPLIES.most_in(span);
         assert!((most / 2..=most).contains(&reply(&h)), "{} of {most}", reply(&h));
-        // Delayed, not forgotten: the last request is answered although nothing follows.
+        // Delayed, not forgotten: the last request is answered although no other packet follows.
         let (answered, before) = (h.heard.len(), reply(&h));
         h.record(b"PUSH_REQUEST\0");
         assert_eq!(reply(&h), before);
@@ -295,7 +297,7 @@ fn of_moves_without_end_the_engine_follows_few_and_then_the_last() {
     h.pass(SECOND);
     assert_eq!(h.world.server.clients().next().expect("a client").link, at(6000));
     assert_eq!(h.world.plane.admitted.len(), 1);
-    // From there it goes on: its control packets are heard.
+    // The client continues from there: its control packets are accepted.
     h.link = at(6000);
     h.renegotiate();
     h.pass(SECOND);
@@ -303,7 +305,7 @@ fn of_moves_without_end_the_engine_follows_few_and_then_the_last() {
     h.still_has_its_session();
 }
 
-/// Everything at once, for ten seconds: the sum of the bounds.
+/// All kinds of work at once, for ten seconds: the sum of the bounds.
 #[test]
 fn one_client_makes_no_more_events_than_its_budgets_add_up_to() {
     let mut h = Hostile::connect(false);
@@ -321,7 +323,7 @@ fn one_client_makes_no_more_events_than_its_budgets_add_up_to() {
         }
         let link = if n % 2 == 0 { away } else { home };
         h.input(Input::Notice(Notice::Floated(peer, link)));
-        // Wherever the server believes it to be.
+        // The address that the server uses for it.
         h.link = h.world.server.clients().next().expect("a client").link;
         h.pass(MILLISECOND);
     }
@@ -333,10 +335,12 @@ fn one_client_makes_no_more_events_than_its_budgets_add_up_to() {
     h.still_has_its_session();
 }
 
-/// `reneg-bytes` far too small for the path: each key is at its limit as soon as it is installed, at one end or at both.
+/// `reneg-bytes` is far too small for the path: each key is at its limit as soon as it is
+/// installed, at one end or at both.
 #[test]
 fn reneg_bytes_at_full_speed_stays_within_the_budget_and_loses_no_session() {
-    // The shorter the hand-window, the sooner a new key is used: here one may follow another in 200 ms.
+    // The shorter the hand-window, the sooner a new key is used: here one may follow another within
+    // 200 ms.
     let small = || Settings {
         renegotiation: Renegotiation { bytes: 1, ..Default::default() },
         hand_window: Duration::from_millis(200),
@@ -373,7 +377,7 @@ fn reneg_bytes_at_full_speed_stays_within_the_budget_and_loses_no_session() {
     }
 }
 
-/// The newest key of each peer.
+/// Returns the newest key of each peer.
 fn keys(peers: &std::collections::HashMap<PeerId, support::Peer>) -> Vec<(PeerId, u8)> {
     let newest = |peer: &support::Peer| {
         peer.secondary.iter().chain(&peer.primary).map(|key| key.key_id).collect::<Vec<_>>()

@@ -1,4 +1,5 @@
-//! What floods of strangers' packets leave in memory. Alone in its process: it looks at what all threads have in use.
+//! The memory that floods of unauthenticated packets leave allocated. Runs alone in its process,
+//! because it measures the memory of all threads.
 
 mod support;
 
@@ -9,9 +10,11 @@ use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::session::Settings;
 use support::{World, server_config};
 
-/// Bytes of the heap that may differ: headers of blocks, which are of other sizes than were asked for.
+/// The tolerance in bytes of heap, for the headers of blocks whose sizes differ from those
+/// requested.
 const MARGIN: usize = 4096;
-/// What a handshake without proof of identity may hold, as docs/security.md says: 4096 of them are 400 MiB.
+/// The bytes that an unauthenticated handshake may hold, as stated in docs/security.md: 4096 of
+/// them are 400 MiB.
 const PER_HANDSHAKE: usize = 100 << 10;
 
 fn address(n: u32) -> SocketAddr {
@@ -31,7 +34,8 @@ fn packet(opcode: Opcode, remote: Option<SessionId>, id: Option<u32>, payload: &
     bytes
 }
 
-/// A million, or as many as `ADIT_RESETS` says: ten million take a minute or two.
+/// Returns the number of resets: a million, or the value of `ADIT_RESETS`; ten million take a
+/// minute or two.
 fn resets() -> u32 {
     match std::env::var("ADIT_RESETS") {
         Ok(count) => count.parse().expect("ADIT_RESETS is a number of resets"),
@@ -52,7 +56,7 @@ fn a_million_resets_leave_no_byte_and_handshakes_a_bounded_number() {
             }
         }
     };
-    // The buckets of all networks have been used by then.
+    // After this, the buckets of all networks have been used.
     flood(&mut w, 0, 200_000);
     let Some(before) = adit_linux::memory::in_use() else { return };
     flood(&mut w, 200_000, count);
@@ -60,7 +64,7 @@ fn a_million_resets_leave_no_byte_and_handshakes_a_bounded_number() {
     assert!(after <= before + MARGIN, "{before} bytes before, {after} bytes after");
     assert!(w.server.counters().resets_answered > u64::from(count), "{:?}", w.server.counters());
 
-    // Handshakes whose messages never come in order: as many as are kept, of the greatest size.
+    // Handshakes whose messages never arrive in order: as many as are kept, of the maximum size.
     const HANDSHAKES: u32 = 200;
     for n in 0..HANDSHAKES {
         let answer = w.stranger(address(n), &reset);

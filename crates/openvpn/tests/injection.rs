@@ -1,4 +1,4 @@
-//! Control packets that an attacker on the path writes into a session without a wrapping.
+//! Control packets that an attacker on the path injects into a session without a wrapping.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{World, client_config, server_config};
 const SECOND: Duration = Duration::from_secs(1);
 const GARBAGE: &[u8] = b"twenty bytes of junk";
 
-/// A session with traffic; with dynamic tls-crypt for renegotiations or without.
+/// Returns a session with traffic, with or without dynamic tls-crypt for renegotiations.
 fn connected(wrap: &WrapConfig, dynamic: bool) -> (World, usize) {
     let settings =
         Settings { wrap: wrap.clone(), dynamic_tls_crypt: dynamic, ..Settings::default() };
@@ -33,7 +33,7 @@ fn with_configs(server: ServerConfig, client: ClientConfig) -> (World, usize) {
     (w, c)
 }
 
-/// A session whose keys live for 150 s without a new negotiation.
+/// Returns a session whose keys live for 150 s without a new negotiation.
 fn with_short_lived_keys() -> (World, usize) {
     let settings =
         Settings { tran_window: 150 * SECOND, dynamic_tls_crypt: false, ..Settings::default() };
@@ -51,7 +51,7 @@ enum At {
     Server,
 }
 
-/// Brings a control packet of the other end to one end.
+/// Delivers a control packet to one end, in the name of the other.
 fn inject(w: &mut World, c: usize, at: At, opcode: Opcode, key_id: u8, id: u32) {
     let (client, server) = w.session_ids;
     let control = Control {
@@ -90,7 +90,7 @@ fn failures(w: &World, c: usize) -> usize {
     client.count() + server.count()
 }
 
-/// Data packets that arrived at the client and at the server.
+/// Returns how many data packets arrived at the client and at the server.
 fn arrived(w: &World, c: usize) -> (u64, u64) {
     (w.clients[c].plane.opened, w.plane.opened)
 }
@@ -109,7 +109,7 @@ fn session_stands(w: &World, c: usize) {
     assert_eq!((w.ups(c), w.server.clients().count()), (1, 1), "{:?}", w.clients[c].events);
 }
 
-/// Each next id is tried: the injector reads along and knows it.
+/// Injects a packet with each possible next id; an injector who reads the traffic knows it.
 fn inject_next(w: &mut World, c: usize, at: At, opcode: Opcode, key_id: u8) {
     let before = failures(w, c);
     for id in 0..40 {
@@ -137,7 +137,7 @@ fn an_injected_packet_ends_no_session_and_a_new_negotiation_follows() {
                 assert!(w.run(5 * SECOND, |w| w.rekeys(c) == 1), "{what}: a new negotiation");
                 session_stands(&w, c);
                 data_passes(&mut w, c);
-                // And the next one by the clock.
+                // The next negotiation is the scheduled one.
                 let peer = *w.plane.peers.keys().next().expect("a peer");
                 w.run(60 * SECOND, |_| false);
                 w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 1)));
@@ -155,7 +155,7 @@ fn an_injected_packet_ends_the_negotiation_under_way_alone() {
         let (mut w, c) = connected(&WrapConfig::None, false);
         let peer = *w.plane.peers.keys().next().expect("a peer");
         w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
-        // The first packets of a renegotiation are under way.
+        // The first packets of a renegotiation are in transit.
         w.run(Duration::from_millis(1), |_| false);
         for id in 0..3 {
             inject(&mut w, c, at, Opcode::ControlV1, 1, id);
@@ -180,13 +180,13 @@ fn an_injected_request_to_renegotiate_ends_nothing() {
     }
 }
 
-/// Keys live for the transition window without a new negotiation, and no longer.
+/// Without a new negotiation, keys live for the transition window and no longer.
 #[test]
 fn a_session_that_can_negotiate_no_more_ends_in_time() {
     let (mut w, c) = with_short_lived_keys();
     w.run(SECOND, |_| false);
     let start = w.now;
-    // Nothing of the client's negotiations arrives.
+    // All packets of the client's negotiations are lost.
     let deaf = Impairment { loss: Loss::Random(1.0), ..Impairment::default() };
     let line = std::mem::replace(&mut w.clients[c].up, Pipe::new(deaf, [1; 32]));
     inject_next(&mut w, c, At::Client, Opcode::ControlV1, 0);
@@ -195,12 +195,12 @@ fn a_session_that_can_negotiate_no_more_ends_in_time() {
     w.run(400 * SECOND, restarted);
     let lived = w.now.since(start);
     assert!((149 * SECOND..=160 * SECOND).contains(&lived), "{lived:?}");
-    // The client connects again by itself.
+    // The client reconnects by itself.
     w.clients[c].up = line;
     assert!(w.run(20 * SECOND, |w| w.ups(c) == 2), "{:?}", w.clients[c].events);
 }
 
-/// Under a wrapping it is the peer that broke the protocol, and it does not keep its session by that.
+/// Under a wrapping, only the peer can have violated the protocol, and it loses its session.
 #[test]
 fn under_tls_crypt_a_violation_ends_the_session() {
     let wrap = WrapConfig::TlsCrypt { key: StaticKey::new([3; StaticKey::LEN]) };
@@ -208,7 +208,7 @@ fn under_tls_crypt_a_violation_ends_the_session() {
     w.tick_client(c);
     let (client, _) = w.session_ids;
     let mut wrapper = Wrapper::client(&wrap).expect("a wrapper");
-    // Beyond what the client has used.
+    // Beyond the ids that the client has used.
     wrapper.set_next_id(1000);
     for id in 0..40 {
         let control = Control {
@@ -228,7 +228,8 @@ fn under_tls_crypt_a_violation_ends_the_session() {
     assert_eq!(w.downs().len(), 1, "{:?}", w.server.counters());
 }
 
-/// A renegotiation that another holder of a certificate of the same authority completes in the peer's name.
+/// Another holder of a certificate of the same authority completes a renegotiation in the peer's
+/// name.
 #[test]
 fn a_renegotiation_of_another_identity_ends_no_session_that_anyone_can_write_into() {
     let identities = ["someone else", "client"];
@@ -266,7 +267,7 @@ fn a_renegotiation_of_another_identity_ends_no_session_that_anyone_can_write_int
     session_stands(&w, c);
 }
 
-/// It keeps its session only for as long as keys live without a negotiation that succeeds.
+/// Such a client keeps its session only for as long as keys live without a successful negotiation.
 #[test]
 fn a_client_that_stays_another_identity_ends_in_time() {
     let (mut w, c) = with_short_lived_keys();

@@ -1,4 +1,5 @@
-//! Sessions and programs that end by themselves: `inactive`, `session-timeout`, `ping-exit`, `tls-exit`.
+//! Sessions and programs that end by themselves: `inactive`, `session-timeout`, `ping-exit`,
+//! `tls-exit`.
 
 #[allow(dead_code)]
 #[path = "support/points.rs"]
@@ -46,7 +47,7 @@ fn exits() -> Limits {
     Limits { exit_when_silent: true, exit_on_tls_failure: true, ..Limits::default() }
 }
 
-/// So many packets of 100 bytes, and a ping with each.
+/// Returns the counters of this many packets of 100 bytes, with a ping for each.
 fn traffic(packets: u64) -> Traffic {
     Traffic {
         packets: 2 * packets,
@@ -63,7 +64,7 @@ fn stopped(w: &World, c: usize) -> Option<&Stop> {
     })
 }
 
-/// A world with one client that is up.
+/// Returns a world with one connected client.
 fn connected(server: Settings, client: Settings, push: &[&str]) -> (World, usize) {
     let mut config = server_config(server);
     config.push.extend(push.iter().map(|option| (*option).to_owned()));
@@ -84,7 +85,7 @@ fn a_client_through_which_nothing_passes_says_good_bye_and_ends() {
     {
         let (mut w, c) = connected(server, client, push.as_slice());
         assert!(!w.run(50 * SECOND, |w| stopped(w, c).is_some()));
-        // One packet is too little, and is not forgotten.
+        // One packet is too little, but still counts later.
         w.clients[c].plane.traffic = traffic(1);
         assert!(!w.run(5 * SECOND, |w| stopped(w, c).is_some()));
         w.clients[c].plane.traffic = traffic(2);
@@ -174,7 +175,8 @@ fn ping_exit_counts_from_the_first_packet_on() {
     assert!(w.run(2 * SECOND, |w| stopped(w, c).is_some()));
     assert_eq!(stopped(&w, c), Some(&Stop::Silent));
 
-    // Once it is up, the data plane tells; what the server pushes counts instead.
+    // Once the client is connected, the data plane detects silence; the pushed value replaces the
+    // configured one.
     for (push, stops) in [("ping 5", true), ("ping-restart 20", false)] {
         let (mut w, c) = connected(Settings::default(), with(exits()), &[push]);
         let peer = *w.clients[c].plane.peers.keys().next().expect("a peer");
@@ -201,7 +203,7 @@ fn tls_exit_ends_a_client_whose_handshake_fails_and_no_other() {
     assert!(stopped(&w, c).is_none(), "a good handshake is no failure");
 }
 
-/// Two points, of either kind, with these settings at the first.
+/// Returns two point-to-point ends of either kind, with these settings at the first.
 fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
     let remote_policy = RemotePolicy::new(vec![points::remote(Transport::Udp)]);
     let pair = |a: &str, b: &str| Ifconfig4::Pair(a.parse().unwrap(), b.parse().unwrap());

@@ -1,4 +1,5 @@
-//! What a server keeps of clients that have gone. Alone in its process: it looks at what all threads have in use.
+//! The memory that a server keeps of clients that have gone. Runs alone in its process, because it
+//! measures the memory of all threads.
 
 mod support;
 
@@ -10,12 +11,14 @@ use adit_openvpn::session::{Renegotiation, Settings};
 use adit_sim::Impairment;
 use support::{PlaneModel, World, client_config, server_config};
 
-/// Clients at once.
+/// The number of concurrent clients.
 const CLIENTS: usize = 60;
-/// Bytes of the heap that may differ: headers of blocks, which are of other sizes than were asked for.
+/// The tolerance in bytes of heap, for the headers of blocks whose sizes differ from those
+/// requested.
 const MARGIN: usize = 512;
 
-/// Clients come by either transport, renegotiate their keys and go, and nothing of them is left outside of the server.
+/// Connects clients by either transport, lets them rekey and disconnects them. Nothing of them
+/// remains outside the server.
 fn come_and_go(w: &mut World, clients: usize, seed: u64) {
     for n in 0..clients {
         let mut config = client_config(Settings::default());
@@ -34,7 +37,7 @@ fn come_and_go(w: &mut World, clients: usize, seed: u64) {
     w.hung_up = Vec::new();
     w.asked = Vec::new();
     w.plane = PlaneModel::default();
-    // What is held against strangers is forgotten by then.
+    // By then the charges of unauthenticated senders have expired.
     w.now = w.now + Duration::from_secs(100);
     w.server.release_memory(w.now);
 }
@@ -44,11 +47,12 @@ fn nothing_of_clients_that_have_gone_stays_in_memory_however_many_they_were() {
     let (after, earliest) = (Duration::from_secs(30), Duration::from_secs(30));
     let renegotiation = Renegotiation { after, earliest, ..Renegotiation::default() };
     let settings = Settings { renegotiation, ..Settings::default() };
-    // All of one name, as with `duplicate-cn`.
+    // All have one name, as with `duplicate-cn`.
     let config = ServerConfig { duplicate_cn: true, ..server_config(settings) };
     let mut w = World::new(config, 1);
-    // One of each transport: what libraries make once, they have made then, and what is remembered on purpose (the
-    // certificates whose signature is right, the address of a name) is there.
+    // One client of each transport: afterwards the libraries have made their one-time allocations,
+    // and the entries that are kept on purpose exist (the certificates with valid signatures, the
+    // address of a name).
     come_and_go(&mut w, 2, 2);
     let Some(before) = adit_linux::memory::in_use() else { return };
     let mut after = before;
@@ -57,7 +61,7 @@ fn nothing_of_clients_that_have_gone_stays_in_memory_however_many_they_were() {
         after = adit_linux::memory::in_use().expect("it was known before");
         assert!(after <= before + MARGIN, "{before} bytes before, {after} bytes after");
     }
-    // Bytes that stay would be seen.
+    // The measurement would detect bytes that remain.
     let kept = vec![1_u8; 2 * MARGIN];
     assert!(adit_linux::memory::in_use().expect("known") > after + MARGIN);
     drop(kept);

@@ -1,7 +1,8 @@
-//! A running `openvpn` and our wrapping understand each other: its server answers our reset, we
-//! open the answer, and it acknowledges what we wrap next. On loopback, without a TUN device.
+//! Interoperability of our wrapping with a running `openvpn`: its server answers our reset, we open
+//! the answer, and it acknowledges the next packet that we wrap. Runs on loopback, without a TUN
+//! device.
 //!
-//! Nothing is tested where no `openvpn` is installed.
+//! Skipped if `openvpn` is not installed.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -32,7 +33,7 @@ impl Drop for Stock {
 }
 
 impl Stock {
-    /// Starts a server with that key file; `None` if there is no `openvpn` here.
+    /// Starts a server with this key file; returns `None` if there is no `openvpn`.
     fn start(name: &str, key: &str, options: &[&str]) -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("adit-wrap-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -41,7 +42,7 @@ impl Stock {
         write(&folder, "key.pem", &identity.signing_key.serialize_pem());
         write(&folder, "wrap.key", key);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // The port was free a moment ago; stock cannot be told to choose one and say which.
+        // The port was free a moment ago; OpenVPN has no option to choose one and report it.
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let spawned = Command::new("openvpn")
             .args([
@@ -76,7 +77,7 @@ impl Stock {
         Some(Self { process, folder, socket })
     }
 
-    /// Sends one packet (again and again, each time with a new wrapping) until `wanted` likes an answer.
+    /// Sends one packet, repeatedly and each time wrapped again, until `wanted` accepts an answer.
     fn exchange(
         &self,
         wrapper: &mut Wrapper,
@@ -100,7 +101,8 @@ impl Stock {
                     };
                 }
             }
-            // Until the server listens, datagrams are refused at once, here or at the receive.
+            // Until the server listens, datagrams are refused at once, at the send or at the
+            // receive.
             if heard.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -124,7 +126,7 @@ fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
 }
 
-/// Reset, answer, a message, its acknowledgement.
+/// Exchanges a reset, its answer, a message, and its acknowledgement.
 fn talk(name: &str, key: &str, options: &[&str], config: &WrapConfig) {
     let Some(stock) = Stock::start(name, key, options) else { return };
     let mut wrapper = Wrapper::client(config).unwrap();
@@ -151,7 +153,7 @@ fn talk(name: &str, key: &str, options: &[&str], config: &WrapConfig) {
         acks: Acks::from_slice(&[0]).unwrap(),
         remote: Some(answer.session),
         message: Some(1),
-        // The start of a TLS record that never comes to its end.
+        // The start of a TLS record that is never completed.
         payload: &[0x16, 3, 1, 2, 0, 1, 0, 1],
         ..reset
     };

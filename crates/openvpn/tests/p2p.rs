@@ -1,4 +1,4 @@
-//! Two ends without a server, on a simulated line.
+//! Point-to-point ends on a simulated line.
 
 #[allow(dead_code)]
 #[path = "support/pki.rs"]
@@ -156,7 +156,7 @@ fn an_end_without_remote_learns_where_the_other_is_and_follows_it() {
     let mut w = up([dialling, fixed(listening)]);
     assert_eq!(w.tunnel(B).remote, Some(address(A)));
     assert!(w.passes());
-    // Another port, as behind a NAT that forgot.
+    // Another port, as after a NAT has lost its mapping.
     w.nodes[A].address.set_port(4000);
     w.traffic(A);
     assert!(w.run(SECOND, |w| {
@@ -191,7 +191,7 @@ fn a_static_peer_that_dies_is_missed_and_heard_again() {
     w.kill(B);
     assert!(w.run(30 * SECOND, |w| !w.restarts(A).is_empty()));
     assert!(w.restarts(A)[0].contains("ping-restart"));
-    // It goes on looking, each time from the start.
+    // It keeps searching, each time from the start.
     assert!(w.run(60 * SECOND, |w| w.restarts(A).len() >= 3), "{:?}", w.restarts(A));
     w.revive(B);
     assert!(w.run(15 * SECOND, |w| w.ups(A) >= 2 && w.ups(B) >= 2));
@@ -300,7 +300,7 @@ fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
         let (a, b) = match seed % 3 {
             0 => (remote_policy(), remote_policy()),
             1 => (anybody(), remote_policy()),
-            // Only the server knows where the other is: its invitation begins.
+            // Only the server knows the other end's address, so its invitation begins.
             _ => (remote_policy(), anybody()),
         };
         let configs = [tls(true, settings(), a), tls(false, settings(), b)];
@@ -357,7 +357,7 @@ fn an_invitation_is_believed_at_most_every_few_seconds_and_ends_nothing() {
         w.deliver(B, address(A), Packet::Control(forged));
     }
     assert_eq!(handshakes(&w, B), 1);
-    // From elsewhere it is not even looked at.
+    // From another address it is not processed at all.
     w.run(10 * SECOND, |_| false);
     let before = handshakes(&w, B);
     w.deliver(B, "203.0.113.9:1194".parse().unwrap(), Packet::Control(invitation));
@@ -398,7 +398,7 @@ fn handshakes(w: &World, n: usize) -> usize {
     }
 }
 
-/// An unwrapped reset; with the id it answers to, if any.
+/// Returns an unwrapped reset, with the id that it answers, if any.
 fn reset(opcode: u8, session: [u8; 8], answers: Option<[u8; 8]>) -> Vec<u8> {
     let mut packet = vec![opcode << 3];
     packet.extend(session);
@@ -419,12 +419,12 @@ fn an_answer_to_a_handshake_that_is_over_is_no_invitation() {
     let echo = reset(8, *b"another!", Some(*b"over now"));
     w.deliver(B, address(A), Packet::Control(echo));
     assert_eq!(handshakes(&w, B), 0);
-    // The same without the answer is one.
+    // Without the id that it answers, the same reset is accepted.
     w.deliver(B, address(A), Packet::Control(reset(8, *b"another!", None)));
     assert_eq!(handshakes(&w, B), 0, "its id is known already");
     w.deliver(B, address(A), Packet::Control(reset(8, *b"a third!", None)));
     assert_eq!(handshakes(&w, B), 1);
-    // It leads to the real server, and the next one may not before some time has passed.
+    // It leads to the real server, and the next one is ignored for some time.
     assert!(w.run(SECOND, |w| w.both_up(2)));
     w.deliver(B, address(A), Packet::Control(reset(8, *b"a fourth", None)));
     assert_eq!(handshakes(&w, B), 0);
@@ -452,7 +452,7 @@ fn a_cookie_that_was_not_given_begins_nothing() {
     assert_eq!(handshakes(&w, A), 0);
 }
 
-/// Without a wrapping anybody with an address can begin a handshake, and leave it at that.
+/// Without a wrapping, any sender with an address can begin a handshake and abandon it.
 #[test]
 fn strangers_who_hold_handshakes_open_do_not_keep_the_peer_out() {
     for one_address in [false, true] {
@@ -480,7 +480,7 @@ fn strangers_who_hold_handshakes_open_do_not_keep_the_peer_out() {
     }
 }
 
-/// Begins a handshake from an address that is proven, and leaves it at that. Returns the third packet.
+/// Begins a handshake from a proven address and abandons it. Returns the third packet.
 fn hold(w: &mut World, from: std::net::SocketAddr, session: [u8; 8]) -> Option<Vec<u8>> {
     w.deliver(A, from, Packet::Control(reset(7, session, None)));
     let (_, answer) = w.strays.pop()?;
@@ -499,11 +499,11 @@ fn handshakes_of_many_strangers_push_none_out_that_is_young() {
     let first = hold(&mut w, host(0), [200; 8]).expect("an answer");
     (1..200).for_each(|n| drop(hold(&mut w, host(n), [n; 8])));
     assert_eq!(handshakes(&w, A), 64);
-    // The first one is still there: its packet belongs to it, and is none that begins another.
+    // The first handshake still exists: its packet belongs to it, and begins no other one.
     let dropped = w.nodes[A].end.as_ref().map(points::End::dropped);
     w.deliver(A, host(0), Packet::Control(first));
     assert_eq!(w.nodes[A].end.as_ref().map(points::End::dropped), dropped);
-    // After a while the oldest have to go.
+    // Later the oldest handshakes are evicted.
     w.run(6 * SECOND, |_| false);
     w.kill(B);
     w.revive(B);
@@ -545,7 +545,7 @@ fn garbage_in_the_peers_name_does_not_lock_it_out() {
     assert!(w.run(Duration::from_millis(500), |w| w.both_up(2)), "{:?}", w.nodes[A].events);
 }
 
-/// A whole control channel, played again from the same address and from another.
+/// Replays a whole control channel, from the same address and from another.
 #[test]
 fn a_captured_handshake_replayed_gives_no_session_and_ends_none() {
     for server in [remote_policy(), anybody()] {
@@ -574,7 +574,7 @@ fn ends_of_the_same_role_do_not_connect() {
             [tls(server, settings(), remote_policy()), tls(server, settings(), remote_policy())];
         let mut w = World::new(configs, &line(), 1);
         assert!(!w.run(120 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
-        // Neither stays in one place for ever: names are looked up again.
+        // Neither stays with one address forever: names are resolved again.
         assert!(!w.restarts(A).is_empty());
     }
 }
@@ -631,7 +631,7 @@ fn a_notice_about_a_former_session_does_not_touch_the_present_one() {
     assert_eq!(w.restarts(A).len(), 1);
 }
 
-/// Who was let in is who goes on, at either end.
+/// The identity that was admitted must be the one that continues, at either end.
 #[test]
 fn another_certificate_in_a_renegotiation_ends_the_session() {
     for n in [A, B] {
@@ -667,7 +667,7 @@ fn rounds_of_failed_attempts_end_where_the_configuration_says() {
     );
 }
 
-/// Without a wrapping anyone who reads the line can write control packets.
+/// Without a wrapping, anyone who reads the traffic can forge control packets.
 #[test]
 fn an_injected_packet_ends_no_session_between_two_points() {
     for dynamic in [true, false] {
@@ -708,7 +708,7 @@ fn an_injected_packet_ends_no_session_between_two_points() {
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// A server that refuses keys older than 90 days, and a client whose key has this age.
+/// Returns a server that refuses keys older than 90 days, and a client whose key has this age.
 fn expiring(days: Option<u64>) -> [Config; 2] {
     let master = ServerKey::new(&[42; ServerKey::LEN]);
     let made = days.map(|days| Metadata::Timestamp(points::UNIX.0 - days * DAY));
@@ -734,7 +734,7 @@ fn a_key_that_is_too_old_or_of_no_age_starts_nothing_between_two_points() {
         assert!(w.nodes[A].events.iter().any(|e| named(&e)), "{:?}", w.nodes[A].events);
         assert_eq!(handshakes(&w, A), 0);
         assert!(w.nodes[A].sent.is_empty(), "it is not answered");
-        // A flood of the same packet is named a few times.
+        // A flood of the same packet is logged only a few times.
         let reset = w.nodes[B].sent.iter().find_map(|packet| match packet {
             Packet::Control(bytes) => Some(bytes.clone()),
             Packet::Data(_) => None,
@@ -773,7 +773,7 @@ fn path_changed(w: &mut World, n: usize, stale: bool) {
     w.act(n, |end, now, out| end.path_changed(now, stale, out));
 }
 
-/// An end with a fixed place, and one that moves: its address becomes another one.
+/// Returns an end with a fixed address, and one that moves, so that its address changes.
 fn mobile_pairs() -> [[Config; 2]; 3] {
     [
         [
@@ -792,7 +792,7 @@ fn an_end_that_gets_another_address_keeps_its_tunnel() {
         assert!(w.passes());
         for port in [4000, 5000] {
             w.nodes[B].address.set_port(port);
-            // A datagram socket has no address of its own, so that none is stale.
+            // A datagram socket has no address of its own, so none is stale.
             path_changed(&mut w, B, port == 5000);
             // The driver's ping.
             w.traffic(B);
@@ -800,7 +800,7 @@ fn an_end_that_gets_another_address_keeps_its_tunnel() {
             assert!(w.run(SECOND, |w| w.nodes[A].events.iter().any(moved)), "{n}");
             assert!(w.passes(), "{n}");
         }
-        // Control packets find their way, too.
+        // Control packets arrive too.
         if n > 0 {
             w.feed(A, Input::Notice(Notice::KeyNearLimit(PeerId(0), 0)));
             assert!(w.run(5 * SECOND, |w| w.rekeys(A) == 1 && w.rekeys(B) == 1), "{n}");
@@ -824,13 +824,13 @@ fn a_change_of_the_network_ends_the_wait_of_a_point() {
             }
         };
         let mut w = up([a, slow]);
-        // The network is gone for long enough that the end gives the session up.
+        // The network is down for long enough that the end abandons the session.
         w.kill(A);
         assert!(w.run(60 * SECOND, |w| w.restarts(B).len() == 1), "{n}");
         w.revive(A);
         assert!(!w.run(100 * SECOND, |w| w.ups(B) == 2), "{n}: it waits");
         path_changed(&mut w, B, false);
-        // Under a static key by each end's next ping.
+        // Under a static key, the next ping of each end suffices.
         let soon = if n == 0 { 5 * SECOND } else { SECOND };
         assert!(w.run(soon, |w| w.both_up(2)), "{n}: {:?}", w.nodes[B].events);
         assert!(w.passes(), "{n}");
@@ -852,8 +852,8 @@ fn a_change_of_the_network_begins_a_handshake_between_two_points_again() {
     }
 }
 
-/// Each end of two that dial each other listens while it tries, and not while it waits: if the waits grew, the two could miss
-/// each other for ever.
+/// Each of two ends that dial each other listens while it tries, and not while it waits: if the
+/// waits grew, the two could miss each other forever.
 #[test]
 fn two_ends_that_lost_each_other_for_long_meet_again_whatever_their_rhythm() {
     for shift in (0..300).step_by(37) {
@@ -861,7 +861,7 @@ fn two_ends_that_lost_each_other_for_long_meet_again_whatever_their_rhythm() {
             let mut w = up(configs);
             let dead = Impairment { loss: Loss::Random(1.0), ..line() };
             w.nodes.iter_mut().for_each(|node| node.out.set_impairment(dead.clone()));
-            // One of them begins again in the middle of the outage.
+            // One of them restarts in the middle of the outage.
             w.run(300 * SECOND + Duration::from_secs(shift), |_| false);
             w.kill(B);
             w.revive(B);

@@ -1,4 +1,5 @@
-//! A static key over TCP, on virtual time: an end that listens, one that dials, and strangers.
+//! A static key over TCP, in virtual time: an end that listens, one that dials, and unauthenticated
+//! senders.
 
 #[allow(dead_code)]
 #[path = "support/connections.rs"]
@@ -57,7 +58,7 @@ fn a_connection_is_up_once_something_authentic_came() {
     assert!(w.passes());
     w.run(100 * SECOND, |_| false);
     assert_eq!((w.restarts(L), w.restarts(D)), (0, 0));
-    // Also without pings, by the word with which the end that dials begins.
+    // Also without pings, because of the packet that the dialling end sends first.
     let quiet = |mut config: StaticConfig| {
         config.settings.keepalive = Keepalive::default();
         config
@@ -92,7 +93,7 @@ fn either_end_may_die_and_come_back() {
         assert!(w.passes(), "{n} {quietly}");
         let silence = |e: &ClientEvent| matches!(e, ClientEvent::Restarting(why) if why.contains("ping-restart"));
         assert!(!w.nodes[1 - n].events.iter().any(silence), "neither end waited for silence");
-        // The other end, where it hears nothing of the death, is at its place all the time.
+        // An end that does not notice the other's death has not restarted.
         assert_eq!(w.restarts(1 - n) == 0, quietly, "{n} {quietly}: {:?}", w.nodes[1 - n].events);
         assert_eq!(w.connections.len(), 1, "the former one is hung up on");
     }
@@ -117,7 +118,7 @@ fn no_second_connection_ends_an_authenticated_one() {
         match n % 4 {
             0 => {}
             1 => w.cut(id),
-            // Of another key, and of the right one but an old packet.
+            // A packet under another key, or an old packet under the right one.
             2 => w.deliver(L, id, &w.nodes[L].sent[0].clone()),
             _ => w.deliver(L, id, &captured[usize::from(n) % captured.len()].clone()),
         }
@@ -148,7 +149,8 @@ fn a_stranger_that_came_first_does_not_keep_the_peer_out() {
     }
 }
 
-/// Two that wait for each other's first word: the one that came behind a stranger gets its turn.
+/// Both ends wait for the other's first packet: the connection that queues after an unauthenticated
+/// one gets its turn.
 #[test]
 fn a_silent_stranger_holds_a_silent_peer_up_for_a_minute_at_most() {
     let mut config = listener();
@@ -184,7 +186,7 @@ fn a_captured_packet_is_never_delivered_on_a_new_connection() {
         }
     };
     replay(&mut w);
-    // While no peer is there, when it is missed, and when it is back.
+    // While the peer is absent, when its loss is detected, and when it has returned.
     w.kill(D, false);
     replay(&mut w);
     w.run(30 * SECOND, |_| false);
@@ -248,7 +250,7 @@ fn a_connection_whose_address_is_gone_is_replaced_at_once_and_another_is_kept() 
         w.path_changed(n, false);
         assert!(!w.run(5 * SECOND, |w| w.restarts(L) + w.restarts(D) > 0));
         w.path_changed(n, true);
-        // The end that dials waits only where it cannot know the reason.
+        // The dialling end waits only if it cannot know the reason.
         let soon = if n == D { SECOND } else { 3 * SECOND };
         assert!(w.run(soon, |w| w.ups(L) == 2 && w.ups(D) == 2), "{n}: {:?}", w.nodes[n].events);
         assert_eq!(w.restarts(n), 1, "{n}");

@@ -1,4 +1,5 @@
-//! TLS between two points over TCP, on virtual time: either TLS role may be the end that listens.
+//! TLS over TCP in point-to-point mode, in virtual time: the end that listens may have either TLS
+//! role.
 
 #[allow(dead_code)]
 #[path = "support/connections.rs"]
@@ -27,7 +28,7 @@ fn settings() -> Settings {
     Settings { keepalive, ..Settings::default() }
 }
 
-/// The two ends; `server`: which of them is TLS's.
+/// Returns the two ends; `server` is the index of the TLS server.
 fn pair(server: usize, settings: &Settings) -> [Config; 2] {
     [L, D].map(|n| end(n, n == server, settings.clone()))
 }
@@ -200,7 +201,7 @@ fn a_connection_whose_address_is_gone_is_replaced_at_once_and_another_is_kept() 
             w.path_changed(n, false);
             assert!(!w.run(5 * SECOND, |w| w.restarts(L) + w.restarts(D) > 0));
             w.path_changed(n, true);
-            // The end that dials waits only where it cannot know the reason.
+            // The dialling end waits only if it cannot know the reason.
             let soon = if n == D { SECOND } else { 3 * SECOND };
             assert!(
                 w.run(soon, |w| w.ups(L) == 2 && w.ups(D) == 2),

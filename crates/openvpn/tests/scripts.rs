@@ -1,18 +1,18 @@
-//! Random walks of the engines: scripts of events as the fuzzer makes them, from a generator with a seed.
+//! Random walks of the engines: scripts of events like the fuzzer's, from a seeded generator.
 
 #[path = "support/script/mod.rs"]
 mod script;
 
 use adit_engine::Random;
 
-/// Scripts in one walk of any events: each has several handshakes.
+/// The number of scripts in one walk of any events; each has several handshakes.
 const SCRIPTS: u32 = 300;
-/// Scripts in one walk of an attacker's events.
+/// The number of scripts in one walk of an attacker's events.
 const STEADFAST_SCRIPTS: u32 = 1000;
-/// Bytes of a script.
+/// The upper bound of a script's length in bytes.
 const LONGEST: u32 = 200;
 
-/// Plays scripts that begin with this many given bits of the scene.
+/// Plays random scripts, whose first bit is set to `steadfast`.
 fn walk(name: &str, seed: u8, play: fn(&[u8]), steadfast: bool) {
     let mut random = Random::new([seed; 32]);
     for n in 0..if steadfast { STEADFAST_SCRIPTS } else { SCRIPTS } {

@@ -54,7 +54,7 @@ fn stopped(w: &World, c: usize) -> Option<&Stop> {
     })
 }
 
-/// A world with one client that is up.
+/// Returns a world with one connected client.
 fn connected() -> (World, usize) {
     let mut w = World::new(server_config(Settings::default()), 1);
     let c = w.connect(client_config(Settings::default()), delay(10), 1);
@@ -102,7 +102,7 @@ fn at_a_tenth_lost_nearly_every_handshake_takes_less_than_15_seconds() {
     assert!(failed <= 1, "{failed} of 1000");
 }
 
-/// Each side as the one that asks, at several qualities of the network.
+/// Each end as the one that renegotiates, at several qualities of the network.
 #[test]
 fn a_rekey_under_traffic_delivers_every_packet_that_the_link_delivered() {
     let never = rekey_every(0);
@@ -118,7 +118,7 @@ fn a_rekey_under_traffic_delivers_every_packet_that_the_link_delivered() {
         let impairment = rough(f64::from((seed % 4) as u32) / 50.0);
         let c = w.connect(client_config(client), impairment, seed);
         assert!(w.run(60 * SECOND, |w| w.is_up(c)), "seed {seed}");
-        // What arrives before the server's answer has no peer to be opened by.
+        // Packets that arrive before the server's answer have no peer that could open them.
         w.clients[c].traffic = true;
         assert!(
             w.run(300 * SECOND, |w| w.rekeys(c) >= 6),
@@ -399,7 +399,8 @@ fn no_common_cipher_is_said_to_the_client() {
     assert!(words.contains("cipher negotiation failed"), "{words}");
 }
 
-/// The format of each end's key in use, which is that of both; whether it is from a rekey.
+/// Returns the format of each end's key in use, which is the same at both, and whether the key is
+/// from a rekey.
 fn protection(w: &World, client: usize) -> (adit_engine::command::Protection, bool) {
     let at_server = w.plane.peers.values().next().and_then(|peer| peer.primary.as_ref());
     let at_client = w.clients[client].plane.peers.values().next().and_then(|p| p.primary.as_ref());
@@ -439,7 +440,7 @@ fn data_formats_are_agreed_upon_and_survive_rekeys() {
         let c = w.connect(config, delay(10), 9);
         assert!(w.run(10 * SECOND, |w| w.is_up(c)));
         assert_eq!(protection(&w, c), (expected, false));
-        // Without traffic an end uses its new key when the time for that is over.
+        // Without traffic, an end uses its new key after a fixed time.
         assert!(w.run(300 * SECOND, |w| protection(w, c).1));
         assert_eq!(protection(&w, c), (expected, true));
     }

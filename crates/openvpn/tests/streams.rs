@@ -1,4 +1,4 @@
-//! Client and server engines over streams: ordered, without loss, and broken at any moment.
+//! Client and server engines over streams: ordered, without loss, and interrupted at any moment.
 
 mod support;
 
@@ -41,7 +41,7 @@ fn crypt_v2() -> (WrapConfig, WrapConfig) {
     (WrapConfig::tls_crypt_v2_server(key), WrapConfig::TlsCryptV2Client { key: client })
 }
 
-/// Server's and client's halves of every wrapping.
+/// Returns the server's and the client's half of every wrapping.
 fn wrappings() -> Vec<(WrapConfig, WrapConfig)> {
     use adit_openvpn::keys::Direction::{Inverse, Normal};
     let auth = |direction| WrapConfig::TlsAuth {
@@ -73,12 +73,13 @@ fn connected(seed: u64) -> (World, usize) {
     (w, c)
 }
 
-/// A stream of a stranger, without a client behind it.
+/// The stream of an unauthenticated sender, without a client behind it.
 struct Stranger {
     link: Link,
 }
 
-/// What the server does with a stranger's input: frames for it, and whether it was hung up.
+/// Gives the server an unauthenticated input, and returns the frames sent in reply and whether the
+/// stream was ended.
 fn tell(w: &mut World, link: Link, input: Input<'_>) -> (Vec<Vec<u8>>, bool) {
     let mut out = Outbox::new();
     w.server.handle(w.now, input, &mut out);
@@ -96,7 +97,7 @@ fn tell(w: &mut World, link: Link, input: Input<'_>) -> (Vec<Vec<u8>>, bool) {
 }
 
 impl Stranger {
-    /// Gives `None` where the server hangs up at once.
+    /// Opens a stream. Returns `None` if the server ends it at once.
     fn open(w: &mut World, id: u64, address: SocketAddr) -> Option<Self> {
         let link = Link::stream(1_000_000 + id, address);
         let (frames, ended) = tell(w, link, Input::LinkUp(link));
@@ -226,7 +227,7 @@ fn a_stream_must_be_authenticated_within_the_hand_window_of_its_beginning() {
     let stranger = Stranger::open(&mut w, 1, address(1)).expect("a stream");
     w.run(9 * SECOND, |_| false);
     stranger.send(&mut w, &reset(&WrapConfig::None));
-    // Acknowledgements and other chatter do not prolong it.
+    // Acknowledgements and other small packets do not prolong it.
     w.run(51 * SECOND - Duration::from_nanos(1), |_| false);
     assert!(w.hung_up.is_empty());
     w.run(Duration::from_nanos(2), |_| false);
@@ -238,7 +239,7 @@ fn a_stream_must_be_authenticated_within_the_hand_window_of_its_beginning() {
 fn silent_streams_of_one_network_keep_no_other_network_out() {
     let mut w = World::new(server_config(Settings::default()), 1);
     // As many connections as it can open, each of which would send a byte in ten seconds: the data
-    // plane has no frame to bring.
+    // plane has no frame to deliver.
     let opened = (0..1000).filter(|&n| Stranger::open(&mut w, n, address(1)).is_some()).count();
     assert!((256..600).contains(&opened), "{opened}");
     let named = w.events.iter().filter(|e| matches!(e, ServerEvent::Accepted(_))).count();
@@ -281,7 +282,7 @@ fn resets_of_one_network_over_streams_are_limited() {
     for n in 0..2000 {
         let Some(stranger) = Stranger::open(&mut w, n, address(1)) else { continue };
         begun += usize::from(!stranger.send(&mut w, &reset(&WrapConfig::None)).1);
-        // Leaving frees its place, not what it has cost.
+        // Disconnecting frees its place, but does not refund its cost.
         stranger.leave(&mut w);
     }
     assert!((400..600).contains(&begun), "{begun}");
@@ -306,7 +307,8 @@ fn a_stream_that_does_not_begin_with_a_good_reset_is_hung_up() {
     for (server, client) in wrappings() {
         let good = reset(&client);
         let mut others: Vec<Vec<u8>> = vec![
-            // A later message, one that acknowledges, another key, an answer, no control packet at all.
+            // A later message, an acknowledging one, another key id, an answer, a packet that is
+            // not a control packet.
             packet(&client, |c| c.message = Some(1)),
             packet(&client, |c| {
                 c.acks = adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits");
@@ -384,7 +386,8 @@ fn a_replayed_packet_ends_the_stream_it_is_in() {
 fn a_stranger_cannot_end_the_session_of_another_stream() {
     let (mut w, c) = connected(1);
     let [session, peer] = [w.session_ids.0, w.session_ids.1];
-    // It knows the session ids and the address, and has a stream from the very same port number.
+    // The attacker knows the session ids and the address, and has a stream from the very same port
+    // number.
     let copy = packet(&WrapConfig::None, |c| c.session = SessionId(session));
     let own = w.clients[c].address;
     let stranger = Stranger::open(&mut w, 1, own).expect("a stream");
@@ -398,7 +401,7 @@ fn a_stranger_cannot_end_the_session_of_another_stream() {
     });
     stranger.send(&mut w, &rest);
     stranger.leave(&mut w);
-    // Nor by datagrams from the same address.
+    // Nor can datagrams from the same address.
     w.stranger(w.clients[c].address, &copy);
     w.stranger(w.clients[c].address, &rest);
     assert_eq!(w.server.clients().count(), 1);
@@ -407,7 +410,8 @@ fn a_stranger_cannot_end_the_session_of_another_stream() {
     assert_eq!((w.ups(c), w.downs().len()), (1, 0));
 }
 
-/// CVE-2023-46850, CVE-2026-12996: what is replaced, and when. As with datagrams in vulnerabilities.rs.
+/// CVE-2023-46850, CVE-2026-12996: which session is replaced, and when. The same over datagrams is
+/// in vulnerabilities.rs.
 #[test]
 fn a_session_is_replaced_only_by_one_that_is_authenticated() {
     let mut config = server_config(Settings::default());
@@ -424,13 +428,13 @@ fn a_session_is_replaced_only_by_one_that_is_authenticated() {
     w.run(5 * SECOND, |_| false);
     assert!(w.downs().is_empty() && w.server.clients().count() == 1);
     assert!(!w.is_up(second));
-    // The same certificate, and this time it may.
+    // The same certificate, and this time it is authorized.
     w.slow_registry = false;
     let third = w.connect(by_tcp(Settings::default()), delay(10), 3);
     let old = w.server_link(first);
     assert!(w.run(5 * SECOND, |w| w.is_up(third)));
     assert_eq!(w.downs(), ["replaced by a new session of the same name"]);
-    // It is told why before its stream ends.
+    // The client gets the reason before its stream ends.
     assert!(w.run(5 * SECOND, |w| w.hung_up.contains(&old)));
     assert_eq!(w.server.clients().count(), 1);
 }
@@ -531,7 +535,7 @@ fn a_client_goes_on_to_the_next_server_and_backs_off() {
     w.run(60 * SECOND, |_| false);
     let ports: Vec<_> = w.clients[c].dialled.iter().map(|target| target.port).collect();
     assert_eq!(ports[..4], [1194, 443, 1194, 443]);
-    // 1 s, then twice as long with each round.
+    // 1 s, then doubled with each round.
     assert!((8..14).contains(&ports.len()), "{ports:?}");
     w.no_streams = false;
     assert!(w.run(120 * SECOND, |w| w.is_up(c)));
@@ -553,7 +557,7 @@ fn a_client_does_not_hear_what_comes_by_another_stream() {
     assert_eq!(w.clients[c].engine.dropped(), 1);
     let restarted = w.clients[c].events.iter().any(|e| matches!(e, ClientEvent::Restarting(_)));
     assert!(!restarted);
-    // In its own stream the same packet means that the ends are out of step.
+    // On its own stream the same packet means that the ends are out of step.
     let link = w.client_link(c);
     w.to_client(c, Input::ControlPacket(link, &mut reset));
     let restarted = w.clients[c].events.iter().any(|e| matches!(e, ClientEvent::Restarting(_)));

@@ -1,4 +1,4 @@
-//! What a server does with packets of people it does not know, and with those of others in between.
+//! The server's handling of unauthenticated packets, alone and interleaved with those of others.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn crypt_v2() -> (WrapConfig, WrapConfig) {
     (WrapConfig::tls_crypt_v2_server(key), WrapConfig::TlsCryptV2Client { key: client })
 }
 
-/// Server's and client's halves of every wrapping.
+/// Returns the server's and the client's half of every wrapping.
 fn wrappings() -> Vec<(WrapConfig, WrapConfig)> {
     vec![(WrapConfig::None, WrapConfig::None), (crypt(), crypt()), crypt_v2()]
 }
@@ -43,7 +43,7 @@ fn address(n: u32) -> SocketAddr {
     SocketAddr::from(([a, b, c, d], 5000))
 }
 
-/// A client's reset under a wrapping.
+/// Returns a client's reset under a wrapping.
 fn reset(wrap: &WrapConfig, session: u64) -> Vec<u8> {
     let opcode = match wrap {
         WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
@@ -142,7 +142,7 @@ fn a_packet_that_brings_no_cookie_of_ours_starts_nothing() {
 fn a_returned_cookie_from_another_address_starts_nothing() {
     let mut w = World::new(server_config(Settings::default()), 1);
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
-    // Reset out, answer in, third packet out: which arrives from elsewhere.
+    // The reset is sent, the answer arrives, and the third packet arrives from another address.
     w.tick_client(c);
     let first = w.capture(c);
     let answers = w.stranger(w.clients[c].address, &first[0]);
@@ -184,7 +184,7 @@ fn malformed_packets_cost_a_counter() {
 #[test]
 fn old_clients_with_their_own_key_are_remembered_within_bounds_or_refused() {
     let (server, client) = crypt_v2();
-    // Without early negotiation in its packet id: as clients of 2.5 send it.
+    // Without early negotiation in its packet id, as clients of 2.5 send it.
     let old = |session: u64| {
         let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
         wrapper.set_next_id(1);
@@ -246,9 +246,10 @@ fn a_stranger_at_a_clients_address_does_not_end_its_session() {
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(SECOND, |w| w.is_up(c)));
     let own = w.clients[c].address;
-    // A reset with another session id, as a client that restarted would send it, but it goes no further.
+    // A reset with another session id, as from a client that has restarted, but the handshake goes
+    // no further.
     w.stranger(own, &reset(&WrapConfig::None, 99));
-    // And an impostor with a certificate of another authority.
+    // An impostor with a certificate of another authority.
     let foreign =
         ClientConfig { tls: foreign_client_tls("client"), ..client_config(Settings::default()) };
     let impostor = w.connect(foreign, Impairment::default(), 2);
@@ -306,8 +307,8 @@ fn a_client_listens_to_its_server_only() {
     assert!(answered(&w));
 }
 
-/// With `float` the first answer may come from another address of the server, if it proves that the server
-/// saw the client's reset; what follows goes there.
+/// With `float` the first answer may come from another address of the server, if it proves that the
+/// server received the client's reset; later packets go to that address.
 #[test]
 fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
     let mut w = World::new(server_config(Settings::default()), 1);
@@ -322,7 +323,7 @@ fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
     };
     let [elsewhere, third] = [1, 2].map(|n| Link::datagram(Default::default(), None, address(n)));
     let mut forged = answer.clone();
-    // The session id of ours that it echoes.
+    // Our session id, which it echoes.
     let at = forged.len().checked_sub(5).expect("an answer with its number behind the id");
     forged[at] ^= 1;
     w.to_client(c, Input::ControlPacket(third, &mut forged));
@@ -339,12 +340,12 @@ fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
         }
     }
     assert!(sent > 0);
-    // Once is enough.
+    // One answer is enough.
     w.to_client(c, Input::ControlPacket(third, &mut answer.clone()));
     assert_eq!(answers(&w), 1);
 }
 
-/// A world in which one client waits for the registry.
+/// Returns a world in which one client waits for the registry.
 fn waiting_for_the_registry() -> (World, usize) {
     let mut config = server_config(Settings::default());
     config.authorize = true;
@@ -356,7 +357,7 @@ fn waiting_for_the_registry() -> (World, usize) {
     (w, c)
 }
 
-/// The first packet of a renegotiation.
+/// Returns the first packet of a renegotiation.
 fn soft_reset(session: [u8; 8]) -> Vec<u8> {
     let control = Control {
         opcode: Opcode::SoftResetV1,
@@ -450,7 +451,7 @@ fn a_client_that_leaves_in_a_renegotiation_without_answer_does_not_spin() {
     assert!(w.run(10 * SECOND, stopped));
 }
 
-/// A packet of the client without wrapping.
+/// Returns a packet of the client without wrapping.
 fn plain(opcode: Opcode, key_id: u8, session: [u8; 8], message: Option<u32>) -> Control<'static> {
     let (acks, session) = (Default::default(), SessionId(session));
     Control { opcode, key_id, session, acks, remote: None, message, payload: &[] }
@@ -503,14 +504,15 @@ fn unwrapping_keys_of_strangers_is_limited() {
     assert_eq!(counters.strangers_unchecked + counters.cookies_bad, 90_000);
 }
 
-/// What an attacker needs to start a handshake without a wrapping: the cookie in the answer to a reset.
+/// Returns the cookie in the answer to a reset, with which an attacker can start a handshake
+/// without a wrapping.
 fn cookie(w: &mut World, from: SocketAddr, session: u64) -> Option<SessionId> {
     let reset = plain(Opcode::HardResetClientV2, 0, session.to_be_bytes(), Some(0));
     let answers = w.stranger(from, &bytes(&reset));
     answers.first().map(|answer| SessionId(answer[1..9].try_into().expect("eight bytes")))
 }
 
-/// A third packet, which brings a cookie back.
+/// Returns a third packet, which returns a cookie.
 fn third(cookie: SessionId, session: u64) -> Vec<u8> {
     bytes(&Control {
         acks: adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits"),
@@ -519,7 +521,7 @@ fn third(cookie: SessionId, session: u64) -> Vec<u8> {
     })
 }
 
-/// The next control packet, which ends the handshake.
+/// Returns the next control packet, which ends the handshake.
 fn garbage(session: u64) -> Vec<u8> {
     let control = plain(Opcode::ControlV1, 0, session.to_be_bytes(), Some(1));
     bytes(&Control { payload: b"this is no TLS at all", ..control })
@@ -542,7 +544,7 @@ fn one_cookie_starts_one_handshake() {
     let counters = w.server.counters();
     assert_eq!(counters.cookies_used, 4_999);
     assert_eq!(counters.starts_limited, 0, "that alone refuses them");
-    // Until it expires by itself, and then it is none.
+    // Until the cookie expires, and is no longer valid.
     w.now = w.now + 91 * SECOND;
     w.stranger(address(1), &third(cookie, 7));
     assert_eq!(started(&w), 1);
@@ -567,13 +569,13 @@ fn a_network_starts_so_many_handshakes_in_ten_seconds_however_many_cookies_it_ha
     let counters = w.server.counters();
     assert_eq!(counters.starts_limited, cookies.len() as u64 - 500);
     assert_eq!((counters.cookies_used, counters.handshakes_refused), (0, 0));
-    // A cookie that was refused for that reason is as good as before.
+    // A cookie that was refused for that reason is still valid.
     let (refused, session) = cookies[cookies.len() - 1];
     w.now = w.now + 10 * SECOND;
     w.stranger(address(1), &third(refused, session));
     assert_eq!(started(&w), 501);
     w.stranger(address(1), &garbage(session));
-    // Another network has its own.
+    // Another network has its own budget.
     let other = cookie(&mut w, address(2), 7).expect("an answer");
     w.stranger(address(2), &third(other, 7));
     assert_eq!(started(&w), 502);
@@ -604,7 +606,7 @@ fn without_a_wrapping_forged_resets_use_up_no_start_of_their_victim() {
     let answers = w.stranger(victim, &first[0]);
     for session in 1..=5_000 {
         cookie(&mut w, victim, session);
-        // And cookies that are none.
+        // And invalid cookies.
         w.stranger(victim, &third(SessionId([9; 8]), session));
     }
     let counters = w.server.counters();
@@ -629,7 +631,7 @@ fn handshakes_from_one_site_of_ipv6_leave_room_for_others() {
     let mut under_way = 0;
     for link in 0..4_096 {
         under_way = begin(&mut w, host(0, link));
-        // The rate of starts is another matter.
+        // Spaced out, so that the rate of starts is not the limit.
         w.now = w.now + Duration::from_millis(12);
     }
     assert!((100..1_000).contains(&under_way), "{under_way}");
@@ -699,7 +701,7 @@ fn both_session_ids_must_be_right() {
 
 #[test]
 fn renegotiations_come_in_their_order_and_one_at_a_time() {
-    // Without dynamic tls-crypt, so that the packets here are understood.
+    // Without dynamic tls-crypt, so that the test can read the packets.
     let client = client_config(Settings { dynamic_tls_crypt: false, ..Settings::default() });
     let mut w = World::new(server_config(Settings::default()), 1);
     let c = w.connect(client, Impairment::default(), 1);
@@ -770,7 +772,7 @@ fn another_server_in_a_renegotiation_ends_the_session() {
 fn the_end_of_a_handshake_takes_no_place_that_a_session_moved_to() {
     let (mut w, c) = connected();
     let client = w.session_ids.0;
-    // An attacker who saw the client's session id uses it from where the client goes next.
+    // An attacker who saw the client's session id uses it from the client's next address.
     let reset = plain(Opcode::HardResetClientV2, 0, client, Some(0));
     let answers = w.stranger(address(1), &bytes(&reset));
     let third = Control {
@@ -806,7 +808,8 @@ fn addresses_are_strangers_again_when_their_sessions_end() {
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// A server that refuses keys older than 90 days, with tls-crypt for the others; and a client's key of this age.
+/// Returns a server that refuses keys older than 90 days, with tls-crypt for other clients, and a
+/// client's key of this age.
 fn expiring(days: Option<u64>) -> (WrapConfig, WrapConfig) {
     let key = ServerKey::new(&[42; ServerKey::LEN]);
     // The world's clock begins here.
@@ -845,7 +848,7 @@ fn a_key_that_is_too_old_or_of_no_age_starts_nothing_and_is_named_a_few_times() 
         assert!(w.events.iter().any(named), "{:?}", w.events);
         assert_eq!((w.server.handshakes(), w.server.counters().resets_answered), (0, 0));
         assert!(w.server.counters().keys_expired > 0);
-        // Within a second of a flood a few are named, and all are counted.
+        // Within a second of a flood a few senders are logged, and all are counted.
         w.events.clear();
         w.now = w.now + 5 * SECOND;
         let before = w.server.counters().keys_expired;
@@ -854,12 +857,12 @@ fn a_key_that_is_too_old_or_of_no_age_starts_nothing_and_is_named_a_few_times() 
         }
         assert_eq!(w.server.counters().keys_expired - before, 500);
         assert!((1..=5).contains(&w.events.iter().filter(|event| named(event)).count()));
-        // An altered packet says nothing of a key.
+        // An altered packet proves nothing about a key.
         let mut altered = reset(&client, 77);
         altered[20] ^= 1;
         w.stranger(address(1), &altered);
         assert_eq!(w.server.counters().keys_expired - before, 500);
-        // Over a stream it is hung up, and the reason is named once.
+        // A stream is ended, and the reason is reported once.
         let link = Link::stream(7, address(3));
         w.events.clear();
         w.to_server(Input::LinkUp(link));

@@ -1,5 +1,5 @@
-//! Old vulnerabilities of the reference implementation, each by its number, against our engines. More
-//! of them stand beside what they are about: docs/security.md lists all.
+//! Former vulnerabilities of the reference implementation, each by its number, tested against our
+//! engines. More of them are tested next to the code concerned: docs/security.md lists all.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn crypt_v2() -> (WrapConfig, WrapConfig) {
     (WrapConfig::tls_crypt_v2_server(key), WrapConfig::TlsCryptV2Client { key: client })
 }
 
-/// Server's and client's halves of every wrapping.
+/// Returns the server's and the client's half of every wrapping.
 fn wrappings() -> Vec<(WrapConfig, WrapConfig)> {
     let crypt = WrapConfig::TlsCrypt { key: StaticKey::new([3; StaticKey::LEN]) };
     vec![(WrapConfig::None, WrapConfig::None), (crypt.clone(), crypt), crypt_v2()]
@@ -39,7 +39,7 @@ fn address(n: u32) -> SocketAddr {
     SocketAddr::from(([a, b, c, d], 5000))
 }
 
-/// A client whose reset was answered: what it would send next.
+/// Returns a client whose reset was answered, and the packets that it would send next.
 fn before_the_third_packet(
     server: &WrapConfig,
     client: &WrapConfig,
@@ -56,7 +56,7 @@ fn before_the_third_packet(
     (w, c, third)
 }
 
-/// The cookie was compared the wrong way round: any but the right one was good.
+/// The comparison of the cookie was inverted: any cookie but the right one was valid.
 #[test]
 fn cve_2025_13086_a_cookie_counts_for_its_own_address_port_and_session() {
     for (server, client) in wrappings() {
@@ -71,7 +71,7 @@ fn cve_2025_13086_a_cookie_counts_for_its_own_address_port_and_session() {
         third.iter().for_each(|packet| drop(w.stranger(own, packet)));
         assert_eq!(w.server.handshakes(), 1, "and from there it does");
     }
-    // In clear each part can be changed alone.
+    // In clear, each part can be changed by itself.
     let (mut w, c, third) = before_the_third_packet(&WrapConfig::None, &WrapConfig::None);
     let own = w.clients[c].address;
     let parts = [("the client's session", 1..9), ("the cookie", 14..22)];
@@ -89,8 +89,9 @@ fn cve_2025_13086_a_cookie_counts_for_its_own_address_port_and_session() {
     assert_eq!(w.server.handshakes(), 1);
 }
 
-/// Authentic and malformed packets in turns, early in a handshake under tls-crypt-v2, ended the server.
-/// Here a client connects while each of its packets also comes altered, cut, twice and late.
+/// Authentic and malformed packets in alternation, early in a handshake under tls-crypt-v2,
+/// terminated the server. Here a client connects while each of its packets is also delivered
+/// altered, truncated, twice and late.
 #[test]
 fn cve_2025_2704_malformed_packets_between_authentic_ones_end_no_handshake() {
     for (server, client) in wrappings().into_iter().filter(|(_, c)| !matches!(c, WrapConfig::None))
@@ -127,7 +128,8 @@ fn cve_2025_2704_malformed_packets_between_authentic_ones_end_no_handshake() {
     }
 }
 
-/// What is well under a client's own key and makes no sense: no handshake, no end of one, no answer.
+/// Packets that are authentic under a client's own key and meaningless start no handshake, end
+/// none, and are not answered.
 #[test]
 fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
     let (server, client) = crypt_v2();
@@ -166,7 +168,7 @@ fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
         assert!(w.stranger(address(1), &sealed(control)).is_empty(), "{control:?}");
     }
     assert_eq!((w.server.handshakes(), w.server.deadline()), (0, None));
-    // In a session, by the session's own ids.
+    // Within a session, with the session's own ids.
     let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
     assert!(w.run(5 * SECOND, |w| w.is_up(c)));
     let (session, ours) = w.session_ids;
@@ -179,8 +181,8 @@ fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
     assert_eq!((w.ups(c), w.downs().len(), w.server.clients().count()), (1, 0, 1));
 }
 
-/// Whatever is told to a client comes from its own session, and a session gives way only to one that
-/// is authenticated: for datagrams, with the former session's packets still coming at any moment.
+/// Each message to a client comes from its own session, and only an authenticated session replaces
+/// another: for datagrams, with the former session's packets still arriving at any moment.
 #[test]
 fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authenticated_one_alone()
 {
@@ -199,7 +201,7 @@ fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authen
         w.to_server(Input::AuthResponse(w.asked[0], auth::Response::Reject("no".into())));
         w.run(10 * SECOND, |_| false);
         assert!(w.downs().is_empty() && w.server.clients().count() == 1 && !w.is_up(second));
-        // This time it may: and the former one's last words are under way.
+        // This time it is authorized, and the former session's last packets are in transit.
         w.slow_registry = false;
         let mut out = Outbox::new();
         w.clients[first].engine.restart(w.now, &mut out);
@@ -222,14 +224,15 @@ fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authen
     }
 }
 
-/// Bytes of this process in memory.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.expect("a number") * 4096
 }
 
-/// A client's key was kept for each of certain packets: strangers filled the memory.
+/// A client's key was kept for each packet of certain kinds: unauthenticated senders filled the
+/// memory.
 #[test]
 fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
     let (server, client) = crypt_v2();
@@ -251,13 +254,13 @@ fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
     let remote = Some(SessionId([9; 8]));
     let mut kinds = vec![
         seal(early, Opcode::HardResetClientV3, 1, None, Some(0)),
-        // One of 2.5, whose keys are kept for a while, in a bounded table.
+        // A client of 2.5, whose keys are kept for a while, in a bounded table.
         seal(1, Opcode::HardResetClientV3, 2, None, Some(0)),
         seal(early, Opcode::ControlWkcV1, 3, remote, Some(1)),
         seal(early, Opcode::HardResetClientV3, 4, remote, Some(0)),
         seal(early, Opcode::HardResetClientV3, 5, None, Some(3)),
     ];
-    // Authentic key, altered packet; and altered key.
+    // Once with an authentic key and an altered packet, and once with an altered key.
     for at in [20, kinds[0].len() - 100] {
         let mut altered = kinds[0].clone();
         altered[at] ^= 1;
@@ -281,8 +284,9 @@ fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
     assert!(w.plane.peers.is_empty());
 }
 
-/// While sessions were renegotiating, objects of one were taken for another's. Here each packet of a renegotiation comes once
-/// more in the other client's name: as it is, and with the other's session id.
+/// While sessions were renegotiating, objects of one were confused with another's. Here each packet
+/// of a renegotiation is repeated in the other client's name: unchanged, and with the other's
+/// session id.
 #[test]
 fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
     for (server, client) in wrappings() {
@@ -309,7 +313,7 @@ fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
                         renamed[1..9].copy_from_slice(session);
                     }
                     w.stranger(from, packet);
-                    // Without keys of its own a renegotiation could be anybody's.
+                    // Without keys of its own a renegotiation could be anyone's.
                     if packet[0] & 7 != 0 {
                         w.stranger(from, &renamed);
                     }
@@ -337,7 +341,7 @@ fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
     }
 }
 
-/// The id and the time of each message that a server sends to a client, unwrapped.
+/// Returns the id of each message that a server sends to a client, unwrapped.
 fn messages(w: &mut World, c: usize) -> Vec<u32> {
     let far = w.now + Duration::from_secs(3600);
     let mut ids = Vec::new();
@@ -350,8 +354,9 @@ fn messages(w: &mut World, c: usize) -> Vec<u32> {
     ids
 }
 
-/// The time between two retransmissions grew without bound, and acknowledgements of messages that were not outstanding
-/// counted. Here they arrive all through a handshake that stands still, in clear, where they can be written by a stranger.
+/// The time between two retransmissions grew without bound, and acknowledgements of messages that
+/// were not outstanding counted. Here they arrive all through a handshake that makes no progress,
+/// in clear, where an unauthenticated sender can forge them.
 #[test]
 fn cve_2026_84732_retransmissions_keep_their_pace_whatever_is_acknowledged() {
     let (mut w, c, third) = before_the_third_packet(&WrapConfig::None, &WrapConfig::None);
@@ -372,7 +377,7 @@ fn cve_2026_84732_retransmissions_keep_their_pace_whatever_is_acknowledged() {
         w.to_server(Input::ControlPacket(link, &mut packet.clone()));
     }
     let start = w.now;
-    // What was never sent, what is long acknowledged, and the ends of the range.
+    // Messages that were never sent, that were acknowledged long ago, and the ends of the range.
     let absent = [0, 100, 1000, u32::MAX, u32::MAX - 1, 1 << 31, 77, 78];
     while w.now < start + 50 * SECOND {
         for id in messages(&mut w, c) {
@@ -392,7 +397,7 @@ fn cve_2026_84732_retransmissions_keep_their_pace_whatever_is_acknowledged() {
     assert!(w.run(9 * SECOND, |w| w.is_up(c)), "the handshake goes on: {:?}", w.clients[c].events);
 }
 
-/// A client's first message that was too large ended the server.
+/// A client's first message that was too large terminated the server.
 #[test]
 fn cve_2017_7478_a_first_message_of_any_size_ends_nothing() {
     for (server, client) in wrappings() {
@@ -405,7 +410,8 @@ fn cve_2017_7478_a_first_message_of_any_size_ends_nothing() {
             let own = w.clients[c].address;
             let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
             wrapper.set_next_id(0x0f00_0100);
-            // The ids of the handshake are in the packet's clear part, or known to the client that has the key.
+            // The ids of the handshake are in the packet's clear part, or known to the client that
+            // has the key.
             let session = SessionId(third[0][1..9].try_into().expect("eight"));
             let mut first = Vec::new();
             let reset = Control {
@@ -449,7 +455,7 @@ fn pushed(option: &str) -> Option<PushedOptions> {
     PushedOptions::parse(&[option], &PullFilters::default()).ok()
 }
 
-/// Pushed names of domains reached a shell.
+/// Pushed domain names reached a shell.
 #[test]
 fn cve_2025_10680_pushed_dns_settings_mean_nothing_to_a_shell() {
     let hostile = [
@@ -503,7 +509,7 @@ fn cve_2025_10680_pushed_dns_settings_mean_nothing_to_a_shell() {
     assert_eq!(good, ["dhcp-option DOMAIN corp.example"], "what is harmless is taken");
 }
 
-/// An IPv6 address that was too long, or cut short, was read beyond its end.
+/// An IPv6 address that was too long or truncated was read beyond its end.
 #[test]
 fn cve_2025_12106_ipv6_addresses_of_any_length_are_taken_or_refused() {
     let whole = "ifconfig-ipv6 2001:db8:1:2:3:4:5:6/64 2001:db8:1:2::1";
@@ -518,7 +524,7 @@ fn cve_2025_12106_ipv6_addresses_of_any_length_are_taken_or_refused() {
             for count in [1, 2, 45, 46, 47, 64, 255, 256, 900] {
                 let long = format!("{address}{}", filler.repeat(count));
                 let taken = |option: &str| pushed(option).is_some_and(|o| o.ipv6.is_some());
-                // The unspecified address parses, but no end of a tunnel can have it.
+                // The unspecified address parses, but cannot be an end of a tunnel.
                 let address: Option<std::net::Ipv6Addr> = long.parse().ok();
                 let good = address.is_some_and(|address| !address.is_unspecified());
                 assert_eq!(taken(&format!("ifconfig-ipv6 {long}/64 {long}")), good, "{long}");

@@ -1,4 +1,5 @@
-//! Two ends over TCP, one that listens and one that dials, and strangers, on virtual time.
+//! Two ends over TCP, one that listens and one that dials, and unauthenticated senders, in virtual
+//! time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use crate::points::{self, Config, End, Packet, Plane, Taken};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const DELAY: Duration = Duration::from_millis(10);
-/// The end that listens, and the one that dials.
+/// The index of the end that listens; `D` is the one that dials.
 pub const L: usize = 0;
 pub const D: usize = 1;
 
@@ -20,14 +21,15 @@ pub struct Node {
     pub plane: Plane,
     pub events: Vec<ClientEvent>,
     config: Config,
-    /// What it ever sent.
+    /// All packets that it ever sent.
     pub sent: Vec<Packet>,
 }
 
-/// A connection: what either end calls it; a stranger's has no engine at the dialling end.
+/// A connection with each end's link; an unauthenticated sender's has no engine at the dialling
+/// end.
 pub struct Connection {
     pub at: [Option<Link>; 2],
-    /// To whom, when, and what.
+    /// The receiver, the time of arrival and the packet.
     flying: VecDeque<(usize, Instant, Packet)>,
 }
 
@@ -36,7 +38,7 @@ pub struct World {
     pub nodes: [Node; 2],
     pub connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// How often an end was built: each has randomness of its own.
+    /// The number of times that an end was created: each has its own randomness.
     lives: u8,
 }
 
@@ -130,7 +132,7 @@ impl World {
             Taken::Notices(notices) => {
                 notices.into_iter().for_each(|notice| self.feed(n, Input::Notice(notice)))
             }
-            // As the data plane does it on a stream.
+            // As the data plane treats a stream.
             Taken::Refused => self.cut(id),
             Taken::Elsewhere => {}
         }
@@ -145,7 +147,7 @@ impl World {
         }
     }
 
-    /// A packet from the inside.
+    /// Sends a packet from inside the tunnel.
     pub fn traffic(&mut self, n: usize) {
         if let Some((link, packet)) = self.nodes[n].plane.traffic(self.now) {
             self.send(n, link, packet);
@@ -159,7 +161,7 @@ impl World {
         self.perform(n, out);
     }
 
-    /// The network of an end has changed; `stale`: its address is gone.
+    /// Changes the network of an end; `stale`: its address is gone.
     pub fn path_changed(&mut self, n: usize, stale: bool) {
         let mut out = Outbox::new();
         let engine = self.nodes[n].engine.as_mut().expect("alive");
@@ -200,7 +202,7 @@ impl World {
         }
     }
 
-    /// The end that dials gets through, or there is no listener.
+    /// Connects the dialling end, unless there is no listener.
     fn connect(&mut self) {
         if self.nodes[L].engine.is_none() {
             return self.feed(D, Input::DialFailed("Connection refused".into()));
@@ -220,7 +222,7 @@ impl World {
         id
     }
 
-    /// A stranger connects.
+    /// Connects an unauthenticated sender.
     pub fn stranger(&mut self, host: u8) -> u64 {
         let id = self.open(from(host), false);
         let link = self.connections[&id].at[L].expect("the listener's");
@@ -228,7 +230,7 @@ impl World {
         id
     }
 
-    /// A connection breaks, for both ends.
+    /// Breaks a connection, for both ends.
     pub fn cut(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         for n in [L, D] {
@@ -238,7 +240,7 @@ impl World {
         }
     }
 
-    /// A connection breaks, and another one takes its place at both ends.
+    /// Breaks a connection, and checks that another one replaces it at both ends.
     #[track_caller]
     pub fn breaks(&mut self, id: u64) {
         self.cut(id);
@@ -249,7 +251,7 @@ impl World {
         assert!(self.passes());
     }
 
-    /// An end dies; `quietly`: the other does not hear it.
+    /// Kills an end; `quietly`: the other end does not notice it.
     pub fn kill(&mut self, n: usize, quietly: bool) {
         self.nodes[n].engine = None;
         self.nodes[n].plane = Plane::default();
@@ -278,7 +280,7 @@ impl World {
         self.nodes[n].events.iter().filter(restarting).count()
     }
 
-    /// Whether a packet gets through in each direction now.
+    /// Returns whether a packet gets through in each direction now.
     pub fn passes(&mut self) -> bool {
         let before = [L, D].map(|n| self.nodes[n].plane.delivered.len());
         self.traffic(L);
@@ -287,7 +289,7 @@ impl World {
         [L, D].into_iter().all(|n| self.nodes[n].plane.delivered.len() > before[n])
     }
 
-    /// The connection that both ends have.
+    /// Returns the connection that both ends use.
     pub fn common(&self) -> u64 {
         let both = |c: &Connection| c.at.iter().all(Option::is_some);
         *self.connections.iter().find(|(_, c)| both(c)).expect("one").0

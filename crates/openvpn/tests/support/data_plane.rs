@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use adit_engine::command::{Counters, DataKey, KeySlot, Traffic};
 use adit_engine::{Command, Link, Notice, PeerId};
 
-/// A data packet: who it claims to be for, and the key it is sealed with.
+/// A data packet: the peer-id in it, and the key that sealed it.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     pub wire_id: Option<u32>,
@@ -11,21 +11,21 @@ pub struct Datagram {
     pub key: [u8; 64],
 }
 
-/// A data plane that keeps keys as the real one does, and moves no bytes.
+/// A data plane that manages keys like the real one, and moves no bytes.
 #[derive(Default)]
 pub struct PlaneModel {
     pub peers: HashMap<PeerId, Peer>,
-    /// Packets that arrived and found their key.
+    /// The number of received packets whose key was found.
     pub opened: u64,
-    /// Packets that arrived and did not.
+    /// The number of received packets whose key was not found.
     pub failed: u64,
-    /// Messages sent on the data channel.
+    /// The messages sent on the data channel.
     pub sent_data: Vec<Vec<u8>>,
-    /// What every peer has exchanged, as this model tells it.
+    /// The traffic that this model reports for every peer.
     pub traffic: Traffic,
-    /// How often it was asked for that.
+    /// The number of times that the traffic was read.
     pub traffic_read: u64,
-    /// Addresses that have proved themselves.
+    /// The addresses that have been proven.
     pub admitted: HashSet<Link>,
 }
 
@@ -83,7 +83,7 @@ impl PlaneModel {
         self.peers.get_mut(&id).expect("verbs name peers that exist")
     }
 
-    /// One packet to each peer that has a key.
+    /// Returns one packet to each peer that has a key.
     pub fn send_to_all(&self) -> Vec<(Link, Datagram)> {
         let datagram = |peer: &Peer| {
             let key = peer.primary.as_ref()?;

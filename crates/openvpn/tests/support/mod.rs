@@ -1,4 +1,4 @@
-//! A server, its clients and the links between them, on virtual time: hours of protocol in
+//! A server, its clients and the links between them, in virtual time: hours of protocol in
 //! milliseconds.
 
 // `to_server` and `to_client` are directions here, not conversions.
@@ -26,7 +26,7 @@ pub use pki::{client_tls, client_tls_named, foreign_client_tls, server_tls, serv
 pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
 const UNIX: UnixTime = UnixTime(1_800_000_000);
 
-/// What is on a wire.
+/// A packet on a simulated wire.
 #[derive(Clone, Debug)]
 pub enum Packet {
     Control(Vec<u8>),
@@ -43,15 +43,15 @@ pub struct ClientNode {
     pub address: SocketAddr,
     pub up: Pipe<Packet>,
     pub down: Pipe<Packet>,
-    /// Whether it sends and is sent a data packet every 10 ms.
+    /// Whether it exchanges a data packet in each direction every 10 ms.
     pub traffic: bool,
     seed: u8,
     impairment: Impairment,
-    /// The stream it has, where it came by one.
+    /// The stream of the client, if it uses one.
     pub stream: Option<u64>,
-    /// Where it dialled, in order.
+    /// The targets that it dialled, in order.
     pub dialled: Vec<adit_engine::Target>,
-    /// Bytes of control packets that reached the server, and that the server sent.
+    /// The bytes of control packets that reached the server, and that the server sent.
     pub control: (u64, u64),
 }
 
@@ -61,24 +61,24 @@ pub struct World {
     pub plane: PlaneModel,
     pub events: Vec<ServerEvent>,
     pub clients: Vec<ClientNode>,
-    /// What the registry says to each question.
+    /// The response of the registry to each request.
     pub reply: auth::Response,
-    /// The registry is slow: its questions wait here for the test to answer.
+    /// Whether the registry is slow: its requests then wait here for the test to answer.
     pub slow_registry: bool,
     pub asked: Vec<auth::RequestId>,
-    /// The password that the registry was asked about last.
+    /// The password in the last authorization request.
     pub password: Option<String>,
-    /// The session ids of client and server that were on the wire last.
+    /// The most recent session ids of client and server on the wire.
     pub session_ids: ([u8; 8], [u8; 8]),
     next_traffic: Instant,
     next_stream: u64,
-    /// No listener for streams.
+    /// Whether there is no listener for streams.
     pub no_streams: bool,
-    /// What the server hung up.
+    /// The links that the server ended.
     pub hung_up: Vec<Link>,
-    /// Copies of the latest control packets, where a test asks for them.
+    /// Copies of the latest control packets, if a test requests them.
     pub wiretap: Option<Wiretap>,
-    /// The most outputs that one input had.
+    /// The maximum number of outputs of one input.
     pub most_outputs: usize,
 }
 
@@ -89,7 +89,7 @@ pub struct Wiretap {
 }
 
 impl Wiretap {
-    /// Packets kept.
+    /// The number of packets kept.
     const KEPT: usize = 64;
 
     fn keep(&mut self, to_server: bool, packet: &[u8]) {
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Adds a client behind a link of its own, which begins to dial.
+    /// Adds a client with its own link, which begins to dial.
     pub fn connect(&mut self, config: ClientConfig, impairment: Impairment, seed: u64) -> usize {
         let n = self.clients.len() as u8;
         let client_seed = n.wrapping_mul(4).wrapping_add(1);
@@ -194,7 +194,7 @@ impl World {
         self.clients.len() - 1
     }
 
-    /// Runs until `done`, or until so much time has passed. True if `done` was reached.
+    /// Runs until `done`, or until this time has passed. Returns true if `done` was reached.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         let mut idle_steps = 0;
@@ -231,7 +231,7 @@ impl World {
         clients.chain([self.server.deadline().map(|(at, _)| at)]).flatten().min()
     }
 
-    /// Everything that is due now.
+    /// Performs everything that is due now.
     fn step(&mut self) {
         self.exchange_traffic();
         if self.server.deadline().is_some_and(|(at, _)| at <= self.now) {
@@ -315,7 +315,7 @@ impl World {
         self.perform_server(out);
     }
 
-    /// A table of addresses by name must have them before a packet can use them.
+    /// Checks that a client's addresses were reported before a command that lets packets use them.
     fn was_told_before(&self, op: &Command) {
         if let Command::SetRoutes(id, routes) = op {
             let said = |peer: PeerId, prefixes: &[ipnet::IpNet]| peer == *id && prefixes == routes;
@@ -418,14 +418,14 @@ impl World {
         self.to_client(n, Input::LinkUp(link));
     }
 
-    /// A connection of its own for a client, from another port.
+    /// Opens a new connection for a client, from another port.
     fn open_stream(&mut self, n: usize) {
         if self.no_streams {
             return self.to_client(n, Input::DialFailed("Connection refused".into()));
         }
         let id = self.next_stream;
         self.next_stream += 1;
-        // What the former one had under way is lost with it, but for its end.
+        // Packets in transit on the former stream are lost with it, except for its end.
         while let Some(packet) = self.clients[n].up.pop(self.now + Duration::from_secs(3600)) {
             if matches!(packet, Packet::Fin(_)) {
                 self.server_receives(n, packet);
@@ -443,7 +443,7 @@ impl World {
         self.to_client(n, Input::LinkUp(Link::stream(id, server_address())));
     }
 
-    /// The connection breaks: both ends hear of it, and what was under way is lost.
+    /// Breaks the connection: both ends notice it, and packets in transit are lost.
     pub fn cut(&mut self, n: usize) {
         let (server, client) = (self.server_link(n), self.client_link(n));
         while self.clients[n].up.pop(self.now + Duration::from_secs(3600)).is_some() {}
@@ -453,7 +453,7 @@ impl World {
         self.to_client(n, Input::LinkDown(client));
     }
 
-    /// The path as the server knows it.
+    /// Returns the link of a client at the server.
     pub fn server_link(&self, n: usize) -> Link {
         let client = &self.clients[n];
         match client.stream {
@@ -462,7 +462,7 @@ impl World {
         }
     }
 
-    /// The path as the client knows it.
+    /// Returns the link of a client at the client.
     pub fn client_link(&self, n: usize) -> Link {
         match self.clients[n].stream {
             Some(id) => Link::stream(id, server_address()),
@@ -470,7 +470,8 @@ impl World {
         }
     }
 
-    /// A packet of a stranger at `address`; gives the server's answers.
+    /// Delivers a packet of an unauthenticated sender at `address`, and returns the server's
+    /// answers.
     pub fn stranger(&mut self, address: SocketAddr, packet: &[u8]) -> Vec<Vec<u8>> {
         let link = Link::datagram(Default::default(), None, address);
         let mut out = Outbox::new();
@@ -488,7 +489,7 @@ impl World {
         answers
     }
 
-    /// The packets that a client has under way to the server.
+    /// Takes the packets that a client has in transit to the server.
     pub fn capture(&mut self, n: usize) -> Vec<Vec<u8>> {
         let far = self.now + Duration::from_secs(3600);
         std::iter::from_fn(|| self.clients[n].up.pop(far))
@@ -504,7 +505,7 @@ impl World {
         self.to_client(n, Input::Tick);
     }
 
-    /// Why clients went, as the server says.
+    /// Returns the reasons that the server reported for clients' disconnects.
     pub fn downs(&self) -> Vec<&str> {
         self.events
             .iter()
@@ -515,7 +516,7 @@ impl World {
             .collect()
     }
 
-    /// How often the client came up.
+    /// Returns how often the client has connected.
     pub fn ups(&self, n: usize) -> usize {
         self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
     }
@@ -524,12 +525,12 @@ impl World {
         self.ups(n) > 0
     }
 
-    /// Rekeys the client has seen.
+    /// Returns the number of rekeys at the client.
     pub fn rekeys(&self, n: usize) -> usize {
         self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Rekeyed { .. })).count()
     }
 
-    /// The client's address changes, as behind a NAT that forgot it.
+    /// Changes the client's address, as after a NAT has lost its mapping.
     pub fn rebind(&mut self, n: usize) {
         let port = self.clients[n].address.port();
         self.clients[n].address.set_port(port + 1);

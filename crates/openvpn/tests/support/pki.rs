@@ -5,7 +5,8 @@ use adit_openvpn::tls::{
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ED25519};
 
-/// Ed25519, whose signatures all have one length: packet sizes repeat.
+/// A PKI with Ed25519 keys, whose signatures all have one length, so that packet sizes are
+/// reproducible.
 struct Pki {
     ca: String,
     issuer: Issuer<'static, KeyPair>,
@@ -68,7 +69,7 @@ pub fn client_tls_named(name: &str) -> ClientTls {
     ClientTls::new(ClientTlsOptions { common: common(name) }).expect("a client's TLS")
 }
 
-/// A client whose certificate comes from an authority of the same name with another key.
+/// Returns a client whose certificate comes from an authority with the same name and another key.
 pub fn foreign_client_tls(name: &str) -> ClientTls {
     let common = issued_by(&Pki::new(), name);
     ClientTls::new(ClientTlsOptions { common }).expect("a client's TLS")

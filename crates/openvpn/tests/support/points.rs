@@ -1,4 +1,4 @@
-//! Two ends without a server, and the line between them, on virtual time.
+//! Two point-to-point ends and the line between them, in virtual time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use adit_sim::{Impairment, Pipe};
 pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
 pub const UNIX: UnixTime = UnixTime(1_800_000_000);
 
-/// The other end, as a `remote`; the simulated line knows where it is.
+/// Returns the other end as a `remote`, whose address the simulated line knows.
 pub fn remote(transport: Transport) -> Remote {
     let host = "peer.example".into();
     Remote { target: Target { host, port: 1194, transport, ..Target::default() } }
 }
 
-/// What an end is built from, so that it can be built again.
+/// The configuration of an end, from which it can be created again.
 #[derive(Clone)]
 pub enum Config {
     Static(Box<StaticConfig>),
@@ -88,7 +88,7 @@ pub enum Packet {
     Data(Data),
 }
 
-/// A data packet: the key it is sealed with, its number under that key, and what is inside.
+/// A data packet: the key that sealed it, its number under that key, and its contents.
 #[derive(Clone, Debug)]
 pub struct Data {
     pub wire_id: Option<u32>,
@@ -116,7 +116,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// On each new stream the count of packets restarts.
+    /// Restarts the count of packets, as on each new stream.
     fn begin(&mut self, now: Instant) {
         if self.link.is_stream() {
             self.next = (now.as_nanos().max(self.next.0 + 1), 1);
@@ -124,24 +124,24 @@ impl Peer {
     }
 }
 
-/// What became of a packet on a stream.
+/// The outcome of a packet on a stream.
 pub enum Taken {
     Notices(Vec<Notice>),
-    /// It ends its stream.
+    /// The packet ends its stream.
     Refused,
-    /// From a stream that is not the peer's.
+    /// The packet is from a stream that is not the peer's.
     Elsewhere,
 }
 
-/// A data plane of one peer at a time, that keeps keys, counts, and pings.
+/// A data plane of one peer at a time, which manages keys, counts packets, and sends pings.
 #[derive(Default)]
 pub struct Plane {
     peers: BTreeMap<PeerId, Peer>,
     latest: Option<PeerId>,
-    /// Numbers that went through to the inside.
+    /// The numbers of the packets that were delivered inside the tunnel.
     pub delivered: Vec<(u64, u64)>,
     pub refused: u64,
-    /// What every peer has exchanged, as this model tells it.
+    /// The traffic that this model reports for every peer.
     pub traffic: adit_engine::command::Traffic,
     pub messages: Vec<Vec<u8>>,
 }
@@ -219,7 +219,7 @@ impl Plane {
         (peer.link.remote().port() != 0).then_some((peer.link, Packet::Data(data)))
     }
 
-    /// A packet from the inside, to the latest peer.
+    /// Sends a packet from inside the tunnel to the latest peer.
     pub fn traffic(&mut self, now: Instant) -> Option<(Link, Packet)> {
         self.latest.and_then(|peer| self.seal(now, peer, Vec::new()))
     }
@@ -260,7 +260,7 @@ impl Plane {
         notices
     }
 
-    /// As [`Plane::receive`], of a stream.
+    /// Processes a packet as [`Plane::receive`] does, but of a stream.
     pub fn receive_on(&mut self, now: Instant, from: Link, data: &Data) -> Taken {
         let at = |(_, peer): &(&PeerId, &mut Peer)| peer.link == from || peer.float;
         let Some((&id, peer)) = self.peers.iter_mut().find(at) else { return Taken::Elsewhere };
@@ -288,12 +288,12 @@ impl Plane {
         Taken::Notices(notices)
     }
 
-    /// The peer that was added last.
+    /// Returns the peer that was added last.
     pub fn newest(&self) -> Option<PeerId> {
         self.latest
     }
 
-    /// Where a peer is.
+    /// Returns the link to a peer.
     pub fn link(&self, id: PeerId) -> Option<Link> {
         self.peers.get(&id).map(|peer| peer.link)
     }
@@ -331,14 +331,14 @@ impl Plane {
     }
 }
 
-/// One end with its address and the line away from it.
+/// One end with its address and its outgoing line.
 pub struct Node {
     pub end: Option<End>,
     pub plane: Plane,
     pub events: Vec<ClientEvent>,
     pub address: SocketAddr,
     pub out: Pipe<Packet>,
-    /// Everything it ever sent.
+    /// All packets that it ever sent.
     pub sent: Vec<Packet>,
     config: Config,
     seed: u8,
@@ -349,9 +349,9 @@ pub struct Node {
 pub struct World {
     pub now: Instant,
     pub nodes: [Node; 2],
-    /// What strangers were answered.
+    /// The answers to unauthenticated senders.
     pub strays: Vec<(SocketAddr, Vec<u8>)>,
-    /// The most outputs that one input had.
+    /// The maximum number of outputs of one input.
     pub most_outputs: usize,
 }
 
@@ -384,7 +384,7 @@ impl World {
         Self { now: START, nodes, strays: Vec::new(), most_outputs: 0 }
     }
 
-    /// Runs until `done`, or until so much time has passed. True if `done` was reached.
+    /// Runs until `done`, or until this time has passed. Returns true if `done` was reached.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         let mut idle = 0;
@@ -434,7 +434,7 @@ impl World {
         }
     }
 
-    /// A packet from anywhere reaches an end.
+    /// Delivers a packet from any address to an end.
     pub fn deliver(&mut self, n: usize, from: SocketAddr, packet: Packet) {
         if self.nodes[n].end.is_none() {
             return;
@@ -455,7 +455,7 @@ impl World {
         self.nodes[n].out.push(self.now, packet);
     }
 
-    /// A packet from the inside of an end.
+    /// Sends a packet from inside an end's tunnel.
     pub fn traffic(&mut self, n: usize) {
         let Some(id) = self.nodes[n].plane.latest else { return };
         if let Some((_, packet)) = self.nodes[n].plane.seal(self.now, id, Vec::new()) {
@@ -484,7 +484,7 @@ impl World {
             let node = &mut self.nodes[n];
             match output {
                 Output::Send(link, frame) => {
-                    // Answers to strangers go elsewhere.
+                    // Answers to unauthenticated senders go elsewhere.
                     if link.remote() == address(1 - n) || link.remote() == self.nodes[1 - n].address
                     {
                         self.send(n, Packet::Control(frame));
@@ -519,13 +519,13 @@ impl World {
         }
     }
 
-    /// It dies without a word.
+    /// Kills an end without notice.
     pub fn kill(&mut self, n: usize) {
         self.nodes[n].end = None;
         self.nodes[n].plane = Plane::default();
     }
 
-    /// It begins again, with other randomness.
+    /// Creates an end again, with other randomness.
     pub fn revive(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         node.seed += 2;
@@ -533,7 +533,7 @@ impl World {
         node.end = Some(End::new(node.config.clone(), seed, self.now));
     }
 
-    /// How often it came up.
+    /// Returns how often an end has connected.
     pub fn ups(&self, n: usize) -> usize {
         self.nodes[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
     }
@@ -572,7 +572,7 @@ impl World {
         })
     }
 
-    /// Whether a packet in each direction gets through now.
+    /// Returns whether a packet in each direction gets through now.
     pub fn passes(&mut self) -> bool {
         let before = self.nodes.each_ref().map(|node| node.plane.delivered.len());
         self.traffic(A);

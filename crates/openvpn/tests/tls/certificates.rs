@@ -16,7 +16,7 @@ fn judge_at(pair: &Pair, offset: i64) -> Result<PeerIdentity, TlsError> {
 fn a_common_name_without_alternative_names_is_enough() {
     let server = ca().server("/C=US/ST=CA/O=x, y\\\\z/OU=a+OU=b/CN=Tést/emailAddress=a@b.c");
     let identity = judge(&server).unwrap();
-    // As `openvpn` logs this certificate: commas stand, backslashes are doubled.
+    // `openvpn` logs this certificate in this form: commas are kept, backslashes are doubled.
     assert_eq!(
         identity.subject,
         "C=US, ST=CA, O=x, y\\\\z, OU=a + OU=b, CN=Tést, emailAddress=a@b.c"
@@ -96,7 +96,8 @@ fn validity_periods_hold_on_both_sides() {
 
 #[test]
 fn a_certificate_from_the_future_is_refused_by_its_own_date() {
-    // The authority is older than the certificate: only the certificate's own date can refuse it.
+    // The authority is older than the certificate: only the certificate's own date can be the
+    // reason for refusal.
     let issuer = rcgen_ca(2020);
     let (cert, key) = issuer.leaf(|params| {
         params.not_before = rcgen::date_time_ymd(2030, 1, 1);
@@ -267,7 +268,7 @@ fn intermediates_come_from_the_peer_or_from_the_ca_file() {
     let mut common = options(ca(), None);
     common.ca = Some(Pem::new("bundle", [ca().pair.cert.as_str(), &sub.pair.cert].concat()));
     client_verdict(common, &pair.cert, &pair.key).unwrap();
-    // Sent by our own side from `extra-certs`.
+    // Sent by our own end from `extra-certs`.
     let mut server = options(ca(), Some(&pair));
     server.extra_certs = Some(Pem::new("extra", sub.pair.cert.as_str()));
     let client = ca().client("/CN=client");
@@ -296,7 +297,7 @@ fn long_chains_are_not_read() {
 
 #[test]
 fn large_chains_are_not_read() {
-    // Few certificates, many bytes.
+    // Few certificates with many bytes.
     let bulk = "00".repeat(34_000);
     let ext = format!("{SERVER_EXT}1.2.3.4=DER:{bulk}\n");
     let pair = ca().issue("/CN=server", Kind::P256, &ext, &[]);
@@ -315,7 +316,8 @@ fn a_handshake_of_more_than_64_kib_is_cut_off() {
     assert!(text.contains("more than 65536 bytes"), "{text}");
 }
 
-/// The text of a subject does not tell where a value ends, and an authority may sign what looks like two attributes.
+/// The text of a subject does not show where a value ends, and an authority may sign a value that
+/// looks like two attributes.
 #[test]
 fn a_common_name_that_reads_as_two_attributes_is_not_taken_for_them() {
     for (subject, wanted, fits) in [
@@ -359,7 +361,7 @@ fn names_are_compared_as_the_directive_says() {
     }
 }
 
-/// CVE-2026-84790: a NUL within a name ended it early, and one client passed for another.
+/// CVE-2026-84790: a NUL within a name ended the name early, and one client was taken for another.
 #[test]
 fn cve_2026_84790_hostile_names_are_refused() {
     let issuer = rcgen_ca(2020);
@@ -375,7 +377,7 @@ fn cve_2026_84790_hostile_names_are_refused() {
     };
     use rcgen::DnType::{CommonName, OrganizationName, OrganizationalUnitName};
     assert_eq!(judge(&[(CommonName, "good")]).unwrap().subject, "CN=good");
-    // Units that can be groups are; others make the certificate no worse.
+    // Units that can be groups are; other units do not invalidate the certificate.
     let unit = |unit: &str| judge(&[(OrganizationalUnitName, unit), (CommonName, "good")]).unwrap();
     assert_eq!(unit("staff").units, ["staff"]);
     for odd in ["the staff", "a/b", "-x", "a\nb", "", &"x".repeat(65)] {
@@ -406,13 +408,13 @@ fn the_revocation_list_decides() {
     let mut without = common.clone();
     without.crl = None;
     client_verdict(without, &bad.cert, &bad.key).unwrap();
-    // Past its next update the list lets no client in.
+    // After its next update, the list admits no client.
     common.time = clock(11 * DAY);
     assert!(client_tls(common.clone()).warnings()[0].contains("expired"));
     assert_eq!(problem(client_verdict(common, &good.cert, &good.key)), Problem::CrlExpired);
 }
 
-/// `openssl ca -gencrl` makes such lists unless told otherwise, and openvpn takes them.
+/// `openssl ca -gencrl` makes such lists by default, and OpenVPN accepts them.
 #[test]
 fn a_revocation_list_of_version_1_decides_too() {
     for kind in [Kind::P256, Kind::Rsa2048] {
@@ -429,7 +431,7 @@ fn a_revocation_list_of_version_1_decides_too() {
             let list = ca.crl_of_old(&[&bad], reason);
             verdict(list.clone(), &good).unwrap();
             assert_eq!(problem(verdict(list.clone(), &bad)), Problem::Revoked);
-            // In the authority's name, and not signed by it.
+            // In the authority's name, but not signed by it.
             let forged = twin.crl_of_old(&[&bad], reason);
             assert_eq!(problem(verdict(forged, &good)), Problem::CrlMissing);
             common.crl = Some(Pem::new("crl.pem", list));
@@ -507,7 +509,7 @@ fn a_server_wants_a_client_certificate_as_configured() {
 fn a_client_certificate_is_held_to_the_same_checks() {
     let server = ca().server("/CN=server");
     let tls = server_tls(options(ca(), Some(&server)));
-    // A server's certificate is no client's.
+    // A server's certificate cannot be a client's.
     let pair = connect(&client_tls(options(ca(), Some(&ca().server("/CN=x")))), &tls);
     let Some(TlsError::Certificate(error)) = pair.server_error else { panic!() };
     assert_eq!(error.problem, Problem::ExtendedKeyUsage);
@@ -550,7 +552,8 @@ struct RcgenCa {
     pem: String,
 }
 
-/// An authority valid for a century from `year`, made by rcgen for what openssl's command line refuses.
+/// Makes an authority valid for a century from `year`, with rcgen because openssl's command line
+/// refuses it.
 fn rcgen_ca(year: i32) -> RcgenCa {
     let mut params = rcgen::CertificateParams::default();
     params.not_before = rcgen::date_time_ymd(year, 1, 1);
@@ -577,7 +580,7 @@ impl RcgenCa {
     }
 }
 
-/// A clock that stands in the middle of `year`.
+/// Returns a clock that always shows the middle of `year`.
 fn at(year: i32) -> Option<std::sync::Arc<dyn rustls::time_provider::TimeProvider>> {
     let then = rcgen::date_time_ymd(year, 7, 1).unix_timestamp();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -588,7 +591,7 @@ fn pinned(pair: &Pair) -> String {
     judge(pair).unwrap().fingerprint
 }
 
-/// A server's certificate that no authority of ours signed, and its fingerprint.
+/// Returns a server's certificate that no authority of ours signed, and its fingerprint.
 fn stranger() -> (Pair, String) {
     let ca = Ca::new("/CN=Nobody", Kind::P256);
     let pair = ca.server("/CN=stranger");
@@ -624,11 +627,11 @@ fn with_an_authority_both_it_and_the_fingerprint_must_agree() {
         ..options(ca(), None)
     };
     assert!(client_verdict(with(pinned(&good)), &good.cert, &good.key).is_ok());
-    // Signed, and another one.
+    // A signed certificate with another fingerprint.
     let other = ca().server("/CN=server");
     let refused = client_verdict(with(pinned(&good)), &other.cert, &other.key);
     assert_eq!(problem(refused), Problem::Fingerprint);
-    // Named, and not signed.
+    // A certificate whose fingerprint is configured, but which is not signed.
     let (pair, fingerprint) = stranger();
     let refused = client_verdict(with(fingerprint), &pair.cert, &pair.key);
     assert_eq!(problem(refused), Problem::UnknownCa);
@@ -643,7 +646,7 @@ fn what_else_is_demanded_is_demanded_of_a_pinned_certificate_too() {
     let mut common = of_fingerprint(&fingerprint);
     common.verify.remote_cert_tls = Some(RemoteCertTls::Client);
     assert_eq!(problem(client_verdict(common, &pair.cert, &pair.key)), Problem::ExtendedKeyUsage);
-    // Its dates are not, as in OpenVPN: a fingerprint names this certificate.
+    // Its dates are not checked, as in OpenVPN: a fingerprint identifies this certificate.
     let mut common = of_fingerprint(&fingerprint);
     common.time = clock(100 * 365 * 86_400);
     assert!(client_verdict(common, &pair.cert, &pair.key).is_ok());

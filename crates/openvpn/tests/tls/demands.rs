@@ -1,4 +1,5 @@
-//! What may be demanded of a certificate by its signer, its key usage, and lists that may be missing.
+//! The requirements on a certificate's signer and key usage, and revocation lists that may be
+//! missing.
 
 use adit_openvpn::tls::CertificateProblem as Problem;
 use adit_openvpn::tls::*;
@@ -7,7 +8,7 @@ use super::support::*;
 
 const SUB_CA: &str = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign\n";
 
-/// As openssl prints it, in the form that options have.
+/// Returns the fingerprint that openssl prints, in the form of the options.
 fn fingerprint(cert: &str, sha1: bool) -> String {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("cert"), cert).unwrap();
@@ -41,7 +42,7 @@ fn the_signer_must_be_the_one_named_whether_it_is_the_root_or_not() {
         verdict(&[&root], &direct.cert, &direct.key).unwrap();
         verdict(&[&sub], &chain, &below.key).unwrap();
         verdict(&[&leaf, &sub, &root], &chain, &below.key).unwrap();
-        // Neither the certificate's own nor that of a higher authority will do.
+        // Neither the certificate's own fingerprint nor that of a higher authority is accepted.
         for (wrong, cert, key) in [
             (&leaf, &direct.cert, &direct.key),
             (&sub, &direct.cert, &direct.key),
@@ -51,7 +52,7 @@ fn the_signer_must_be_the_one_named_whether_it_is_the_root_or_not() {
             assert!(refused.as_ref().unwrap_err().to_string().contains("verify-hash"));
             assert_eq!(problem(refused), Problem::Fingerprint);
         }
-        // The hash of the other kind is another one.
+        // The other kind of hash gives another fingerprint.
         let other = fingerprint(&base_cert(&base), !sha1);
         assert!(verdict(&[&other], &direct.cert, &direct.key).is_err());
     }
@@ -118,7 +119,7 @@ fn a_list_that_may_be_missing_holds_where_it_is_there() {
     client_verdict(common.clone(), &good.cert, &good.key).unwrap();
     assert_eq!(problem(client_verdict(common.clone(), &bad.cert, &bad.key)), Problem::Revoked);
     client_verdict(common.clone(), &foreign.cert, &foreign.key).unwrap();
-    // A list that was demanded by name is demanded of all.
+    // A list that was configured by name is required of all authorities.
     common.crl = common.known_crl.take();
     let refused = client_verdict(common.clone(), &foreign.cert, &foreign.key);
     assert_eq!(problem(refused), Problem::CrlMissing);

@@ -83,7 +83,7 @@ fn a_pki_of_easy_rsa_works_with_passwords_and_revocation() {
 
         run(&["revoke", "alice"]);
         run(&["gen-crl"]);
-        // Easy-RSA moves what is revoked.
+        // Easy-RSA moves revoked certificates.
         let kept = dir.join("pki/revoked");
         let serial =
             std::fs::read_dir(kept.join("certs_by_serial")).unwrap().next().unwrap().unwrap();

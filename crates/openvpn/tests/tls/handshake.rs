@@ -100,7 +100,7 @@ fn suites_go_by_the_names_of_openssl_and_of_iana() {
     assert!(pair.server.description().contains("TLS_AES_128_GCM_SHA256"));
     let mut common = options(ca(), Some(&client));
     common.tls12_ciphers = Some("DHE-RSA-AES256-SHA".into());
-    // TLS 1.3 has suites of its own.
+    // TLS 1.3 has its own suites.
     let tls = client_tls(common.clone());
     assert!(tls.warnings()[0].contains("TLS 1.2 is not offered"), "{:?}", tls.warnings());
     let pair = connect(&tls, &server_tls(options(ca(), Some(&server))));
@@ -221,7 +221,7 @@ fn a_record_that_cannot_be_is_refused_by_its_header() {
 fn a_handshake_message_without_end_is_cut_off() {
     let server = ca().server("/CN=server");
     let mut session = TlsSession::server(&server_tls(options(ca(), Some(&server)))).unwrap();
-    // A ClientHello that claims 65000 bytes, then padding records without end.
+    // A ClientHello that claims 65000 bytes, then endless padding records.
     let mut record = vec![0x16, 3, 1, 0x40, 0x00, 1, 0x00, 0xfd, 0xe8];
     record.resize(5 + 0x4000, 0);
     let mut fed = 0;

@@ -106,7 +106,7 @@ mod hostile {
     use super::*;
     use proptest::prelude::*;
 
-    /// Text that is nearly PEM.
+    /// Generates text that is nearly PEM.
     fn nearly_pem() -> impl Strategy<Value = Vec<u8>> {
         let line = prop_oneof![
             "-----(BEGIN|END) (CERTIFICATE|X509 CRL|(EC |RSA |ENCRYPTED )?PRIVATE KEY)-----",

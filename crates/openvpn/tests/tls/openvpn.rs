@@ -1,4 +1,4 @@
-//! What stock openvpn calls a certificate is what we call it: operators copy it into `verify-x509-name`.
+//! Our name of a certificate equals that of openvpn, which operators copy into `verify-x509-name`.
 
 use std::fs::File;
 use std::net::UdpSocket;

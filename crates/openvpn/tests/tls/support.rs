@@ -16,7 +16,7 @@ pub const CLIENT_EXT: &str =
     "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=clientAuth\n";
 pub const DAY: i64 = 86_400;
 
-/// Runs `openssl` in `dir`; its standard output.
+/// Runs `openssl` in `dir` and returns its standard output.
 pub fn openssl(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("openssl")
         .args(args)
@@ -54,21 +54,21 @@ impl Kind {
     }
 }
 
-/// A certificate and its key, PEM.
+/// A certificate and its key in PEM.
 #[derive(Clone)]
 pub struct Pair {
     pub cert: String,
     pub key: String,
 }
 
-/// An authority in a directory of its own.
+/// An authority in its own directory.
 pub struct Ca {
     pub dir: tempfile::TempDir,
     pub pair: Pair,
 }
 
 impl Ca {
-    /// Self-signed, valid for 3650 days.
+    /// Makes a self-signed authority, valid for 3650 days.
     pub fn new(name: &str, kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let key = new_key(dir.path(), kind);
@@ -112,7 +112,8 @@ impl Ca {
         self.issue(subject, Kind::P256, CLIENT_EXT, &[])
     }
 
-    /// A certificate with the extensions `ext` (none: version 1), `extra` arguments to `openssl x509`.
+    /// Issues a certificate with the extensions `ext` (none: version 1) and `extra` arguments to
+    /// `openssl x509`.
     pub fn issue(&self, subject: &str, kind: Kind, ext: &str, extra: &[&str]) -> Pair {
         let dir = tempfile::tempdir_in(self.path()).unwrap();
         let key = new_key(dir.path(), kind);
@@ -133,7 +134,7 @@ impl Ca {
                 "csr",
             ],
         );
-        // Counted here: tests run side by side and openssl's serial file is not locked.
+        // Counted here: tests run concurrently, and openssl's serial file is not locked.
         static SERIAL: AtomicU32 = AtomicU32::new(0x4000_0001);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed).to_string();
         let mut args = vec![
@@ -161,7 +162,7 @@ impl Ca {
         Pair { cert: std::fs::read_to_string(dir.path().join("crt")).unwrap(), key }
     }
 
-    /// An authority signed by this one.
+    /// Makes an authority signed by this one.
     pub fn intermediate(&self, name: &str, kind: Kind, ext: &str) -> Self {
         let pair = self.issue(name, kind, ext, &[]);
         let dir = tempfile::tempdir().unwrap();
@@ -170,12 +171,13 @@ impl Ca {
         Self { dir, pair }
     }
 
-    /// A revocation list of `revoked`, good for ten days.
+    /// Makes a revocation list of `revoked`, valid for ten days.
     pub fn crl(&self, revoked: &[&Pair]) -> String {
         self.crl_with("crlnumber=crlnumber\ncrl_extensions=x\n", revoked, &[])
     }
 
-    /// As openssl makes it by default: of version 1, or with reasons of version 2 without extensions.
+    /// Makes a list in openssl's default form: of version 1, or with reasons of version 2 without
+    /// extensions.
     pub fn crl_of_old(&self, revoked: &[&Pair], reason: bool) -> String {
         self.crl_with("", revoked, if reason { &["-crl_reason", "keyCompromise"] } else { &[] })
     }
@@ -207,13 +209,13 @@ fn new_key(dir: &Path, kind: Kind) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The authority that most tests use.
+/// Returns the authority that most tests use.
 pub fn ca() -> &'static Ca {
     static CA: OnceLock<Ca> = OnceLock::new();
     CA.get_or_init(|| Ca::new("/C=US/O=Adit tests/CN=Test CA", Kind::P256))
 }
 
-/// A clock that stands `offset` seconds from the system's.
+/// A clock that is offset from the system's by this many seconds.
 #[derive(Debug)]
 pub struct Clock(i64);
 
@@ -226,7 +228,7 @@ impl TimeProvider for Clock {
     }
 }
 
-/// A clock that is set by hand, in seconds since 1970.
+/// A clock that is set manually, in seconds since 1970.
 #[derive(Debug, Default)]
 pub struct HandSet(pub std::sync::atomic::AtomicU64);
 
@@ -258,7 +260,7 @@ pub fn server_tls(common: CommonTlsOptions) -> ServerTls {
     ServerTls::new(ServerTlsOptions { common, ..Default::default() }).unwrap()
 }
 
-/// What a handshake ended with at each end.
+/// The result of a handshake at each end.
 pub struct Outcome {
     pub client: TlsSession,
     pub server: TlsSession,
@@ -307,7 +309,7 @@ pub fn connect(client: &ClientTls, server: &ServerTls) -> Outcome {
     outcome
 }
 
-/// Presents whatever it was given.
+/// A resolver that presents the certificate that it was given.
 #[derive(Debug)]
 struct Shameless(Arc<rustls::sign::CertifiedKey>);
 
@@ -320,7 +322,7 @@ impl rustls::server::ResolvesServerCert for Shameless {
     }
 }
 
-/// What the client says to a server that presents `chain`, whatever that is.
+/// Returns the client's verdict on a server that presents `chain`, whatever that is.
 pub fn client_verdict(
     common: CommonTlsOptions,
     chain: &str,
@@ -331,7 +333,7 @@ pub fn client_verdict(
     verdict_on(&client_tls(common), chain, key)
 }
 
-/// The same of a client that may have met that server before.
+/// Returns the same for a client that may have met that server before.
 pub fn client_verdict_again(
     client: &ClientTls,
     chain: &str,
@@ -342,7 +344,7 @@ pub fn client_verdict_again(
     verdict_on(client, chain, key)
 }
 
-/// The same for one certificate that need not be valid DER.
+/// Returns the same for one certificate that need not be valid DER.
 pub fn client_verdict_der(
     common: CommonTlsOptions,
     der: Vec<u8>,
@@ -387,7 +389,7 @@ fn verdict_on(
     panic!("neither accepted nor refused");
 }
 
-/// The check that refused a certificate.
+/// Returns the check that refused a certificate.
 #[track_caller]
 pub fn problem(result: Result<PeerIdentity, TlsError>) -> CertificateProblem {
     match result {

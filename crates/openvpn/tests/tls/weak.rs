@@ -1,4 +1,5 @@
-//! Certificates that `tls-cert-profile legacy` and `insecure` accept, and what `ns-cert-type` asks of others.
+//! Certificates that `tls-cert-profile legacy` and `insecure` accept, and the requirements of
+//! `ns-cert-type`.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -14,7 +15,7 @@ fn with(ca: &Ca, profile: CertProfile) -> CommonTlsOptions {
     CommonTlsOptions { profile, ..options(ca, None) }
 }
 
-/// What a server of ours says to openssl as a client with this certificate.
+/// Returns our server's verdict on openssl as a client with this certificate.
 fn server_verdict(
     common: CommonTlsOptions,
     client: &Pair,
@@ -70,7 +71,7 @@ fn keys_of_1024_bits_are_accepted_by_the_legacy_profile_alone() {
             assert_eq!(identity.weakness, "an RSA key of 1024 bits");
         }
     }
-    // Warned of where it is an authority's.
+    // A weak authority causes a warning.
     let warnings = server_tls(server(CertProfile::Legacy)).warnings().to_vec();
     assert!(warnings[0].contains("1024 bits, which can be broken"), "{warnings:?}");
     let refused = ServerTls::new(ServerTlsOptions {
@@ -78,7 +79,7 @@ fn keys_of_1024_bits_are_accepted_by_the_legacy_profile_alone() {
         client_certificates: ClientCertificates::Require,
     });
     assert!(refused.unwrap_err().to_string().contains("2048 is the least"));
-    // Under a strong authority, a client's key.
+    // A client's weak key under a strong authority.
     let client = ca().issue("/CN=old", Kind::Rsa1024, CLIENT_EXT, &[]);
     let strong = ca().server("/CN=server");
     let server = |profile| CommonTlsOptions { profile, ..options(ca(), Some(&strong)) };
@@ -138,7 +139,7 @@ fn a_certificate_of_another_authority_is_warned_of() {
     );
     let own = ca().client("/CN=client");
     assert_eq!(client_tls(options(ca(), Some(&own))).warnings(), [""; 0]);
-    // Intermediates that are sent along lead there too.
+    // Intermediates that the peer sends lead there too.
     let sub = ca().intermediate("/CN=Sub", Kind::P256, "basicConstraints=critical,CA:TRUE\n");
     let below = sub.client("/CN=below");
     let mut common = options(ca(), Some(&below));

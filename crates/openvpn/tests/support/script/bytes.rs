@@ -1,10 +1,10 @@
-//! Reads a script.
+//! The reader of a script.
 
 use std::time::Duration;
 
 use adit_sim::{Impairment, Loss};
 
-/// The rest of a script. Behind its end all values are zero.
+/// The rest of a script. After its end all values are zero.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -26,7 +26,7 @@ impl<'a> Bytes<'a> {
         from[self.index() % N]
     }
 
-    /// Up to 127 bytes behind their number.
+    /// Reads up to 127 bytes after their number.
     pub fn bytes(&mut self) -> &'a [u8] {
         let len = self.index() % 128;
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
@@ -34,13 +34,13 @@ impl<'a> Bytes<'a> {
         bytes
     }
 
-    /// The same as printable text.
+    /// Reads the same as printable text.
     pub fn text(&mut self) -> String {
         let printable = |byte: &u8| if (b' '..=b'~').contains(byte) { *byte } else { b'?' };
         self.bytes().iter().map(|byte| char::from(printable(byte))).collect()
     }
 
-    /// What a line does to packets.
+    /// Reads the impairment of a line.
     pub fn impairment(&mut self) -> Impairment {
         let byte = self.u8();
         Impairment {
@@ -58,7 +58,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// A packet made of a genuine one.
+    /// Makes a packet from a genuine one.
     pub fn altered(&mut self, packet: &[u8], other: &[u8]) -> Vec<u8> {
         let mut packet = packet.to_vec();
         let (kind, at) = (self.u8() % 8, self.index());

@@ -1,4 +1,4 @@
-//! Makes up control packets.
+//! Forged control packets.
 
 use adit_engine::UnixTime;
 use adit_openvpn::keys::StaticKey;
@@ -7,8 +7,8 @@ use adit_openvpn::wrap::{WrapConfig, Wrapper};
 
 use super::bytes::Bytes;
 
-/// A well-formed packet with the ids of a session's author and receiver, or with a made-up one, under the client's wrapping. In a
-/// steadfast script its author does not have the key.
+/// Makes a well-formed packet with the ids of a session's sender and receiver, or with a made-up
+/// one, under the client's wrapping. In a steadfast script its author does not have the key.
 pub fn forged(
     script: &mut Bytes<'_>,
     flags: u8,

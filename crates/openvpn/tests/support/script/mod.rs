@@ -1,10 +1,10 @@
-//! Scripts of events against the engines, decoded from bytes: for the fuzzer, for the replay of its corpus and for
-//! random walks.
+//! Scripts of events against the engines, decoded from bytes: for the fuzzer, for the replay of its
+//! corpus and for random walks.
 //!
-//! A script sets a scene up, then packets are delivered, altered, repeated and lost, time passes, and both ends act. After
-//! each event the engines must be at rest and within their bounds; at the end a client that was not told to stop
-//! has a session again. In a steadfast script all events are those of an attacker without keys: the one session must
-//! live through them.
+//! A script sets up a scene. Then packets are delivered, altered, repeated and lost, time passes,
+//! and both ends act. After each event the engines must be at rest and within their bounds; at the
+//! end a client that was not ordered to stop has a session again. In a steadfast script all events
+//! are those of an attacker without keys: the one session must survive them.
 
 // Each user of this file needs one half of it.
 #![allow(dead_code, unused_imports)]
@@ -24,15 +24,15 @@ pub use sessions::run as sessions;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Events in one script; what follows is not read.
+/// The maximum number of events in one script; the rest is not read.
 const MAX_EVENTS: usize = 48;
-/// The most outputs of one input, with the few clients that a script may have.
+/// The maximum number of outputs of one input, with the few clients that a script may have.
 const MAX_OUTPUTS: usize = 128;
-/// Packets under way in one direction.
+/// The maximum number of packets in transit in one direction.
 const MAX_UNDER_WAY: usize = 1024;
-/// How often an engine may be due at one moment before it rests.
+/// The number of times that an engine may be due at one moment before it rests.
 const MAX_TICKS: usize = 8;
-/// Steps of time.
+/// The steps by which time advances.
 const TIMES: [Duration; 8] = [
     Duration::from_millis(1),
     Duration::from_millis(10),
@@ -43,5 +43,5 @@ const TIMES: [Duration; 8] = [
     Duration::from_secs(30),
     Duration::from_secs(61),
 ];
-/// Those of them that a steadfast script uses: far less than `tran-window`, together.
+/// The number of those that a steadfast script uses: together far less than `tran-window`.
 const SHORT_TIMES: usize = 6;

@@ -1,4 +1,4 @@
-//! Two ends without a server: with TLS, or with a static key.
+//! Two point-to-point ends, with TLS or with a static key.
 
 use std::time::Duration;
 
@@ -19,14 +19,15 @@ use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, MAX_UNDER_WAY, SECOND, SHORT_TIM
 
 /// `MAX_ATTEMPTS` of the engine.
 const MAX_HANDSHAKES: usize = 64;
-/// After so long two ends have a session again once the line is good: the longest wait is 300 s.
+/// The time after which two ends have a session again once the line is good: the longest wait is
+/// 300 s.
 const RECOVERY: Duration = Duration::from_secs(400);
 
 struct Play {
     world: World,
     client_wrap: WrapConfig,
     steadfast: bool,
-    /// An end was told to end.
+    /// Whether an end was ordered to stop.
     ended: bool,
 }
 
@@ -187,12 +188,12 @@ impl Play {
         }
     }
 
-    /// The packet that an end sent so many packets ago.
+    /// Returns the packet that an end sent this many packets ago.
     fn sent(&self, by: usize, back: usize) -> Option<Packet> {
         self.world.nodes[by].sent.iter().rev().nth(back).cloned()
     }
 
-    /// A packet that was on the wire, again or changed, from its sender's address or another.
+    /// Repeats or alters a packet that was on the wire, from its sender's address or another.
     fn alter(&mut self, script: &mut Bytes) {
         let (flags, from) = (script.u8(), script.u8());
         let to = usize::from(flags & 1);
@@ -213,7 +214,8 @@ impl Play {
         }
     }
 
-    /// A well-formed packet with the session's ids. In a steadfast script its author does not have the key.
+    /// Delivers a well-formed packet with the session's ids. In a steadfast script its author does
+    /// not have the key.
     fn forge(&mut self, script: &mut Bytes) {
         let (flags, from, back) = (script.u8(), script.u8(), script.index());
         let to = usize::from(flags & 1);
@@ -230,7 +232,7 @@ impl Play {
         }
     }
 
-    /// A packet reaches an end, from the other one's address where `from` is even.
+    /// Delivers a packet to an end, from the other one's address if `from` is even.
     fn deliver(&mut self, to: usize, from: u8, packet: Packet) {
         let from = match from & 1 {
             0 => self.world.nodes[1 - to].address,
@@ -239,7 +241,7 @@ impl Play {
         self.world.deliver(to, from, packet);
     }
 
-    /// The data plane reports something.
+    /// Plays a notice of the data plane.
     fn notice(&mut self, script: &mut Bytes) {
         let (n, kind) = (script.index() & 1, script.u8());
         let peer = self.world.nodes[n].plane.newest().unwrap_or(PeerId(77));
@@ -258,7 +260,7 @@ impl Play {
         self.world.feed(n, Input::Notice(notice));
     }
 
-    /// Both ends rest, within their bounds.
+    /// Checks that both ends are at rest and within their bounds.
     fn check(&mut self) {
         let now = self.world.now;
         for n in [A, B] {

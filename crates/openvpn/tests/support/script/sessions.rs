@@ -22,11 +22,11 @@ use super::forge::forged;
 use super::world::{self, Wiretap, World};
 use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, MAX_UNDER_WAY, SECOND, SHORT_TIMES, TIMES};
 
-/// Clients in one script.
+/// The maximum number of clients in one script.
 const MAX_CLIENTS: usize = 3;
-/// After so long a client has a session again once the line is good, whatever it waited for.
+/// The time after which a client has a session again once the line is good, whatever it waited for.
 const RECOVERY: Duration = Duration::from_secs(400);
-/// In so many of these times: for the longest, a server may ask a client for patience.
+/// The number of such periods that may be needed: a server may make a client wait for the longest.
 const RECOVERIES: usize = 4;
 
 pub(super) fn server_tls() -> ServerTls {
@@ -40,7 +40,7 @@ pub(super) fn client_tls(n: usize) -> ClientTls {
     all[n].clone()
 }
 
-/// The wrapping at the server and at its clients.
+/// Returns the wrapping at the server and at its clients.
 pub(super) fn wrappings(choice: u8) -> (WrapConfig, WrapConfig) {
     let key = || StaticKey::new(std::array::from_fn(|n| n as u8));
     let auth = |direction| WrapConfig::TlsAuth { key: key(), direction, digest: Digest::Sha256 };
@@ -58,7 +58,7 @@ pub(super) fn wrappings(choice: u8) -> (WrapConfig, WrapConfig) {
     }
 }
 
-/// A script as it is played.
+/// The state of a script as it is played.
 struct Play {
     world: World,
     settings: Settings,
@@ -133,7 +133,7 @@ impl Play {
         let tls = client_tls(if self.one_name { 0 } else { n });
         let remotes = vec![adit_openvpn::client::Remote { target }];
         let config = ClientConfig::new(settings, tls, remotes);
-        // A stream loses and reorders nothing.
+        // A stream neither loses nor reorders anything.
         let impairment = if self.streams { Impairment::default() } else { impairment };
         self.world.connect(config, impairment, seed.into());
     }
@@ -194,7 +194,7 @@ impl Play {
                 self.run(time);
             }
             2 => {
-                // A renegotiation is under way from here on.
+                // A renegotiation is in progress from here on.
                 let (peer, key) = (self.first_peer(), script.u8() & 7);
                 self.world.to_server(Input::Notice(Notice::KeyNearLimit(peer, key)));
             }
@@ -243,7 +243,7 @@ impl Play {
         }
     }
 
-    /// One packet from each end to each other that it has a key for.
+    /// Sends one packet from each end to each other end that it has a key for.
     fn exchange_data(&mut self) {
         let now = self.world.now;
         for client in &mut self.world.clients {
@@ -260,7 +260,7 @@ impl Play {
         self.run(100 * Duration::from_millis(1));
     }
 
-    /// A packet that was on the wire, again or changed, from its sender's address or another.
+    /// Repeats or alters a packet that was on the wire, from its sender's address or another.
     fn alter(&mut self, script: &mut Bytes) {
         let (flags, from, back, other) = (script.u8(), script.u8(), script.index(), script.index());
         let to_server = flags & 1 == 0;
@@ -272,7 +272,8 @@ impl Play {
         self.deliver(to_server, from, packet);
     }
 
-    /// A well-formed packet with the session's ids. In a steadfast script its author does not have the key.
+    /// Delivers a well-formed packet with the session's ids. In a steadfast script its author does
+    /// not have the key.
     fn forge(&mut self, script: &mut Bytes) {
         let (flags, from) = (script.u8(), script.u8());
         let to_server = flags & 1 == 0;
@@ -284,7 +285,7 @@ impl Play {
         }
     }
 
-    /// A packet reaches one end, from the other one's address where `from` is even.
+    /// Delivers a packet to one end, from the other one's address if `from` is even.
     fn deliver(&mut self, to_server: bool, from: u8, mut packet: Vec<u8>) {
         let n = usize::from(from >> 1) % self.world.clients.len();
         let stranger = ([203, 0, 113, from], 1194).into();
@@ -312,7 +313,7 @@ impl Play {
         self.world.plane.peers.keys().min().copied().unwrap_or(PeerId(0))
     }
 
-    /// The data plane reports something.
+    /// Plays a notice of the data plane.
     fn notice(&mut self, script: &mut Bytes) {
         let (flags, kind) = (script.u8(), script.u8());
         let n = usize::from(flags >> 1) % self.world.clients.len();
@@ -379,7 +380,7 @@ impl Play {
         }
     }
 
-    /// A client says something on the control channel.
+    /// Sends a message of a client on the control channel.
     fn speaks(&mut self, script: &mut Bytes) {
         let (n, times) = (self.client(script), script.u8() % 16);
         let message = match script.u8() % 4 {
@@ -461,7 +462,7 @@ impl Play {
 
 /// Invariants.
 impl Play {
-    /// Both ends rest, within their bounds.
+    /// Checks that both ends are at rest and within their bounds.
     fn check(&mut self) {
         self.rest();
         let world = &mut self.world;
@@ -480,7 +481,7 @@ impl Play {
         }
     }
 
-    /// An engine that is due acts, and is not due again at once for ever.
+    /// Lets engines that are due act, and checks that they are not due again at once forever.
     fn rest(&mut self) {
         let now = self.world.now;
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -511,9 +512,9 @@ impl Play {
         self.check();
     }
 
-    /// Whether a packet from the first client and one to it arrive.
+    /// Returns whether a packet from the first client and one to it arrive.
     fn data_passes(&mut self) -> bool {
-        // A client that has moved is known elsewhere by its first packet.
+        // The first packet of a client that has moved makes its new address known.
         self.exchange_data();
         let before = (self.world.plane.opened, self.world.clients[0].plane.opened);
         self.exchange_data();
@@ -521,7 +522,7 @@ impl Play {
         after.0 > before.0 && after.1 > before.1
     }
 
-    /// The session of a steadfast script is the one that it began with.
+    /// Checks that the session of a steadfast script is the one that it began with.
     fn still_connected(&mut self) {
         self.run(SECOND);
         let events = &self.world.clients[0].events;
@@ -537,7 +538,8 @@ impl Play {
         events.any(|event| matches!(event, ClientEvent::Stopped(_)))
     }
 
-    /// With a good line and a willing server the first client has a session before long, unless it has stopped.
+    /// Checks that with a good line and a willing server the first client soon has a session,
+    /// unless it has stopped.
     fn recovers(&mut self) {
         self.heal();
         // Two devices with one profile replace each other's sessions.
@@ -549,7 +551,7 @@ impl Play {
             if self.stopped(0) || self.data_passes() {
                 return;
             }
-            // What keepalive would find out: this data plane has none.
+            // Keepalive would detect this, but this data plane has none.
             self.report_silence();
             self.run(RECOVERY);
             self.check();
