@@ -1,72 +1,134 @@
 #!/usr/bin/env bash
-# Words that prose avoids, in Markdown and in comments; code spans and code blocks are left out. `words.sh` looks at the lines that
-# are staged, `words.sh FILE...` at whole files. Exit code 1 if one is found.
+# Refuses words that the project's prose avoids. Exit code 1 if it finds one.
+#
+#   words.sh            the lines that are staged (scripts/hooks/pre-commit)
+#   words.sh --all      every tracked file (make lint)
+#   words.sh FILE...    these files
+#
+# Prose is Markdown, comments, and the strings of the programs in crates/ and lab/: help texts, log lines, errors. Code blocks, code
+# spans, names in the code, the strings of tests and strings of one word are not.
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"
+exec perl - "$@" <<'PERL'
+use strict;
+use warnings;
 
-# word=what to write instead
-read -r -d '' words <<'LIST' || true
-whoever=the client, the operator, anyone who
-nobody=no client, no other program
-somebody=the operator, another program
-someone=a client, another program
-anew=again
-be it=even if, whether
-stands=is
-lies=is
-told=notified, logged, reported
-said=logged, reported, printed
-stock=openvpn
-LIST
+# What to write in place of each word.
+my %instead = (
+    'whoever' => 'the client, the operator, anyone who',
+    'nobody' => 'no client, no other program',
+    'somebody' => 'the operator, another program',
+    'someone' => 'a client, another program',
+    'anew' => 'again',
+    'be it' => 'even if, whether',
+    'stands' => 'is',
+    'lies' => 'is',
+    'told' => 'notified, logged, reported',
+    'said' => 'logged, reported, printed',
+    'stock' => 'openvpn',
+);
+my $words = join '|', map { s/ /\\s+/r } sort keys %instead;
+my $refused = qr/(?<![\w-])($words)(?![\w-])/i;
 
-# Lines as "FILE:LINE:TEXT": what is added in the index, or all of the named files.
-lines() {
-    if (($#)); then
-        for file in "$@"; do
-            awk -v file="$file" '{ print file ":" NR ":" $0 }' "$file"
-        done
-        return
-    fi
-    git diff --cached --no-color --no-ext-diff --unified=0 --diff-filter=ACMR | awk '
-        /^\+\+\+ / { file = substr($0, 7); next }
-        /^@@ / { split($3, at, /[+,]/); line = at[2]; next }
-        /^\+/ { print file ":" line ":" substr($0, 2); line++ }'
+my $found = 0;
+my ($file, $added);    # the file looked at, and its lines to look at: all if undefined
+
+# Looks at prose that begins in line `$line`.
+sub prose {
+    my ($text, $line) = @_;
+    return if $text !~ $refused;
+    for ($text) {
+        s{^[ ]*(```+|~~~+).*?(?:^[ ]*\1|\z)}{$& =~ tr/\n//cdr}gmse;
+        s{(`+)(?!`).*?(?<!`)\1(?!`)}{" " . ($& =~ tr/\n//cdr)}gse;
+    }
+    while ($text =~ /$refused/g) {
+        my $word = lc($1) =~ s/\s+/ /r;
+        my $at = $line + (substr($text, 0, $-[0]) =~ tr/\n//);
+        next if $added && !$added->{$at};
+        print "$file:$at: \"$word\": write $instead{$word}\n";
+        $found = 1;
+    }
 }
 
-lines "$@" | awk -v words="$words" '
-    BEGIN {
-        count = split(words, rows, "\n")
-        for (i = 1; i <= count; i++) {
-            at = index(rows[i], "=")
-            word[i] = substr(rows[i], 1, at - 1)
-            instead[i] = substr(rows[i], at + 1)
-        }
-    }
-    {
-        colon = index($0, ":")
-        file = substr($0, 1, colon - 1)
-        rest = substr($0, colon + 1)
-        colon = index(rest, ":")
-        line = substr(rest, 1, colon - 1)
-        text = substr(rest, colon + 1)
-        if (file != former) { former = file; block = 0 }
-        if (file ~ /\.md$/) {
-            if (text ~ /^ *```/) { block = !block; next }
-            if (block || text ~ /^    /) next
-        } else if (file ~ /\.(rs|proto)$/) {
-            if (text !~ /^ *\/\//) next
-        } else if (file ~ /(\.(sh|toml|yml|service)|Makefile)$/) {
-            if (text !~ /^ *#/) next
+# Comments that begin with `$mark` and fill their lines, as one text for each run of such lines.
+sub comment_lines {
+    my ($text, $mark) = @_;
+    my ($line, $first, $block) = (0, 0, '');
+    for (split /\n/, $text) {
+        $line++;
+        if (/^\s*$mark ?(.*)/) {
+            $first = $line if $block eq '';
+            $block .= "$1\n";
         } else {
-            next
+            prose($block, $first) if $block ne '';
+            $block = '';
+            # A comment behind code.
+            prose($1, $line) if /\s$mark (.*)/;
         }
-        gsub(/`[^`]*`/, " ", text)
-        text = " " tolower(text) " "
-        gsub(/[^a-z_-]+/, " ", text)
-        for (i = 1; i <= count; i++)
-            if (index(text, " " word[i] " ")) {
-                printf("%s:%s: \"%s\": write %s\n", file, line, word[i], instead[i])
-                found = 1
-            }
     }
-    END { exit found }'
+    prose($block, $first) if $block ne '';
+}
+
+# The strings of a Rust source up to its module of tests.
+sub strings {
+    my ($text) = @_;
+    $text =~ s/^#\[cfg\((?:all\()?test\b.*?\)\]\n(?:#\[.*\]\n)*mod \w+ \{.*//ms;
+    my ($line, $seen) = (1, 0);
+    while ($text =~ m{//[^\n]*|\br(\#*)"(.*?)"\1|"((?:[^"\\]|\\.)*)"|'(?:\\.[^'\n]*|[^'\\\n])'}gs) {
+        my $string = $2 // $3 // next;
+        $line += substr($text, $seen, $-[0] - $seen) =~ tr/\n//;
+        $seen = $-[0];
+        next if $string !~ /\s/;
+        $string =~ s/\\\n/\n/g;
+        $string =~ s/\\n/ /g;
+        $string =~ s/\{[^{}\s]*\}/{}/g;
+        prose($string, $line);
+    }
+}
+
+sub look {
+    my ($text) = @_;
+    return if $text !~ $refused;
+    if ($file =~ /\.md$/) {
+        prose($text, 1);
+    } elsif ($file =~ /\.(rs|proto)$/) {
+        comment_lines($text, qr{//[/!]?});
+        strings($text) if $file =~ m{^(crates|lab)/} && $file !~ m{/(tests|examples|benches)(/|\.rs$)|/test_\w+\.rs$};
+    } elsif ($file =~ /\.(sh|py|toml|yml|service|socket|conf)$|(^|\/)[^.\/]+$/) {
+        comment_lines($text, qr{#+});
+    }
+}
+
+sub run {
+    open my $out, '-|', @_ or die "words: $_[0]: $!\n";
+    local $/;
+    my $text = <$out> // '';
+    close $out or die "words: @_ failed\n";
+    $text;
+}
+
+if (@ARGV) {
+    for my $name ($ARGV[0] eq '--all' ? split(/\0/, run(qw(git ls-files -z))) : @ARGV) {
+        $file = $name;
+        # Deleted, or a link to a folder.
+        next if !-f $file;
+        open my $in, '<', $file or die "words: $file: $!\n";
+        local $/;
+        look(<$in> // '');
+    }
+} else {
+    my (%lines, $name);
+    for (split /\n/, run(qw(git diff --cached --no-color --no-ext-diff --unified=0 --diff-filter=ACMR))) {
+        if (m{^\+\+\+ b/(.*?)\t?$}) {
+            $name = $1;
+        } elsif (/^@@ \S+ \+(\d+)(?:,(\d+))? @@/) {
+            $lines{$name}{$_} = 1 for $1 .. $1 + ($2 // 1) - 1;
+        }
+    }
+    for (sort keys %lines) {
+        ($file, $added) = ($_, $lines{$_});
+        look(run('git', 'show', ":$file"));
+    }
+}
+exit $found;
+PERL
