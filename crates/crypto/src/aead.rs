@@ -1,7 +1,7 @@
-//! The data channel's AEADs: sealing out of place, opening in place, the tag apart from the text.
+//! The data channel's AEADs: sealing from one buffer into another, opening in place, with a detached tag.
 //!
-//! The nonce of OpenVPN's data channel is the 4-byte packet id followed by the first 8 bytes of the
-//! direction's MAC key (`openvpn-wire-protocol`, data channel, AEAD mode).
+//! The nonce of OpenVPN's data channel is the 4-byte packet id followed by the first 8 bytes of the direction's MAC key
+//! (`openvpn-wire-protocol`, data channel, AEAD mode).
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce,
@@ -14,7 +14,7 @@ use crate::{Cipher, DirectionKey};
 /// Length of an authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
 
-/// Sealing or opening failed: wrong lengths when sealing, a wrong tag when opening.
+/// An error of sealing (wrong lengths) or of opening (a wrong tag).
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct AeadError;
 
@@ -60,7 +60,7 @@ impl Half {
 }
 
 impl SealKey {
-    /// Prepares a key; it takes the leading bytes of `half` that `cipher` needs.
+    /// Creates a key from the leading bytes of `half` that `cipher` needs.
     pub fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
         Half::new(cipher, half).map(Self)
     }
@@ -86,12 +86,12 @@ impl SealKey {
 }
 
 impl OpenKey {
-    /// Prepares a key; it takes the leading bytes of `half` that `cipher` needs.
+    /// Creates a key from the leading bytes of `half` that `cipher` needs.
     pub fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
         Half::new(cipher, half).map(Self)
     }
 
-    /// Decrypts `text` in place. On failure its contents are garbage.
+    /// Decrypts `text` in place. On failure its contents are undefined.
     #[inline]
     pub fn open(
         &self,
@@ -109,18 +109,18 @@ impl OpenKey {
     }
 }
 
-/// AES-256-GCM whose nonce is a counter: four zero bytes and the counter's eight, in network order. In place, the tag
-/// apart from the text; for a log whose rows have numbers.
+/// AES-256-GCM whose nonce is a counter: four zero bytes and the counter's eight, in network order. It works in place
+/// with a detached tag, for a log whose rows have numbers.
 pub struct CounterKey(LessSafeKey);
 
 impl CounterKey {
     /// Length of the key in bytes.
     pub const LEN: usize = 32;
 
-    /// Prepares a key that was not used before with the counters to come.
+    /// Creates a key that was not used before with any of the counters to come.
     ///
     /// # Errors
-    /// The crypto library refused to work.
+    /// The crypto library failed.
     pub fn new(key: &[u8; Self::LEN]) -> Result<Self, AeadError> {
         let unbound = UnboundKey::new(&AES_256_GCM, key).map_err(|_| AeadError)?;
         Ok(Self(LessSafeKey::new(unbound)))
@@ -137,7 +137,7 @@ impl CounterKey {
     /// The caller must never use a `counter` twice with one key.
     ///
     /// # Errors
-    /// The crypto library refused to work.
+    /// The crypto library failed.
     #[inline]
     pub fn seal(
         &self,
@@ -150,10 +150,10 @@ impl CounterKey {
         tag.map_err(|_| AeadError)?.as_ref().try_into().map_err(|_| AeadError)
     }
 
-    /// Decrypts `text` in place. On failure its contents are garbage.
+    /// Decrypts `text` in place. On failure its contents are undefined.
     ///
     /// # Errors
-    /// Text, tag, `aad` or `counter` are not what was sealed.
+    /// Text, tag, `aad` or `counter` differ from those that were sealed.
     #[inline]
     pub fn open(
         &self,
@@ -236,7 +236,7 @@ mod tests {
         let mut text = *b"some text of a row";
         let tag = key.seal(counter, b"head", &mut text).unwrap();
 
-        // The nonce is what its documentation says.
+        // The nonce has the documented form.
         let mut plain = *b"some text of a row";
         let raw = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &[7; 32]).unwrap());
         let nonce = Nonce::assume_unique_for_key([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);

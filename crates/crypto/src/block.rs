@@ -1,12 +1,12 @@
-//! The data channel before AEADs: CBC encryption, then an HMAC over the result.
+//! CBC encryption followed by an HMAC over the result: the data channel of peers without AEAD.
 //!
 //! ```text
 //! HMAC | IV 16 | CBC(head | payload | PKCS#7 padding)       the HMAC covers IV and ciphertext
 //! HMAC | head | payload                                     `cipher none`
 //! ```
 //!
-//! The `head` is the packet id, which is encrypted too. The HMAC is compared in constant time and
-//! before anything is decrypted, so that padding tells a forger nothing.
+//! The `head` is the packet id, which is encrypted too. The HMAC is compared in constant time before anything is
+//! decrypted, so that a forger learns nothing from the padding.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use crate::aead::AeadError;
 use crate::{Digest, DirectionKey, HmacKey};
 
-/// A block cipher in CBC mode, for peers that cannot do AEAD. All have blocks of 128 bits.
+/// A block cipher in CBC mode, for peers without AEAD. All have blocks of 128 bits.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub enum BlockCipher {
     /// AES-128-CBC.
@@ -33,13 +33,13 @@ pub enum BlockCipher {
 }
 
 impl BlockCipher {
-    /// All of them, strongest first.
+    /// All block ciphers, strongest first.
     pub const ALL: [Self; 3] = [Self::Aes256Cbc, Self::Aes192Cbc, Self::Aes128Cbc];
 
-    /// Length of a block, and of the initialisation vector, in bytes.
+    /// The length of a block, and of the initialization vector, in bytes.
     pub const BLOCK_LEN: usize = 16;
 
-    /// The name OpenVPN and OpenSSL use.
+    /// Returns the name that OpenVPN and OpenSSL use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aes128Cbc => "AES-128-CBC",
@@ -48,12 +48,12 @@ impl BlockCipher {
         }
     }
 
-    /// Parses a name, in any case.
+    /// Parses a name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cipher| cipher.name().eq_ignore_ascii_case(name))
     }
 
-    /// Key length in bytes.
+    /// Returns the key length in bytes.
     pub const fn key_len(self) -> usize {
         match self {
             Self::Aes128Cbc => 16,
@@ -69,8 +69,8 @@ impl fmt::Display for BlockCipher {
     }
 }
 
-/// Most bytes that an envelope adds to its payload, the head not counted: the longest HMAC, an IV
-/// and a block of padding.
+/// The most bytes that an envelope adds to its payload, not counting the head: the longest HMAC, an IV and a block of
+/// padding.
 pub const MAX_ADDED: usize = Digest::MAX_LEN + 2 * BlockCipher::BLOCK_LEN;
 
 const IV_LEN: usize = BlockCipher::BLOCK_LEN;
@@ -99,8 +99,8 @@ enum Decrypt {
     Aes256(aes::Aes256Dec),
 }
 
-/// Unpredictable initialisation vectors: packet numbers encrypted under a key of their
-/// own, which no one else ever has (NIST SP 800-38A, appendix C).
+/// A source of unpredictable initialization vectors: packet numbers encrypted under a key that is used for nothing else
+/// (NIST SP 800-38A, appendix C).
 struct IvSource(aes::Aes256Enc);
 
 impl IvSource {
@@ -127,7 +127,7 @@ impl Encrypt {
         .map_err(|_| AeadError)
     }
 
-    /// Encrypts the first `len` bytes of `buffer` in place; the length of the ciphertext.
+    /// Encrypts the first `len` bytes of `buffer` in place and returns the length of the ciphertext.
     fn apply(&self, iv: &[u8; IV_LEN], buffer: &mut [u8], len: usize) -> Option<usize> {
         fn run<C: aes::cipher::BlockCipher + BlockEncrypt<BlockSize = U16>>(
             cipher: &C,
@@ -156,7 +156,7 @@ impl Decrypt {
         .map_err(|_| AeadError)
     }
 
-    /// Decrypts in place; the length of the text without its padding.
+    /// Decrypts in place and returns the length of the text without its padding.
     fn apply(&self, iv: &[u8; IV_LEN], text: &mut [u8]) -> Option<usize> {
         fn run<C: aes::cipher::BlockCipher + BlockDecrypt<BlockSize = U16>>(
             cipher: &C,
@@ -189,10 +189,10 @@ fn mac_len(mac: &Option<HmacKey>) -> usize {
 }
 
 impl SealBlock {
-    /// Prepares a key; cipher and digest take the leading bytes of `half` that they need.
+    /// Creates a key; cipher and digest take the leading bytes of `half` that they need.
     ///
     /// # Errors
-    /// [`AeadError`]: no random numbers, say.
+    /// [`AeadError`], for example if there are no random numbers.
     pub fn new(
         cipher: Option<BlockCipher>,
         digest: Option<Digest>,
@@ -207,14 +207,13 @@ impl SealBlock {
         Ok(Self { cipher, mac: mac_key(digest, half)? })
     }
 
-    /// Most bytes that sealing adds to head and payload.
+    /// Returns the most bytes that sealing adds to head and payload.
     pub fn overhead(&self) -> usize {
         mac_len(&self.mac) + self.cipher.as_ref().map_or(0, |_| 2 * BlockCipher::BLOCK_LEN)
     }
 
-    /// Seals `head` and `payload` into the start of `out`; the envelope's length, or `None` if `out`
-    /// is too short. `number` must be another for each packet: the initialisation vector is made
-    /// of it.
+    /// Seals `head` and `payload` into the start of `out` and returns the envelope's length, or `None` if `out` is too
+    /// short. `number` must differ for each packet, because the initialization vector is derived from it.
     pub fn seal(&self, number: u64, head: &[u8], payload: &[u8], out: &mut [u8]) -> Option<usize> {
         let (mac, body) = out.split_at_mut_checked(mac_len(&self.mac))?;
         let start = if self.cipher.is_some() { IV_LEN } else { 0 };
@@ -239,7 +238,7 @@ impl SealBlock {
 }
 
 impl OpenBlock {
-    /// Prepares a key; cipher and digest take the leading bytes of `half` that they need.
+    /// Creates a key; cipher and digest take the leading bytes of `half` that they need.
     ///
     /// # Errors
     /// [`AeadError`]
@@ -255,7 +254,7 @@ impl OpenBlock {
         Ok(Self { cipher, mac: mac_key(digest, half)? })
     }
 
-    /// Verifies an envelope and decrypts it in place: head and payload.
+    /// Verifies an envelope, decrypts it in place and returns head and payload.
     ///
     /// # Errors
     /// [`AeadError`] for every reason: a wrong HMAC cannot be distinguished from wrong padding.
@@ -271,7 +270,7 @@ impl OpenBlock {
     }
 }
 
-// By hand: keys never reach a log.
+// Written by hand so that keys never reach a log.
 impl fmt::Debug for SealBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SealBlock(..)")
@@ -306,7 +305,7 @@ mod tests {
         out
     }
 
-    /// CBC by the book, block by block, in the other library.
+    /// Encrypts with CBC block by block as specified, with the other library.
     fn cbc_by_aws(key: &[u8; 32], iv: &[u8], plain: &[u8]) -> Vec<u8> {
         use aws_lc_rs::cipher::{
             AES_256, EncryptionContext, PaddedBlockEncryptingKey, UnboundCipherKey,
@@ -346,8 +345,8 @@ mod tests {
 
     #[test]
     fn a_wrong_mac_and_wrong_padding_are_refused_alike() {
-        // Whole blocks of ciphertext under the right HMAC, with padding that cannot be: the key's
-        // owner alone can make such a packet, and learns nothing from it.
+        // Whole blocks of ciphertext under the right HMAC, with impossible padding: only the key's owner can make such
+        // a packet, and learns nothing from it.
         let digest = Digest::Sha256;
         let open = OpenBlock::new(Some(BlockCipher::Aes256Cbc), Some(digest), &half(3)).unwrap();
         let mac = HmacKey::new(digest, &[3 ^ 0x5a; 32]).unwrap();

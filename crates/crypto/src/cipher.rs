@@ -14,11 +14,11 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// All of them, in our order of preference.
+    /// All ciphers, in our order of preference.
     pub const ALL: [Self; 4] =
         [Self::Aes256Gcm, Self::Aes128Gcm, Self::ChaCha20Poly1305, Self::Aes192Gcm];
 
-    /// The name OpenVPN and OpenSSL use.
+    /// Returns the name that OpenVPN and OpenSSL use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aes128Gcm => "AES-128-GCM",
@@ -28,12 +28,12 @@ impl Cipher {
         }
     }
 
-    /// Parses a name, in any case.
+    /// Parses a name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cipher| cipher.name().eq_ignore_ascii_case(name))
     }
 
-    /// Key length in bytes.
+    /// Returns the key length in bytes.
     pub const fn key_len(self) -> usize {
         match self {
             Self::Aes128Gcm => 16,

@@ -12,7 +12,7 @@ impl Aes256Ctr {
     /// Expands a key.
     ///
     /// # Errors
-    /// The library refused; our fault or the machine's, never the peer's.
+    /// The library failed. The cause is a bug or the machine, never the peer.
     pub fn new(key: &[u8; 32]) -> Result<Self, CryptoError> {
         let key = UnboundCipherKey::new(&AES_256, key).map_err(|_| CryptoError)?;
         EncryptingKey::ctr(key).map(Self).map_err(|_| CryptoError)
@@ -23,7 +23,7 @@ impl Aes256Ctr {
     /// # Errors
     /// As [`Self::new`].
     pub fn apply(&self, iv: &[u8; 16], data: &mut [u8]) -> Result<(), CryptoError> {
-        // The library refuses to encrypt nothing.
+        // The library refuses an empty buffer.
         if data.is_empty() {
             return Ok(());
         }
@@ -32,14 +32,14 @@ impl Aes256Ctr {
     }
 }
 
-// By hand: keys never reach a log.
+// Written by hand so that keys never reach a log.
 impl fmt::Debug for Aes256Ctr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Aes256Ctr(..)")
     }
 }
 
-/// AES-256-CTR in one step, in place.
+/// Applies AES-256-CTR in one step, in place.
 ///
 /// # Errors
 /// As [`Aes256Ctr::new`].

@@ -6,7 +6,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::CryptoError;
 
-// The RustCrypto `hmac` crate serves MD5 only, which aws-lc-rs does not offer.
+// The RustCrypto `hmac` crate is used for MD5 only, which aws-lc-rs does not offer.
 use ::hmac as hmac_md5;
 
 /// A message digest, as named by `auth` and used by tls-auth, tls-crypt and the PRF.
@@ -27,14 +27,14 @@ pub enum Digest {
 }
 
 impl Digest {
-    /// All of them.
+    /// All digests.
     pub const ALL: [Self; 6] =
         [Self::Md5, Self::Sha1, Self::Sha224, Self::Sha256, Self::Sha384, Self::Sha512];
 
-    /// The longest output of any of them, in bytes.
+    /// The length of the longest output, in bytes.
     pub const MAX_LEN: usize = 64;
 
-    /// The name OpenVPN prints and puts into its options string.
+    /// Returns the name that OpenVPN prints and puts into its options string.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Md5 => "MD5",
@@ -46,8 +46,7 @@ impl Digest {
         }
     }
 
-    /// Parses a name in any case and in OpenSSL's spellings (`SHA256`, `SHA-256`, `SHA2-256`,
-    /// `RSA-SHA256`).
+    /// Parses a name, ignoring case, in any of OpenSSL's spellings (`SHA256`, `SHA-256`, `SHA2-256`, `RSA-SHA256`).
     pub fn from_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_uppercase();
         let name = name.strip_prefix("RSA-").unwrap_or(&name);
@@ -61,7 +60,7 @@ impl Digest {
         })
     }
 
-    /// Output length in bytes; also the length of the HMAC keys OpenVPN uses with it.
+    /// Returns the output length in bytes, which is also the length of the HMAC keys that OpenVPN uses with it.
     pub const fn output_len(self) -> usize {
         match self {
             Self::Md5 => 16,
@@ -91,7 +90,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// SHA-256 of the concatenated `parts`.
+/// Computes SHA-256 of the concatenated `parts`.
 pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {
@@ -102,7 +101,8 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     out
 }
 
-/// Computes a digest of the concatenated `parts`. It is wiped on drop, since HTTP's authentication hashes passwords.
+/// Computes a digest of the concatenated `parts`. The result is wiped on drop, since HTTP authentication hashes
+/// passwords.
 pub fn hash(digest: Digest, parts: &[&[u8]]) -> Mac {
     let algorithm = match digest {
         Digest::Md5 => {
@@ -121,12 +121,12 @@ pub fn hash(digest: Digest, parts: &[&[u8]]) -> Mac {
     Mac::new(context.finish().as_ref())
 }
 
-/// Whether two byte strings are equal, in a time that depends on their lengths only.
+/// Returns whether two byte strings are equal, in a time that depends on their lengths only.
 pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     constant_time::verify_slices_are_equal(a, b).is_ok()
 }
 
-/// A message authentication code, wiped when dropped: the key derivations are made of them.
+/// A message authentication code. It is wiped on drop, because keys are derived from such codes.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Mac {
     bytes: [u8; Digest::MAX_LEN],
@@ -142,13 +142,13 @@ impl Mac {
         mac
     }
 
-    /// Its bytes, [`Digest::output_len`] of them.
+    /// Returns the code as [`Digest::output_len`] bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 }
 
-// By hand: the code of a message not yet sent is secret.
+// Written by hand because the code of a message that was not sent yet is secret.
 impl fmt::Debug for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mac({} bytes)", self.len)
@@ -169,10 +169,10 @@ enum KeyKind {
 }
 
 impl HmacKey {
-    /// A key of any length.
+    /// Creates a key of any length.
     ///
     /// # Errors
-    /// Never in practice: HMAC takes keys of every length.
+    /// None in practice: HMAC accepts keys of every length.
     pub fn new(digest: Digest, key: &[u8]) -> Result<Self, CryptoError> {
         let key = match digest.aws() {
             Some(algorithm) => KeyKind::Aws(Box::new(hmac::Key::new(algorithm, key))),
@@ -181,12 +181,12 @@ impl HmacKey {
         Ok(Self { digest, key })
     }
 
-    /// Which digest it uses.
+    /// Returns the digest that the key is for.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// The code of the concatenated `parts`.
+    /// Computes the code of the concatenated `parts`.
     pub fn sign(&self, parts: &[&[u8]]) -> Mac {
         match &self.key {
             KeyKind::Aws(key) => {
@@ -206,7 +206,7 @@ impl HmacKey {
         }
     }
 
-    /// Starts the code of a message that arrives in parts.
+    /// Begins the code of a message that arrives in parts.
     pub fn start(&self) -> HmacStream {
         HmacStream(match &self.key {
             KeyKind::Aws(key) => StreamKind::Aws(Box::new(hmac::Context::with_key(key))),
@@ -214,7 +214,7 @@ impl HmacKey {
         })
     }
 
-    /// Whether `mac` is the whole code of the concatenated `parts`; constant time.
+    /// Returns whether `mac` is the whole code of the concatenated `parts`, in constant time.
     #[must_use]
     pub fn verify(&self, parts: &[&[u8]], mac: &[u8]) -> bool {
         constant_time_eq(self.sign(parts).as_bytes(), mac)
@@ -247,30 +247,30 @@ impl HmacStream {
     }
 }
 
-// By hand: keys never reach a log.
+// Written by hand so that keys never reach a log.
 impl fmt::Debug for HmacStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HmacStream(..)")
     }
 }
 
-// By hand: keys never reach a log.
+// Written by hand so that keys never reach a log.
 impl fmt::Debug for HmacKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HmacKey({})", self.digest)
     }
 }
 
-/// HMAC in one step over the concatenated `parts`.
+/// Computes an HMAC over the concatenated `parts` in one step.
 ///
 /// # Errors
 /// As [`HmacKey::new`].
 pub fn hmac(digest: Digest, key: &[u8], parts: &[&[u8]]) -> Result<Mac, CryptoError> {
-    // The copy of the key inside is wiped by aws-lc when it goes; for MD5 the state is all there is.
+    // aws-lc wipes its copy of the key on drop; for MD5 the state is the only copy.
     Ok(HmacKey::new(digest, key)?.sign(parts))
 }
 
-/// HKDF-Expand of RFC 5869 with SHA-256: `out` is at most 8160 bytes.
+/// Applies HKDF-Expand of RFC 5869 with SHA-256; `out` is at most 8160 bytes.
 ///
 /// # Errors
 /// `out` is too long.

@@ -33,21 +33,21 @@ fn expand_label(secret: &[u8; SECRET_LEN], label: &[u8], out: &mut [u8]) -> Resu
     let out_len = u16::try_from(out.len()).map_err(|_| AeadError)?;
     let label_len =
         u8::try_from(PREFIX.len().saturating_add(label.len())).map_err(|_| AeadError)?;
-    // No context: its length is the last byte.
+    // The context is empty: its length is the last byte.
     let lead = [out_len.to_be_bytes().as_slice(), &[label_len]].concat();
     hkdf_expand_sha256(secret, &[&lead, PREFIX, label, &[0]], out).map_err(|_| AeadError)
 }
 
 impl EpochSecret {
-    /// The secret of epoch 1.
+    /// Returns the secret of epoch 1.
     ///
     /// # Errors
-    /// Never: the key is long enough by its type.
+    /// None in practice: the key is long enough by its type.
     pub fn first(half: &DirectionKey) -> Result<Self, AeadError> {
         half.cipher.first_chunk().copied().map(Self).ok_or(AeadError)
     }
 
-    /// The secret of the epoch after.
+    /// Derives the secret of the next epoch.
     ///
     /// # Errors
     /// [`AeadError`]: the library failed.
@@ -57,7 +57,7 @@ impl EpochSecret {
         Ok(next)
     }
 
-    /// The key that protects the packets of this epoch.
+    /// Derives the key that protects the packets of this epoch.
     ///
     /// # Errors
     /// [`AeadError`]: the library failed.
@@ -79,7 +79,8 @@ impl EpochSecret {
 }
 
 impl EpochKey {
-    /// The first 8 bytes of the IV, XOR the packet id; the rest as it is.
+    /// Computes the nonce: the first 8 bytes of the IV are XORed with the packet id, and the rest
+    /// is unchanged.
     #[inline]
     fn nonce(&self, packet_id: u64) -> Nonce {
         let mut nonce = self.iv;
@@ -89,8 +90,8 @@ impl EpochKey {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Encrypts `plain` into `out` (of the same length) and writes the tag. `packet_id`: epoch and
-    /// counter, as on the wire; never twice with one key.
+    /// Encrypts `plain` into `out` (of the same length) and writes the tag. `packet_id` consists of
+    /// epoch and counter, as on the wire, and must never be used twice with one key.
     ///
     /// # Errors
     /// [`AeadError`]: the lengths differ.
@@ -109,10 +110,10 @@ impl EpochKey {
             .map_err(|_| AeadError)
     }
 
-    /// Decrypts `text` in place. On failure its contents are garbage.
+    /// Decrypts `text` in place. On failure its contents are undefined.
     ///
     /// # Errors
-    /// [`AeadError`]: not authentic.
+    /// [`AeadError`]: the packet is not authentic.
     #[inline]
     pub fn open(
         &self,
@@ -129,7 +130,7 @@ impl EpochKey {
     }
 }
 
-// By hand: keys never reach a log.
+// Written by hand so that keys never reach a log.
 impl fmt::Debug for EpochSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EpochSecret(..)")
@@ -146,7 +147,7 @@ impl fmt::Debug for EpochKey {
 mod tests {
     use super::*;
 
-    /// The key and the text of the reference implementation's test_ssl.c.
+    /// The key and the text of test_ssl.c of the reference implementation.
     fn vector_key() -> DirectionKey {
         let text = b"abcdefgh01234567ABCDEFGHjkuchenl";
         let at = |i: usize| text[i % 32] ^ i as u8;

@@ -2,8 +2,8 @@ use std::fmt;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// One direction's half of an OpenVPN key pair: 64 bytes for the cipher, 64 for the MAC (or, with
-/// an AEAD, the implicit part of the nonce). A cipher takes as many leading bytes as it needs.
+/// One direction's half of an OpenVPN key pair: 64 bytes for the cipher and 64 for the MAC (or,
+/// with an AEAD, the implicit part of the nonce). A cipher uses as many leading bytes as it needs.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct DirectionKey {
     /// Cipher key material.
@@ -12,7 +12,7 @@ pub struct DirectionKey {
     pub hmac: [u8; 64],
 }
 
-// By hand: keys never reach a log.
+// Written by hand so that keys never reach a log.
 impl fmt::Debug for DirectionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DirectionKey(..)")

@@ -1,6 +1,6 @@
-//! The AEADs, key derivations and MACs of adit behind one small face.
+//! The AEADs, key derivations and MACs of adit behind one small interface.
 //!
-//! aws-lc-rs does the work; this is the one place of the data path and the protocols that names it.
+//! aws-lc-rs does the work. Only this crate of the data path and the protocols names it.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,8 @@ impl std::error::Error for CryptoError {}
 
 /// Gathers the entropy that the library needs before its first random number.
 ///
-/// This takes tens of milliseconds, which a server spends before it listens and not within its first client's handshake.
+/// This takes tens of milliseconds. A server calls it before it listens, so that its first client's handshake is not
+/// delayed.
 ///
 /// # Errors
 /// No entropy is available.

@@ -7,7 +7,7 @@ use crate::{CryptoError, Digest, HmacKey};
 /// The seed is the concatenation of `label` and the parts of `seed`.
 ///
 /// # Errors
-/// The library refused; our fault or the machine's, never the peer's.
+/// The library failed. The cause is a bug or the machine, never the peer.
 pub fn tls1_prf(
     secret: &[u8],
     label: &[u8],
@@ -32,7 +32,8 @@ pub fn tls1_prf(
     Ok(())
 }
 
-/// P_hash: A(0) = seed, A(i) = HMAC(secret, A(i-1)); output HMAC(secret, A(i) | seed) in turn.
+/// Computes P_hash: A(0) = seed, A(i) = HMAC(secret, A(i-1)); the output is HMAC(secret, A(i) |
+/// seed) for each i.
 fn expand(
     digest: Digest,
     secret: &[u8],

@@ -1,20 +1,21 @@
-/// Bytes of the stack that are overwritten: more than what derives and installs keys uses, which is more where nothing is
-/// inlined.
+/// The number of bytes of the stack to overwrite: more than the derivation and installation of keys uses. Without
+/// inlining they use more.
 const DEPTH: usize = if cfg!(debug_assertions) { 256 << 10 } else { 128 << 10 };
 
-/// The same where packets alone are sealed and opened.
+/// The same for work that only seals and opens packets.
 const PACKET_DEPTH: usize = if cfg!(debug_assertions) { 256 << 10 } else { 32 << 10 };
 
-/// Overwrites the part of the stack below the caller, where functions that have returned left copies of secrets: a value
-/// that is moved stays where it was. Call it after work with keys, from not deeper than that work was called from.
+/// Overwrites the part of the stack below the caller, where functions that have returned left copies of secrets: moving
+/// a value does not erase its former place. Call it after work with keys, at the depth of the call to that work or
+/// above.
 #[inline(never)]
 pub fn scrub_stack() {
     let mut stack = [0_u8; DEPTH];
-    // What is looked at is really written.
+    // Prevents the compiler from removing the writes.
     std::hint::black_box(&mut stack);
 }
 
-/// As [`scrub_stack`], after packets were sealed or opened, which takes less of the stack.
+/// Overwrites the stack as [`scrub_stack`] does after packets were sealed or opened, which uses less of it.
 #[inline(never)]
 pub fn scrub_packet_stack() {
     let mut stack = [0_u8; PACKET_DEPTH];

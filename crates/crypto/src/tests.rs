@@ -1,5 +1,5 @@
-//! Known answers of the specifications, and of the reference implementation's unit tests where it
-//! uses a function in its own way.
+//! Known answers from the specifications, and from the reference implementation's unit tests where
+//! it uses a function in its own way.
 
 use proptest::prelude::*;
 
@@ -104,7 +104,7 @@ fn aes256_ctr_known_answer() {
     aes256_ctr(&key, &iv, &mut []).unwrap();
 }
 
-/// The counter is all 128 bits: it carries out of the low half and starts over at zero.
+/// The counter is all 128 bits: it carries out of the low half and wraps to zero.
 #[test]
 fn aes256_ctr_counter_carries() {
     let cipher = Aes256Ctr::new(&[9; 32]).unwrap();
@@ -174,7 +174,7 @@ fn hkdf_expand_known_answers() {
     assert_eq!(hkdf_expand_sha256(&[1; 32], &[], &mut [0; 8161]), Err(CryptoError));
 }
 
-/// Nothing secret is printed.
+/// No secret is printed.
 #[test]
 fn debug_is_redacted() {
     let key = HmacKey::new(Digest::Sha256, b"secret").unwrap();

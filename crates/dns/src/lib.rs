@@ -1,5 +1,5 @@
-//! DNS messages of a client that looks up its server's name itself: queries for addresses, and what may be
-//! believed of an answer. No I/O; `simple-dns` reads and writes the messages.
+//! DNS messages for a client that resolves its server's name itself: it builds address queries and validates answers.
+//! No I/O; `simple-dns` reads and writes the messages.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -22,13 +22,13 @@ use simple_dns::{
 /// Addresses taken from one answer.
 pub const MAX_ADDRESSES: usize = 16;
 
-/// Aliases followed within one answer.
+/// The most aliases followed within one answer.
 const MAX_ALIASES: usize = 8;
 
-/// Records in one section of an answer that is read.
+/// The most records that are read in one section of an answer.
 const MAX_RECORDS: u16 = 128;
 
-/// Which addresses are asked for.
+/// The address family that is queried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// IPv4.
@@ -37,16 +37,16 @@ pub enum Kind {
     Aaaa,
 }
 
-/// What a server says.
+/// The result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The name's addresses; empty: the name exists without an address of this kind.
+    /// The name's addresses. If empty, the name exists without an address of this kind.
     Addresses(Vec<IpAddr>),
     /// There is no such name.
     NoSuchName,
-    /// The server cannot or will not answer; the response code.
+    /// The server cannot or will not answer; holds the response code.
     Failed(u8),
-    /// The answer does not fit into a datagram: ask by TCP.
+    /// The answer does not fit into a datagram and must be requested over TCP.
     Truncated,
 }
 
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// A query; `None` if the name is not one.
+/// Builds a query, or returns `None` if the name is not valid.
 pub fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
@@ -77,9 +77,9 @@ pub fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
     packet.build_bytes_vec().ok()
 }
 
-/// Reads a message as the answer to [`query`]; `None` if it is not one.
+/// Parses a message as the answer to [`query`], or returns `None` if it is not one.
 pub fn answer(bytes: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
-    // The counts come first: memory is reserved for what they claim.
+    // The counts are checked first, because memory is reserved for what they claim.
     let counts = [
         header_buffer::questions(bytes).ok()?,
         header_buffer::answers(bytes).ok()?,
@@ -93,7 +93,7 @@ pub fn answer(bytes: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
     let is_response = header_buffer::has_flags(bytes, PacketFlag::RESPONSE).ok()?;
     let packet = match Packet::parse(bytes) {
         Ok(packet) => packet,
-        // Cut within a record. By TCP it comes from the same server, which is asked again.
+        // The message ends within a record. The same server is asked again over TCP.
         Err(_) if truncated && counts.first() == Some(&1) && is_response => {
             return Some(Answer::Truncated);
         }
@@ -114,7 +114,7 @@ pub fn answer(bytes: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
     }
 }
 
-/// The addresses of a name, or of what it is an alias for.
+/// Returns the addresses of a name, or of the name that it is an alias for.
 fn follow(records: &[ResourceRecord<'_>], name: &str, kind: Kind) -> Vec<IpAddr> {
     let mut current = canonical(name);
     for _ in 0..MAX_ALIASES {
@@ -151,7 +151,7 @@ fn same(name: &Name<'_>, other: &str) -> bool {
     canonical(&name.to_string()) == canonical(other)
 }
 
-/// For the fuzzer: an answer from whoever may send one.
+/// Parses an answer as if it came from an arbitrary sender, for the fuzzer.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let id = bytes.first_chunk().map_or(0, |id| u16::from_be_bytes(*id));
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(read(&reply(|packet| packet.questions.clear())), None);
         assert_eq!(read(&fine[..fine.len() - 1]), None);
         assert_eq!(read(&[]), None);
-        // A count that is not so.
+        // A count that does not match the records.
         let mut claims = fine.clone();
         claims[6] = 0xff;
         assert_eq!(read(&claims), None);

@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// As many places as handshakes may be under way.
+    /// The number of handshakes that may be in progress.
     const MOST: usize = 4096;
 
     fn shares() -> AddressQuota {
@@ -122,7 +122,7 @@ mod tests {
         IpAddr::V4(n.into())
     }
 
-    /// Host `n` of a network given by its first four groups.
+    /// Returns host `n` of a network given by its first four groups.
     fn v6(a: u16, b: u16, site: u16, link: u16) -> IpAddr {
         IpAddr::V6(Ipv6Addr::new(a, b, site, link, 0, 0, 0, 1))
     }
@@ -144,7 +144,7 @@ mod tests {
         assert!((100..700).contains(&taken), "{taken}");
         assert!(s.take(v4(1)), "IPv4");
         assert!(s.take(v6(0x2001, 0xdb8, 1, 0)), "another /48");
-        // The same in one /56, with less.
+        // The same within one /56, which has a smaller share.
         let mut s = shares();
         let taken = (0..256).cycle().take(65_536);
         let taken = taken.filter(|link| s.take(v6(0x2001, 0xdb8, 0, *link))).count();

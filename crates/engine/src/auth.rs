@@ -35,7 +35,7 @@ pub struct Identity {
     pub address: Option<IpAddr>,
 }
 
-// By hand: the derived one would print the password.
+// Written by hand because a derived implementation would print the password.
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity")
@@ -65,35 +65,35 @@ pub struct ClientParams {
     pub ipv4: Option<Ipv4Addr>,
     /// A fixed IPv6 tunnel address.
     pub ipv6: Option<Ipv6Addr>,
-    /// Exactly these words behind `ifconfig` (`ifconfig-push`): the address and, by topology, its
-    /// netmask or the far end. May lie outside of the server's network; wins over [`Self::ipv4`].
+    /// Exactly these words after `ifconfig` (`ifconfig-push`): the address and, depending on the topology, its netmask
+    /// or the far end. It may be outside of the server's network; takes precedence over [`Self::ipv4`].
     pub ifconfig4: Option<(Ipv4Addr, Ipv4Addr)>,
-    /// `ifconfig-ipv6-push`: address with prefix length, and the far end if it is not the server's
-    /// own address. Wins over [`Self::ipv6`].
+    /// `ifconfig-ipv6-push`: address with prefix length, and the far end if it is not the server's own address. Takes
+    /// precedence over [`Self::ipv6`].
     pub ifconfig6: Option<(Ipv6Net, Option<Ipv6Addr>)>,
-    /// Networks behind this peer (`iroute`, `iroute-ipv6`). The newest peer to name one has it.
+    /// Networks behind this peer (`iroute`, `iroute-ipv6`). If several peers name one, the newest peer has it.
     pub iroutes: Vec<IpNet>,
-    /// `push-reset`: none of the options that all peers get, but those of [`Self::push`].
+    /// `push-reset`: the peer gets only the options of [`Self::push`], and none of those for all peers.
     pub push_reset: bool,
-    /// `push-remove`: options for all peers that begin so are left out for this one.
+    /// `push-remove`: options for all peers that begin with one of these are not pushed to this peer.
     pub push_remove: Vec<String>,
     /// Further options to push.
     pub push: Vec<String>,
-    /// `inactive`: another rule than the one for all; its time zero: none.
+    /// `inactive`: a rule that replaces the one for all peers; with a time of zero, none applies.
     pub inactive: Option<Inactive>,
-    /// `session-timeout`: another time than the one for all; zero: none.
+    /// `session-timeout`: a time that replaces the one for all peers; zero: none.
     pub session_timeout: Option<Duration>,
     /// The groups that a packet filter knows it by (`@group:NAME`).
     pub groups: Vec<String>,
-    /// Warnings about what was written for this peer and has no effect.
+    /// Warnings about settings for this peer that have no effect.
     pub warnings: Box<[String]>,
 }
 
-/// Groups that one peer may be in at most.
+/// The most groups that one peer may be in.
 pub const MAX_GROUPS: usize = 16;
 
-/// Whether a name can be that of a group, or be written behind `@client:`: letters, digits and a few
-/// signs, 1 to 64 bytes, no sign in front.
+/// Returns whether a name is valid for a group, or after `@client:`: 1 to 64 bytes of letters, digits and a few signs,
+/// with no sign at the start.
 pub fn is_group_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
     (1..=64).contains(&name.len())

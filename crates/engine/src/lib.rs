@@ -28,19 +28,20 @@ pub use token_bucket::{Rate, TokenBucket};
 
 /// One protocol, client or server, without I/O.
 pub trait Engine {
-    /// What the engine reports besides packets: sessions that begin and end, configuration to apply, reasons.
+    /// The type of what the engine reports in addition to packets: sessions that begin and end, configuration to apply,
+    /// reasons.
     type Event;
 
     /// Handles one input and appends its outputs to `out`, in the order in which they must be performed.
     ///
-    /// No error is returned: a peer that misbehaves is an event and a
-    /// [`Command::DelPeer`], never a threat to the others.
+    /// It returns no error: a peer that misbehaves causes an event and a [`Command::DelPeer`], and never affects the
+    /// others.
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Outbox<Self::Event>);
 
-    /// When to call again with [`Input::Tick`], and why (for logs and `status`).
+    /// Returns when to call again with [`Input::Tick`], and why (for logs and `status`).
     fn deadline(&self) -> Option<(Instant, &'static str)>;
 
-    /// The time of [`Engine::deadline`] alone, cheap enough to query after each packet.
+    /// Returns the time of [`Engine::deadline`] alone, cheap enough to query after each packet.
     fn due(&self) -> Option<Instant> {
         self.deadline().map(|(at, _)| at)
     }

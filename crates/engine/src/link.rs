@@ -7,9 +7,9 @@ pub struct SocketId(pub u16);
 
 /// The way to a peer: where a packet came from and where its answer goes.
 ///
-/// For datagrams: the socket, the local address the packet was sent to (a server with several
-/// addresses must answer from the same one) and the remote. For streams: an id. Engines treat it
-/// as a key, and look only at the remote address.
+/// For datagrams it consists of the socket, the local address that the packet was sent to (a server with several
+/// addresses must answer from the same one) and the remote address. For streams it is an id. Engines treat it as a key
+/// and read only the remote address.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Link {
     path: Path,
@@ -23,9 +23,9 @@ enum Path {
 }
 
 impl Link {
-    /// A datagram path. IPv4-mapped IPv6 addresses are reduced to IPv4, so that one remote is one key.
+    /// Creates a datagram path. IPv4-mapped IPv6 addresses are reduced to IPv4, so that one remote is one key.
     pub fn datagram(socket: SocketId, local: Option<IpAddr>, remote: SocketAddr) -> Self {
-        // Rebuilt only where it is mapped: a link-local address needs its scope.
+        // Rebuilt only if it is mapped, because a link-local address needs its scope.
         let remote = match remote.ip().to_canonical() {
             IpAddr::V4(v4) => SocketAddr::from((v4, remote.port())),
             IpAddr::V6(_) => remote,
@@ -34,17 +34,17 @@ impl Link {
         Self { path: Path::Datagram { socket, local }, remote }
     }
 
-    /// A stream; the driver assigns `id`.
+    /// Creates the link of a stream; the driver assigns `id`.
     pub fn stream(id: u64, remote: SocketAddr) -> Self {
         Self { path: Path::Stream { id }, remote }
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn remote(&self) -> SocketAddr {
         self.remote
     }
 
-    /// The socket of a datagram path.
+    /// Returns the socket of a datagram path.
     pub fn socket(&self) -> Option<SocketId> {
         match self.path {
             Path::Datagram { socket, .. } => Some(socket),
@@ -52,7 +52,7 @@ impl Link {
         }
     }
 
-    /// Our own address on a datagram path, where the socket reports it.
+    /// Returns our own address on a datagram path, where the socket reports it.
     pub fn local(&self) -> Option<IpAddr> {
         match self.path {
             Path::Datagram { local, .. } => local,
@@ -60,7 +60,7 @@ impl Link {
         }
     }
 
-    /// The id of a stream.
+    /// Returns the id of a stream.
     pub fn stream_id(&self) -> Option<u64> {
         match self.path {
             Path::Stream { id } => Some(id),
@@ -68,13 +68,13 @@ impl Link {
         }
     }
 
-    /// Whether the transport beneath delivers in order and without loss.
+    /// Returns whether the underlying transport delivers in order and without loss.
     pub fn is_stream(&self) -> bool {
         matches!(self.path, Path::Stream { .. })
     }
 }
 
-/// How to reach a peer.
+/// The transport to a peer.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub enum Transport {
     /// Datagrams.
@@ -96,8 +96,7 @@ pub enum Family {
     V6,
 }
 
-/// A peer to dial. The driver resolves the name; dialling the same target again tries the next of
-/// its addresses.
+/// A peer to dial. The driver resolves the name. Dialling the same target again tries the next of its addresses.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub struct Target {
     /// Host name or address literal.

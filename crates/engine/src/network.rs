@@ -52,7 +52,7 @@ impl Network {
         }
     }
 
-    /// Whether it is a block of IPv6 addresses.
+    /// Returns whether it is a block of IPv6 addresses.
     #[must_use]
     pub fn is_ipv6(self) -> bool {
         !matches!(self, Self::V4(_))

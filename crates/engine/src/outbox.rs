@@ -35,7 +35,7 @@ impl<E> Default for Outbox<E> {
 }
 
 impl<E> Outbox<E> {
-    /// An empty outbox.
+    /// Creates an empty outbox.
     pub fn new() -> Self {
         Self::default()
     }

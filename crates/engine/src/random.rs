@@ -43,11 +43,11 @@ impl std::fmt::Debug for Seed {
     }
 }
 
-/// The engine's own randomness, from a seed that the driver injects. It repeats for the same seed.
+/// The engine's own random generator, from a seed that the driver injects. The same seed gives the same bytes.
 ///
-/// Fast key erasure (D. J. Bernstein, "Fast-key-erasure random-number generators", 2017): each block of output begins with
-/// the key of the next block, which replaces the former one, and bytes are erased as they are given out. A copy of the
-/// state tells nothing of what was given out before.
+/// Fast key erasure (D. J. Bernstein, "Fast-key-erasure random-number generators", 2017): each block of output begins
+/// with the key of the next block, which replaces the former one, and bytes are erased as they are given out. A copy of
+/// the state reveals nothing of what was given out before.
 pub struct Random {
     /// On the heap, so that moving the generator leaves no copy of its state behind.
     state: Box<State>,
@@ -62,7 +62,7 @@ struct State {
 }
 
 impl Random {
-    /// A generator that repeats for the same seed.
+    /// Creates a generator that gives the same bytes for the same seed.
     pub fn new(seed: impl Into<Seed>) -> Self {
         let seed = seed.into();
         let mut state = Box::new(State { key: [0; Seed::LEN], buffer: [0; BUFFER], used: BUFFER });
@@ -70,14 +70,14 @@ impl Random {
         Self { state }
     }
 
-    /// Fresh bytes.
+    /// Returns new random bytes.
     pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         self.fill(&mut bytes);
         bytes
     }
 
-    /// Fills `buf`.
+    /// Fills `buf` with random bytes.
     pub fn fill(&mut self, mut buf: &mut [u8]) {
         while !buf.is_empty() {
             if self.state.used >= BUFFER {
@@ -95,7 +95,7 @@ impl Random {
         }
     }
 
-    /// A number in `0..bound`; 0 for a bound of 0. The modulo bias is below 2^-32 for 32-bit bounds.
+    /// Returns a number in `0..bound`; 0 for a bound of 0. The modulo bias is below 2^-32 for 32-bit bounds.
     pub fn below(&mut self, bound: u32) -> u32 {
         let wide = u64::from_le_bytes(self.bytes());
         u32::try_from(wide % u64::from(bound.max(1))).unwrap_or(0)
@@ -115,13 +115,13 @@ impl State {
         stream.fill_bytes(&mut self.key);
         stream.fill_bytes(&mut self.buffer);
         self.used = 0;
-        // The library does not wipe its state. What is looked at afterwards is really overwritten.
+        // The library does not wipe its state. The read afterwards keeps the compiler from removing the write.
         stream = ChaCha20Rng::from_seed([0; Seed::LEN]);
         std::hint::black_box(&mut stream);
     }
 }
 
-// By hand: the state of the generator predicts its output.
+// Written by hand because the state of the generator predicts its output.
 impl std::fmt::Debug for Random {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Random")
@@ -151,7 +151,7 @@ mod tests {
     fn what_was_given_out_cannot_be_computed_from_the_state() {
         let mut random = Random::new([7; 32]);
         let given: Vec<[u8; 16]> = (0..100).map(|_| random.bytes()).collect();
-        // Neither is it in the state, nor does the state's key lead back to it.
+        // The state does not contain them, and its key does not lead back to them.
         let State { key, buffer, used } = &*random.state;
         assert!(buffer[..*used].iter().all(|byte| *byte == 0));
         let state = [key.as_slice(), buffer].concat();

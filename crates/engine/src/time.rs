@@ -3,23 +3,23 @@ use std::time::Duration;
 
 /// A point on the monotonic boot clock (`CLOCK_BOOTTIME`), in nanoseconds.
 ///
-/// `std::time::Instant` does not advance while the machine is suspended: a laptop would resume and believe that its peers
-/// had not been silent.
+/// `std::time::Instant` does not advance while the machine is suspended: after a resume, a laptop would not notice that
+/// its peers have been silent.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The instant `nanos` nanoseconds after boot.
+    /// Creates the instant `nanos` nanoseconds after boot.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since boot.
+    /// Returns the nanoseconds since boot.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time since `earlier`, zero if `earlier` is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

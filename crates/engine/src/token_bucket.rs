@@ -13,13 +13,13 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A bucket of `tokens`, refilled once per `period`.
+    /// Creates a bucket of `tokens`, refilled once per `period`.
     #[must_use]
     pub const fn new(tokens: u64, period: Duration) -> Self {
         Self { tokens, period }
     }
 
-    /// A bucket that holds one second's worth of tokens.
+    /// Creates a bucket that holds one second's worth of tokens.
     #[must_use]
     pub const fn per_second(tokens: u64) -> Self {
         Self::new(tokens, Duration::from_secs(1))

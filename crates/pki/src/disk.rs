@@ -1,4 +1,4 @@
-//! Files that are never seen half written.
+//! Atomic replacement of files, and the lock of a store.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -11,19 +11,18 @@ use zeroize::Zeroizing;
 
 use crate::PkiError;
 
-/// Largest file of a store that is read, bytes.
+/// The largest file of a store that is read, in bytes.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
-/// Replaces `path` by `content` with mode 0600: after a crash it is the old file or the new one, whole.
+/// Replaces `path` by `content` with mode 0600. After a crash the file holds either the old or the new content.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    // Any number of writers may be at work on files outside a store.
+    // Several processes may write files outside a store at once.
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     write_by(path, content, 0o600, &format!(".{}-{count}.new", std::process::id()))
 }
 
-/// The same for a file of a store, whose lock the caller holds: what a killed process left of its attempt
-/// is overwritten by the next one.
+/// Replaces a file of a store, whose lock the caller holds. The next attempt overwrites what a killed process left.
 pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PkiError> {
     write_by(path, content, mode, ".new")
 }
@@ -48,7 +47,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32, suffix: &str) -> std::io:
     let written = (|| {
         let mut file =
             OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        // Whatever the umask took away.
+        // The umask may have cleared bits of the mode.
         file.set_permissions(std::fs::Permissions::from_mode(mode))?;
         file.write_all(content)?;
         file.sync_all()?;
@@ -74,10 +73,10 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), PkiError> {
         .map_err(|error| PkiError::io(path, "create", error))
 }
 
-/// Opens a file for reading. A caller may pass one that has rights which this process lacks.
+/// Opens a file for reading. A caller may pass a function that has privileges which this process lacks.
 pub type Open = fn(&Path) -> std::io::Result<File>;
 
-/// Opens a file by this process's own rights.
+/// Opens a file with this process's own privileges.
 pub(crate) fn open_file(path: &Path) -> std::io::Result<File> {
     File::open(path)
 }

@@ -1,13 +1,13 @@
 use std::path::{Path, PathBuf};
 
-/// What can go wrong with a store. Each text says whose turn it is and what to do.
+/// An error of a store. Each text names what is at fault and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PkiError {
     /// There is no store in this directory.
     #[error("{0}: no server was set up here; run `adit server init` first")]
     NotInitialised(PathBuf),
-    /// There is one already.
+    /// A store exists already.
     #[error(
         "{0}: a server was set up here before; remove that directory to start anew (every client needs a new profile then)"
     )]
@@ -20,13 +20,13 @@ pub enum PkiError {
     /// A server's name, host or lifetime that cannot go into a certificate or a profile.
     #[error("{0}: {1}")]
     BadSetting(&'static str, String),
-    /// A client of that name exists.
+    /// A client of that name exists already.
     #[error("there is a client {0} already; `adit server client renew {0}` gives it a new profile")]
     Exists(String),
-    /// There is none of that name.
+    /// There is no client of that name.
     #[error("there is no client {0}; list them with: adit server client list")]
     Unknown(String),
-    /// The client was revoked, which is for good.
+    /// The client was revoked, which is permanent.
     #[error(
         "client {0} was revoked, which cannot be undone; `adit server client add {0}` makes a new one"
     )]
@@ -40,17 +40,17 @@ pub enum PkiError {
     /// A file could not be read or written.
     #[error("{path}: cannot {action}: {error}{}", hint(error))]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was tried: `read`, `write`, `lock`.
+        /// The operation that failed: `read`, `write`, `lock`.
         action: &'static str,
-        /// The system's answer.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// A file of the store is not what this program writes.
+    /// A file of the store does not have the format that this program writes.
     #[error("{0}: damaged or written by another program ({1}); restore it from a backup")]
     Damaged(PathBuf, String),
-    /// The cryptographic library refused.
+    /// The cryptographic library failed.
     #[error("cannot make a certificate: {0}")]
     Crypto(String),
 }

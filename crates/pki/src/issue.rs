@@ -1,4 +1,4 @@
-//! Keys, certificates and revocation lists.
+//! Creation of keys, certificates and revocation lists.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,28 +14,28 @@ use zeroize::Zeroizing;
 
 use crate::PkiError;
 
-/// Certificates are valid from a day before they were made: clocks of clients are off.
+/// Certificates are valid from a day before they are made, because the clocks of clients may be slow.
 const BACKDATED: Duration = Duration::from_secs(86_400);
 const DAY: u64 = 86_400;
 /// Rounds of PBKDF2-HMAC-SHA256 over a profile's password.
 const PBKDF2_ROUNDS: u32 = 600_000;
-/// Longest life of a certificate, days: RFC 5280's times end with the year 9999, openssl's patience before.
+/// The longest life of a certificate, in days: RFC 5280's times end with the year 9999, and openssl's earlier.
 pub(crate) const MAX_DAYS: u32 = 36_500;
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Server,
     Client,
 }
 
-/// A certificate and its key, both PEM.
+/// A certificate and its key, both as PEM.
 pub(crate) struct Made {
     pub(crate) cert: String,
     pub(crate) key: Zeroizing<String>,
-    /// Lower-case hex.
+    /// The serial number in lower-case hex.
     pub(crate) serial: String,
-    /// Seconds since 1970.
+    /// The end of validity, in seconds since 1970.
     pub(crate) expires: u64,
 }
 
@@ -93,7 +93,7 @@ fn params(
     params.not_before = date(unix(now).saturating_sub(BACKDATED.as_secs()))?;
     params.not_after = date(expires)?;
     let mut serial: [u8; 16] = random()?;
-    // Positive and never with a leading zero byte, so that its hex is the same everywhere.
+    // A serial number is positive and has no leading zero byte, so that its hex is the same everywhere.
     serial[0] = (serial[0] & 0x3f) | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok((params, hex(&serial), expires))
@@ -108,7 +108,7 @@ pub(crate) fn authority(name: &str, days: u32, now: SystemTime) -> Result<Made, 
     Ok(Made { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
 }
 
-/// The authority ready to sign.
+/// A certificate authority that can sign.
 pub(crate) struct Authority(Issuer<'static, KeyPair>);
 
 impl Authority {
@@ -137,7 +137,7 @@ impl Authority {
         Ok(Made { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
     }
 
-    /// A revocation list of `revoked` (serial in hex, time), good until `until`.
+    /// Creates a revocation list of `revoked` (serial in hex, time) that is valid until `until`.
     pub(crate) fn revocation_list<'a>(
         &self,
         number: u64,
@@ -172,7 +172,7 @@ impl Authority {
     }
 }
 
-/// Big endian, a leading zero kept so that DER reads it as positive.
+/// Encodes a number in big endian with a leading zero where DER would otherwise read it as negative.
 fn positive(number: u64) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend_from_slice(&number.to_be_bytes());
@@ -180,7 +180,7 @@ fn positive(number: u64) -> Vec<u8> {
     bytes.split_off(zeros)
 }
 
-/// The PKCS#8 PEM `key` under `password` (PBES2, AES-256-CBC).
+/// Encrypts the PKCS#8 PEM `key` under `password` (PBES2, AES-256-CBC).
 pub(crate) fn encrypt_key(key: &str, password: &str) -> Result<Zeroizing<String>, PkiError> {
     let (_, document) = pkcs8::SecretDocument::from_pem(key).map_err(failed)?;
     let info = PrivateKeyInfo::try_from(document.as_bytes()).map_err(failed)?;

@@ -1,9 +1,9 @@
 //! Certificate authority, client registry and profiles of a managed server.
 //!
-//! A [`Store`] is a directory. Its `private/` folder holds the authority's key, which only the commands
-//! that issue or revoke read; the process that faces the network reads what [`Store::files`] names and
-//! watches [`Files::clients`](Files). Every change is made under a lock and lands by rename, so that a process
-//! killed at any moment leaves each file as it was or as it should be.
+//! A [`Store`] is a directory. Its `private/` folder holds the authority's key, which only the commands that issue or
+//! revoke read. The process that faces the network reads the files named by [`Store::files`] and watches
+//! [`Files::clients`](Files). Every change is made under a lock and takes effect by a rename, so that a process killed
+//! at any moment leaves each file either unchanged or complete.
 
 #![forbid(unsafe_code)]
 

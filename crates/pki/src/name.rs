@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::PkiError;
 
-/// Longest name: X.509's bound for a common name, and the longest that `openvpn` takes.
+/// The longest name: X.509's bound for a common name, and the longest that `openvpn` accepts.
 const MAX_NAME: usize = 64;
 
 /// A client's name: its certificate's common name, and part of file names.
 ///
-/// Letters, digits and `. _ @ -`, beginning with a letter or digit and without `..`: safe in a path, a log
-/// line, a config file and a shell.
+/// It consists of letters, digits and `. _ @ -`, begins with a letter or digit and does not contain `..`: it is safe in
+/// a path, a log line, a configuration file and a shell.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClientName(String);
 
-/// A group's name: as a client's.
+/// A group's name, with the rules of a client's name.
 pub type GroupName = ClientName;
 
 impl ClientName {
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -6,18 +6,18 @@ use zeroize::Zeroizing;
 
 use crate::{ClientName, PkiError, disk};
 
-/// `proto` as a profile spells it.
+/// The transport of a profile, as `proto` spells it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Proto {
-    /// UDP over whatever the host's name resolves to.
+    /// UDP over any address family that the host's name resolves to.
     #[default]
     Udp,
     /// UDP over IPv4 only.
     Udp4,
     /// UDP over IPv6 only.
     Udp6,
-    /// TCP over whatever the host's name resolves to.
+    /// TCP over any address family that the host's name resolves to.
     Tcp,
 }
 
@@ -32,16 +32,16 @@ impl Proto {
     }
 }
 
-/// Where clients find the server.
+/// The address of the server in new profiles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remote {
-    /// A DNS name or an address, IPv6 without brackets.
+    /// A DNS name or an address; IPv6 without brackets.
     pub host: String,
     /// UDP or TCP port.
     pub port: u16,
     /// Transport.
     pub proto: Proto,
-    /// Where else the same host listens, in the order in which clients try.
+    /// Further ports of the same host, in the order in which clients try them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<Endpoint>,
 }
@@ -62,7 +62,7 @@ impl Default for Endpoint {
 }
 
 impl Remote {
-    /// Refuses what would not be one word of a profile.
+    /// Refuses a host that would not be a single word of a profile.
     pub(crate) fn check(&self) -> Result<(), PkiError> {
         let allowed =
             |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_' | '%');
@@ -83,14 +83,14 @@ impl Remote {
     }
 }
 
-/// A client's complete profile, with its private key: the only copy.
+/// A client's complete profile, with the only copy of its private key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Profile {
     text: Zeroizing<String>,
     name: ClientName,
 }
 
-// By hand: it holds a private key.
+// Written by hand because the profile holds a private key.
 impl fmt::Debug for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Profile").field("name", &self.name).finish_non_exhaustive()
@@ -108,14 +108,14 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Remote {
-    /// The lines of a profile that say where the server is.
+    /// Returns the lines of a profile that name the server.
     pub fn lines(&self) -> Vec<String> {
         remote_lines(self)
     }
 }
 
-/// How long a server may be silent before the next one is tried: where a network lets no UDP out,
-/// that is what people wait for. (Stock's default is two minutes.)
+/// How long a server may be silent before the next one is tried, which is how long users wait where a network blocks
+/// UDP. (openvpn's default is two minutes.)
 const PATIENCE: &str = "server-poll-timeout 10";
 
 fn remote_lines(remote: &Remote) -> Vec<String> {
@@ -148,7 +148,7 @@ impl Profile {
             "remote-cert-tls server".into(),
             format!("verify-x509-name {} name", parts.server_name),
             "tls-version-min 1.2".into(),
-            // Both are in every build of 2.5 and later; a cipher that a build lacks would be fatal to it.
+            // Every build of 2.5 and later has both; openvpn refuses to start with a cipher that its build lacks.
             "data-ciphers AES-256-GCM:AES-128-GCM".into(),
             "verb 3".into(),
         ] {
@@ -168,12 +168,12 @@ impl Profile {
         Self { text, name: parts.name.clone() }
     }
 
-    /// The text, to print or to save.
+    /// Returns the text, to print or to save.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// `NAME.ovpn`.
+    /// Returns `NAME.ovpn`.
     pub fn file_name(&self) -> String {
         format!("{}.ovpn", self.name)
     }

@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClientName, GroupName, PkiError, Remote, disk};
 
-/// Most clients one registry keeps.
+/// The most clients that one registry keeps.
 pub(crate) const MAX_CLIENTS: usize = 65_536;
-/// Most groups one client is in; as many as the protocol's engine takes.
+/// The most groups that one client is in: as many as the protocol's engine accepts.
 pub const MAX_GROUPS: usize = 16;
-/// Version of the file's layout.
+/// The version of the file's layout.
 const VERSION: u32 = 1;
 
-/// What a client may do.
+/// Whether a client may connect.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientState {
-    /// Connect.
+    /// It may connect.
     Active,
-    /// Nothing until it is enabled again.
+    /// It may not connect until it is enabled again.
     Disabled,
-    /// Nothing ever again with this certificate.
+    /// It may never connect again with this certificate.
     Revoked,
 }
 
@@ -44,7 +44,7 @@ pub struct Client {
     pub created: u64,
     /// End of the current certificate's validity, seconds since 1970.
     pub expires: u64,
-    /// What it may do.
+    /// Whether it may connect.
     pub state: ClientState,
     /// When it was revoked, seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub struct Client {
     /// The groups that a packet filter knows it by (`@group:NAME`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupName>,
-    /// Where its profile finds the server; `None`: not known, of a profile from before this was kept.
+    /// The server's address in its profile; `None`: unknown, because the profile is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
     /// Earlier certificates of this name, all revoked.
@@ -66,16 +66,16 @@ pub struct Client {
     pub former: Vec<FormerCertificate>,
 }
 
-/// What the registry says about a certificate.
+/// The registry's answer about a certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Let it in.
+    /// The client may connect.
     Active,
     /// The client is disabled.
     Disabled,
     /// The client or this certificate of it is revoked.
     Revoked,
-    /// Never issued under that name.
+    /// No certificate of that serial was issued under that name.
     Unknown,
 }
 
@@ -83,7 +83,7 @@ pub enum Admission {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Registry {
     version: u32,
-    /// Number of the revocation list that says what this registry says.
+    /// The number of the revocation list that has the same contents.
     pub(crate) crl_number: u64,
     pub(crate) clients: Vec<Client>,
 }
@@ -124,7 +124,7 @@ impl Registry {
             .ok_or_else(|| PkiError::Unknown(name.chars().take(80).collect()))
     }
 
-    /// Every revoked serial with its time.
+    /// Returns every revoked serial with its time.
     pub(crate) fn revoked(&self) -> impl Iterator<Item = (&str, u64)> {
         self.clients.iter().flat_map(|client| {
             let current = client.revoked.map(|when| (client.serial.as_str(), when));
@@ -148,7 +148,7 @@ impl Registry {
         }
     }
 
-    /// Refuses an address that another living client has.
+    /// Refuses an address that belongs to another client that is not revoked.
     pub(crate) fn check_address(&self, name: &str, address: IpAddr) -> Result<(), PkiError> {
         let holder = self.clients.iter().find(|client| {
             client.name.as_str() != name

@@ -11,15 +11,15 @@ use crate::profile::Parts;
 use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
 use crate::{Admission, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote};
 
-/// Life of a client's certificate unless told otherwise, days: the longest that some platforms accept.
+/// The default life of a client's certificate, in days: the longest that some platforms accept.
 pub(crate) const CLIENT_DAYS: u32 = 825;
 
-/// What a new store is made of.
+/// The parameters of a new store.
 #[derive(Clone)]
 pub struct InitOptions {
-    /// Common name of the server's certificate, which profiles pin; rules of [`ClientName`].
+    /// Common name of the server's certificate, which profiles pin; the rules of [`ClientName`] apply.
     pub server_name: ClientName,
-    /// Where clients find the server.
+    /// The server's address for clients.
     pub remote: Remote,
     /// Life of the authority, days.
     pub ca_days: u32,
@@ -30,7 +30,7 @@ pub struct InitOptions {
 }
 
 impl InitOptions {
-    /// Twenty years for the authority, ten for the server.
+    /// Creates options with twenty years for the authority and ten for the server.
     pub fn new(
         server_name: ClientName,
         remote: Remote,
@@ -40,7 +40,7 @@ impl InitOptions {
     }
 }
 
-// By hand: there is a key inside.
+// Written by hand because the options hold a key.
 impl std::fmt::Debug for InitOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("InitOptions")
@@ -50,12 +50,12 @@ impl std::fmt::Debug for InitOptions {
     }
 }
 
-/// What the store says of its server: the file `server.json`.
+/// A store's record of its server: the file `server.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerInfo {
     /// Common name of the server's certificate.
     pub name: ClientName,
-    /// Where new profiles send clients.
+    /// The server's address in new profiles.
     pub remote: Remote,
     /// End of the authority's validity and of revocation lists, seconds since 1970.
     pub ca_expires: u64,
@@ -63,7 +63,7 @@ pub struct ServerInfo {
     pub server_expires: u64,
 }
 
-/// Paths of what the process that faces the network reads.
+/// Paths of the files that the process that faces the network reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     /// The authority's certificate.
@@ -76,7 +76,7 @@ pub struct Files {
     pub crl: PathBuf,
     /// The tls-crypt-v2 server key, mode 0600.
     pub tls_crypt_v2: PathBuf,
-    /// The registry; its modification time tells when to read it again.
+    /// The registry. A changed modification time means that it must be read again.
     pub clients: PathBuf,
 }
 
@@ -89,11 +89,11 @@ pub struct NewClient {
     pub days: Option<u32>,
     /// Encrypts the key in the profile.
     pub password: Option<Zeroizing<String>>,
-    /// Fixed IPv4 address. A renewal keeps the former one where this is `None`.
+    /// Fixed IPv4 address. If this is `None`, a renewal keeps the former address.
     pub address4: Option<Ipv4Addr>,
     /// Fixed IPv6 address, as `address4`.
     pub address6: Option<Ipv6Addr>,
-    /// Its groups. A renewal keeps the former ones where there are none here.
+    /// Its groups. If this is empty, a renewal keeps the former groups.
     pub groups: Vec<GroupName>,
     /// `OpenVPN tls-crypt-v2 client key`, PEM, made for this client from
     /// [`Store::tls_crypt_v2_server_key`].
@@ -101,7 +101,7 @@ pub struct NewClient {
 }
 
 impl NewClient {
-    /// With the usual lifetime, no password and no fixed address.
+    /// Creates a client with the default lifetime, no password and no fixed address.
     pub fn new(name: ClientName, tls_crypt_v2_client_key: Zeroizing<String>) -> Self {
         Self {
             name,
@@ -115,7 +115,7 @@ impl NewClient {
     }
 }
 
-// By hand: a password and a key are inside.
+// Written by hand because the client holds a password and a key.
 impl std::fmt::Debug for NewClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NewClient").field("name", &self.name).finish_non_exhaustive()
@@ -125,9 +125,9 @@ impl std::fmt::Debug for NewClient {
 /// A client with the profile made for it. The profile is not kept in the store.
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// As registered.
+    /// The client as registered.
     pub client: Client,
-    /// To be handed to the client.
+    /// The profile for the client.
     pub profile: Profile,
 }
 
@@ -140,12 +140,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Whether [`Store::open`] would find a store below `dir`.
+    /// Returns whether [`Store::open`] would find a store below `dir`.
     pub fn exists(dir: &Path) -> bool {
         dir.join("pki/server.json").exists()
     }
 
-    /// Makes the authority, the server's certificate and an empty registry in `dir/pki`, all or nothing.
+    /// Creates the authority, the server's certificate and an empty registry in `dir/pki`: all of them or none.
     pub fn init(dir: &Path, options: &InitOptions, now: SystemTime) -> Result<Self, PkiError> {
         options.remote.check()?;
         let place = dir.join("pki");
@@ -159,7 +159,7 @@ impl Store {
         }
         let building = dir.join(".pki.new");
         if building.exists() {
-            // Of an attempt that was killed: it had no name yet, nobody used it.
+            // A directory without its final name is left from an attempt that was killed, and unused.
             std::fs::remove_dir_all(&building)
                 .map_err(|error| PkiError::io(&building, "remove", error))?;
         }
@@ -210,7 +210,7 @@ impl Store {
         Self::open_by(dir, disk::open_file)
     }
 
-    /// As [`Store::open`], with files opened by `open`, now and later.
+    /// Opens the store as [`Store::open`] does, with files opened by `open`, now and later.
     pub fn open_by(dir: &Path, open: Open) -> Result<Self, PkiError> {
         let place = dir.join("pki");
         match read_info(&place, open) {
@@ -222,12 +222,12 @@ impl Store {
         }
     }
 
-    /// The server's name, address and expiry as of [`Store::open`].
+    /// Returns the server's name, address and expiry as of [`Store::open`].
     pub fn server(&self) -> &ServerInfo {
         &self.server
     }
 
-    /// What the process that faces the network reads.
+    /// Returns the paths that the process that faces the network reads.
     pub fn files(&self) -> Files {
         Files {
             ca: self.path("ca.crt"),
@@ -239,17 +239,17 @@ impl Store {
         }
     }
 
-    /// `OpenVPN tls-crypt-v2 server key`, PEM.
+    /// Returns the `OpenVPN tls-crypt-v2 server key`, PEM.
     pub fn tls_crypt_v2_server_key(&self) -> Result<Zeroizing<String>, PkiError> {
         disk::read_text(&self.path("tls-crypt-v2.key"), self.open)
     }
 
-    /// Every client, in the order they were added.
+    /// Returns every client, in the order in which they were added.
     pub fn clients(&self) -> Result<Vec<Client>, PkiError> {
         Ok(self.registry()?.clients)
     }
 
-    /// One client.
+    /// Returns one client.
     pub fn client(&self, name: &str) -> Result<Client, PkiError> {
         let registry = self.registry()?;
         registry
@@ -258,8 +258,8 @@ impl Store {
             .ok_or_else(|| PkiError::Unknown(name.chars().take(80).collect()))
     }
 
-    /// Whether the certificate `serial` (lower-case hex) of `name` may connect. The registry is read
-    /// anew; a registry that cannot be read is an error, never an admission.
+    /// Returns whether the certificate `serial` (lower-case hex) of `name` may connect. Reads the registry again; a
+    /// registry that cannot be read is an error, never an admission.
     pub fn admission(&self, name: &str, serial: &str) -> Result<Admission, PkiError> {
         Ok(self.registry()?.admission(name, serial))
     }
@@ -303,7 +303,7 @@ impl Store {
         })
     }
 
-    /// Lets a client connect, or not, until told otherwise.
+    /// Lets a client connect, or not, until the next such call.
     pub fn set_enabled(
         &self,
         name: &str,
@@ -320,7 +320,7 @@ impl Store {
         })
     }
 
-    /// Puts a client into exactly these groups. A name that comes twice counts once.
+    /// Puts a client into exactly these groups. A name that occurs twice counts once.
     ///
     /// # Errors
     /// There is no such client, it is revoked, or there are more than [`MAX_GROUPS`].
@@ -341,7 +341,7 @@ impl Store {
         })
     }
 
-    /// A client's profile was edited, and names this place now.
+    /// Records that a client's profile was edited and names this address now.
     pub fn set_client_remote(
         &self,
         name: &str,
@@ -355,7 +355,7 @@ impl Store {
         })
     }
 
-    /// Changes where new profiles send clients.
+    /// Changes the server's address in new profiles.
     pub fn set_remote(&mut self, remote: Remote) -> Result<(), PkiError> {
         remote.check()?;
         let _lock = self.lock()?;
@@ -366,7 +366,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the server a new certificate under its name; profiles stay valid.
+    /// Issues a new certificate for the server under its name; profiles stay valid.
     pub fn renew_server(&mut self, days: u32, now: SystemTime) -> Result<(), PkiError> {
         let _lock = self.lock()?;
         let mut info = read_info(&self.dir, self.open)?;
@@ -378,8 +378,8 @@ impl Store {
         Ok(())
     }
 
-    /// Brings the revocation list in line with the registry where a process was killed between the two.
-    /// The other changing calls do it too.
+    /// Writes the revocation list again if a process was killed after it changed the registry. The other methods that
+    /// change the store do so too.
     pub fn repair(&self, now: SystemTime) -> Result<(), PkiError> {
         self.change(now, |_| Ok(()))
     }
@@ -402,8 +402,8 @@ impl Store {
         Authority::new(&cert, &key)
     }
 
-    /// Applies `edit` to the registry under the lock. The registry is the truth and is written first;
-    /// the revocation list follows from it and is made again if a kill came between.
+    /// Applies `edit` to the registry under the lock. The registry is authoritative and is written first; the
+    /// revocation list follows from it and is made again if the process was killed in between.
     fn change<T>(
         &self,
         now: SystemTime,
@@ -433,7 +433,7 @@ impl Store {
         Ok(result)
     }
 
-    /// The number of the revocation list on disk.
+    /// Returns the number of the revocation list on disk.
     fn listed_number(&self) -> Option<u64> {
         let content = disk::read(&self.path("crl.pem"), self.open).ok()?;
         let (_, pem) = x509_parser::pem::parse_x509_pem(&content).ok()?;
@@ -519,12 +519,12 @@ fn distinct(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
 
 struct Change {
     registry: Registry,
-    /// Whether the revocation list must be made anew.
+    /// Whether the revocation list must be made again.
     revocations: bool,
     now: SystemTime,
 }
 
-/// One file for both, so that a kill cannot leave a key beside another key's certificate.
+/// Writes key and certificate into one file, so that a kill cannot leave a key with another key's certificate.
 fn write_server_pair(dir: &Path, made: &issue::Made) -> Result<(), PkiError> {
     let pair = Zeroizing::new([made.cert.as_str(), made.key.as_str()].concat());
     disk::write(&dir.join("server.pem"), pair.as_bytes(), 0o600)

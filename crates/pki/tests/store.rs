@@ -1,4 +1,4 @@
-//! The store as its commands use it, judged by openssl, by adit's own TLS and by stock openvpn.
+//! The store as its commands use it, checked by openssl, by adit's own TLS and by openvpn.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -206,7 +206,7 @@ fn the_registry_says_who_may_connect() {
     assert_eq!(store.revoke_client("alice", now()).unwrap().state, ClientState::Revoked);
     assert!(matches!(store.set_enabled("alice", true, now()), Err(PkiError::Revoked(_))));
     assert!(matches!(store.renew_client(&new("alice"), now()), Err(PkiError::Revoked(_))));
-    // A revoked name can be used again; its former certificates stay revoked.
+    // A revoked name can be used again; its former certificates remain revoked.
     let third = store.add_client(&new("alice"), now()).unwrap().client;
     assert_eq!(says(&third.serial), Admission::Active);
     assert_eq!(says(&second.serial), Admission::Revoked);
@@ -238,7 +238,7 @@ fn groups_are_kept_over_a_renewal_and_change_by_themselves() {
     assert!(matches!(store.set_groups("bob", &[], now()), Err(PkiError::Unknown(_))));
     store.revoke_client("alice", now()).unwrap();
     assert!(matches!(store.set_groups("alice", &[], now()), Err(PkiError::Revoked(_))));
-    // Who comes after has nothing of it.
+    // A later client of the same name does not inherit the groups.
     assert!(store.add_client(&new("alice"), now()).unwrap().client.groups.is_empty());
 }
 
@@ -258,7 +258,7 @@ fn mistakes_are_told_apart() {
     for clash in [NewClient { address4, ..new("bob") }, NewClient { address6, ..new("bob") }] {
         assert!(matches!(store.add_client(&clash, now()), Err(PkiError::AddressTaken(..))));
     }
-    // Its own address is no clash, and it is kept by a renewal that says nothing.
+    // Its own address is no conflict, and a renewal without an address keeps it.
     store.renew_client(&NewClient { address4, ..new("alice") }, now()).unwrap();
     let renewed = store.renew_client(&new("alice"), now()).unwrap().client;
     assert_eq!((renewed.address4, renewed.address6), (address4, address6));
@@ -341,7 +341,7 @@ fn a_revocation_list_left_behind_is_brought_up_to_date() {
     let alice = store.add_client(&new("alice"), now()).unwrap();
     let old = std::fs::read(store.files().crl).unwrap();
     store.revoke_client("alice", now()).unwrap();
-    // As if the process had been killed between registry and list.
+    // The state after a kill between writing the registry and the list.
     std::fs::write(store.files().crl, &old).unwrap();
     tls_pair(&store, &alice.profile, None).unwrap();
     assert_eq!(store.admission("alice", &alice.client.serial).unwrap(), Admission::Revoked);
@@ -417,7 +417,7 @@ fn killed_at_any_moment_no_file_is_torn() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Until it is at work, then some odd while.
+        // Wait until it is at work, then for an arbitrary while.
         let until = std::time::Instant::now() + Duration::from_secs(30);
         while store.clients().unwrap().len() == seen && std::time::Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -459,8 +459,8 @@ fn openvpn(dir: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Starts a stock server with the store's files and hands it the client `profile` in stock openvpn; waits
-/// until one of the logs has one of `words`, and returns both logs.
+/// Starts an openvpn server with the store's files and an openvpn client with `profile`; waits until one of the logs
+/// has one of `words`, and returns both logs.
 fn stock(dir: &Path, store: &Store, port: u16, profile: &Path, words: &[&str]) -> String {
     let files = store.files();
     let path = |path: &Path| path.to_str().unwrap().to_owned();

@@ -3,7 +3,7 @@
 /// A ones' complement sum that is not folded yet.
 ///
 /// Words are added in the machine's byte order and swapped once at the end, which RFC 1071 section
-/// 2(B) allows; 64 bits of room make carries a matter of the end too.
+/// 2(B) allows. A sum of 64 bits defers the carries to the end too.
 #[derive(Copy, Clone, Debug, Default)]
 #[must_use]
 pub struct Sum(u64);
@@ -12,12 +12,13 @@ pub struct Sum(u64);
 const STRIDE: usize = 64;
 
 impl Sum {
-    /// The empty sum.
+    /// Creates an empty sum.
     pub const fn new() -> Self {
         Self(0)
     }
 
-    /// Adds `data`, which must be at an even offset of the summed bytes. At most 2^32 bytes in all.
+    /// Adds `data`, which must be at an even offset of the summed bytes. The sum of at most 2^32
+    /// bytes is exact.
     #[inline]
     pub fn bytes(self, data: &[u8]) -> Self {
         // Eight independent lanes: the compiler keeps them in vector registers.
@@ -49,8 +50,8 @@ impl Sum {
         Self(self.0.wrapping_add(u64::from(value.to_be())))
     }
 
-    /// The sum folded to 16 bits, not inverted: what a checksum field holds while its computation
-    /// is left to the kernel or the device.
+    /// Returns the sum folded to 16 bits and not inverted: the value of a checksum field whose
+    /// computation is left to the kernel or the device.
     #[inline]
     pub fn fold(self) -> u16 {
         let sum = (self.0 & 0xffff_ffff).wrapping_add(self.0 >> 32);
@@ -60,14 +61,14 @@ impl Sum {
         u16::from_be((sum & 0xffff) as u16)
     }
 
-    /// The checksum: the inverted sum.
+    /// Returns the checksum, which is the inverted sum.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 }
 
-/// The checksum after one 16-bit field changed from `from` to `to` (RFC 1624, equation 3).
+/// Returns the checksum after one 16-bit field changed from `from` to `to` (RFC 1624, equation 3).
 #[inline]
 pub fn update(checksum: u16, from: u16, to: u16) -> u16 {
     Sum::new().word(!checksum).word(!from).word(to).finish()

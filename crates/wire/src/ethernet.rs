@@ -8,9 +8,9 @@ use crate::field::get16;
 pub const HEADER_LEN: usize = 14;
 /// Length of a VLAN tag.
 const TAG_LEN: usize = 4;
-/// Tags that are looked behind.
+/// The most tags that are skipped.
 const MAX_TAGS: usize = 2;
-/// Longest header that is looked behind.
+/// The length of the longest header that is parsed.
 pub const MAX_HEADER_LEN: usize = HEADER_LEN + MAX_TAGS * TAG_LEN;
 
 /// Type of IPv4 packets.
@@ -20,7 +20,7 @@ pub const IPV6: u16 = 0x86dd;
 /// Types of tags: of customers, and of providers around these.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
-/// Whether a VLAN tag begins here.
+/// Returns whether a VLAN tag begins here.
 #[inline]
 pub fn is_tag(ethertype: u16) -> bool {
     TAGS.contains(&ethertype)
@@ -31,14 +31,14 @@ pub fn is_tag(ethertype: u16) -> bool {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Whether it is that of a group (or of all): never that of a sender.
+    /// Returns whether this is a group address (or broadcast), which is never a sender's.
     #[inline]
     pub fn is_group(self) -> bool {
         let [first, ..] = self.0;
         first & 1 != 0
     }
 
-    /// Whether a station can have it.
+    /// Returns whether this can be the address of a station.
     #[inline]
     pub fn is_station(self) -> bool {
         !self.is_group() && self != Self::default()
@@ -67,7 +67,7 @@ impl std::str::FromStr for Mac {
         let mut parts = text.split(':');
         for byte in &mut bytes {
             let part = parts.next().filter(|part| matches!(part.len(), 1 | 2)).ok_or(())?;
-            // `+1` is a number to the library.
+            // The standard library parses `+1` as a number.
             let digits = part.bytes().all(|digit| digit.is_ascii_hexdigit());
             *byte = u8::from_str_radix(part, 16).ok().filter(|_| digits).ok_or(())?;
         }
@@ -75,21 +75,21 @@ impl std::str::FromStr for Mac {
     }
 }
 
-/// What matters of a frame's header.
+/// The relevant fields of a frame's header.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Ethernet {
-    /// To whom.
+    /// Destination address.
     pub destination: Mac,
-    /// From whom.
+    /// Source address.
     pub source: Mac,
-    /// The type behind the tags; a length where it is below 0x600.
+    /// The type after the tags; a length if it is below 0x600.
     pub ethertype: u16,
     /// Where the payload starts: 14, and 4 more for each tag.
     pub header_len: usize,
 }
 
 impl Ethernet {
-    /// Parses a header; `None` for what is too short for one.
+    /// Parses a header; `None` if `bytes` is too short for one.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let header: &[u8; HEADER_LEN] = frame.first_chunk()?;
@@ -110,8 +110,7 @@ impl Ethernet {
         })
     }
 
-    /// Where the IP packet starts in the frame that was parsed, if its type and its version agree that
-    /// it carries one.
+    /// Returns where the IP packet starts in the frame that was parsed, if type and version agree that it carries one.
     #[inline]
     pub fn ip(&self, frame: &[u8]) -> Option<usize> {
         let version = match self.ethertype {

@@ -1,4 +1,4 @@
-//! Reading and writing big-endian fields where a slice may be too short.
+//! Access to big-endian fields in slices that may be too short.
 
 #[inline]
 pub(crate) fn get8(bytes: &[u8], at: usize) -> Option<u8> {

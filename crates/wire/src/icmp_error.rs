@@ -1,14 +1,14 @@
-//! Messages of ICMP (RFC 792) and ICMPv6 (RFC 4443) that tell the sender of a packet what became of
-//! it, with the start of that packet in them.
+//! ICMP (RFC 792) and ICMPv6 (RFC 4443) messages that report an error about a packet to its sender and quote the start
+//! of that packet.
 
 use std::net::IpAddr;
 
 use crate::checksum::Sum;
 use crate::ip::{ICMP, ICMPV6, V4_LEN, V6_LEN};
 
-/// Longest message over IPv6: its smallest MTU (RFC 4443 2.4 (c)).
+/// The length of the longest message over IPv6: its smallest MTU (RFC 4443 2.4 (c)).
 pub const MAX_V6: usize = 1280;
-/// Longest message over IPv4 (RFC 1812 4.3.2.3).
+/// The length of the longest message over IPv4 (RFC 1812 4.3.2.3).
 pub const MAX_V4: usize = 576;
 
 const ICMP_LEN: usize = 8;
@@ -22,13 +22,13 @@ pub struct Message {
     pub kind: u8,
     /// Code.
     pub code: u8,
-    /// The four bytes after the checksum: an MTU, or nothing.
+    /// The four bytes after the checksum: an MTU, or zero.
     pub rest: u32,
 }
 
-/// Writes an IP packet that tells `to` about `packet` (from its IP header on), of which as much is
-/// quoted as fits into `longest` bytes in all. Returns the length; `None` if the addresses are not of
-/// one family or `out` is too short.
+/// Writes an IP packet that reports an error about `packet` (from its IP header on) to `to`, and quotes as much of it
+/// as fits into `longest` bytes in all. Returns the length; `None` if the addresses are of different families or `out`
+/// is too short.
 ///
 /// The caller checks that `to` may receive errors; see [`is_host`].
 pub fn write(
@@ -50,15 +50,15 @@ pub fn write(
     quoted.copy_from_slice(quote);
     let protocol = if to.is_ipv4() { ICMP } else { ICMPV6 };
     let pseudo = ip_header(from, to, protocol, body.len(), header)?;
-    // ICMPv6 sums over the pseudo-header too, ICMP does not.
+    // The sum of ICMPv6 includes the pseudo-header; that of ICMP does not.
     let start = if to.is_ipv4() { Sum::new() } else { pseudo };
     let sum = start.bytes(body).finish().to_be_bytes();
     body.get_mut(2..4)?.copy_from_slice(&sum);
     Some(total)
 }
 
-/// Writes the IP header of an answer of `len` bytes, whole but for options, and returns the sum over
-/// the pseudo-header. `None` if the addresses are not of one family or `out` is too short.
+/// Writes the IP header, without options, of an answer of `len` bytes and returns the sum over the pseudo-header.
+/// `None` if the addresses are of different families or `out` is too short.
 pub fn ip_header(
     from: IpAddr,
     to: IpAddr,
@@ -121,14 +121,14 @@ pub fn is_host(address: IpAddr) -> bool {
     !(special || address.is_multicast() || address.is_loopback())
 }
 
-/// Whether a message of this type is an error, or takes the place of one: no error answers it, or two
-/// hosts could tell each other of errors for ever. A type that is not known counts as one.
+/// Returns whether a message of this type is an error, or acts as one. No error answers it, since two hosts could
+/// otherwise exchange errors for ever. An unknown type counts as one.
 pub fn is_error(v4: bool, kind: u8) -> bool {
     if v4 {
         // Echo, router discovery, timestamp, information, address mask.
         !matches!(kind, 0 | 8..=10 | 13..=18)
     } else {
-        // A redirect is none, and is not answered either (RFC 4443 2.4 (e.2)).
+        // A redirect is no error, and is not answered either (RFC 4443 2.4 (e.2)).
         kind < 128 || kind == 137
     }
 }

@@ -14,12 +14,12 @@ pub const ICMP: u8 = 1;
 /// Protocol number of ICMPv6.
 pub const ICMPV6: u8 = 58;
 
-/// Length of an IPv6 header, and of an IPv4 header without options.
+/// The length of an IPv6 header.
 pub const V6_LEN: usize = 40;
 /// Length of an IPv4 header without options.
 pub const V4_LEN: usize = 20;
 
-/// What matters of an IP header.
+/// The relevant fields of an IP header.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Ip {
     /// Source address.
@@ -30,14 +30,14 @@ pub struct Ip {
     pub protocol: u8,
     /// Where the payload starts.
     pub header_len: usize,
-    /// Length of the whole packet as the header states it; never more than the bytes at hand.
+    /// Length of the whole packet according to the header; never more than the bytes present.
     pub total_len: usize,
-    /// Whether this is a piece of a packet (for IPv6: unknown, extension headers are not walked).
+    /// Whether this is a fragment (for IPv6: unknown, because extension headers are not walked).
     pub fragment: bool,
 }
 
 impl Ip {
-    /// Parses a header; `None` for what is not IP or shorter than it says.
+    /// Parses a header; `None` if the bytes are not IP or fewer than the header claims.
     #[inline]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
@@ -47,7 +47,7 @@ impl Ip {
         }
     }
 
-    /// As [`Ip::parse`], for a super-packet of TCP: one too long for the length field has zero there
+    /// Parses a header as [`Ip::parse`] does, for a TCP super-packet: one too long for the length field has zero there
     /// (Linux' "BIG TCP") and ends where `packet` ends.
     #[inline]
     pub fn parse_super(packet: &[u8]) -> Option<Self> {
@@ -104,8 +104,8 @@ impl Ip {
     }
 }
 
-/// The sum of the pseudo-header without its length field: addresses and protocol. `None` for what
-/// is too short to be IP.
+/// Returns the sum of the pseudo-header without its length field: addresses and protocol. `None` if the packet is too
+/// short to be IP.
 #[inline]
 pub fn pseudo_header(packet: &[u8], protocol: u8) -> Option<Sum> {
     let addresses = match packet.first()? >> 4 {
@@ -116,7 +116,7 @@ pub fn pseudo_header(packet: &[u8], protocol: u8) -> Option<Sum> {
     Some(Sum::new().bytes(addresses).word(u16::from(protocol)))
 }
 
-/// Whether the IPv4 header checksum is right. IPv6 has none, which is always right.
+/// Returns whether the IPv4 header checksum is right. IPv6 has none and always passes.
 #[inline]
 pub fn header_checksum_ok(packet: &[u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
@@ -129,13 +129,13 @@ pub fn header_checksum_ok(packet: &[u8]) -> bool {
     }
 }
 
-/// The IPv4 identification field.
+/// Returns the IPv4 identification field.
 #[inline]
 pub(crate) fn v4_id(packet: &[u8]) -> Option<u16> {
     get16(packet, 4)
 }
 
-/// Whether the IPv4 "don't fragment" bit is set.
+/// Returns whether the IPv4 "don't fragment" bit is set.
 #[inline]
 pub(crate) fn v4_df(packet: &[u8]) -> bool {
     get8(packet, 6).is_some_and(|byte| byte & 0x40 != 0)

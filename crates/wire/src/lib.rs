@@ -1,18 +1,16 @@
-//! Views of packet headers, checksums, splitting super-packets into segments and merging segments
-//! back into super-packets. No I/O.
+//! Views of packet headers, checksums, splitting super-packets into segments and merging segments into super-packets.
+//! No I/O.
 //!
-//! A *super-packet* is what a TUN device with offloads reads and writes: one IP packet of up to
-//! 64 KiB with a [`VnetHeader`] that describes how to split it. [`split::Segments`] splits it in place;
-//! [`merge::Merger`] collects neighbouring packets of a flow into one.
+//! A *super-packet* is what a TUN device with offloads reads and writes: one IP packet of up to 64 KiB with a
+//! [`VnetHeader`] that describes how to split it. [`split::Segments`] splits it in place; [`merge::Merger`] collects
+//! neighbouring packets of a flow into one.
 //!
-//! A TAP device's super-packets are frames: everything above takes the length of what precedes
-//! the IP header, zero for a TUN device.
+//! The super-packets of a TAP device are frames. Functions that handle both take the number of bytes before the IP
+//! header, which is zero for a TUN device.
 //!
-//! Entry points for fuzzing, none of which may panic on any input: [`ethernet::Ethernet::parse`],
-//! [`ip::Ip::parse`],
+//! Entry points for fuzzing, none of which may panic on any input: [`ethernet::Ethernet::parse`], [`ip::Ip::parse`],
 //! [`transport::Tcp::parse`], [`transport::Udp::parse`], [`transport::Icmp::parse`], [`mss::clamp`],
-//! [`split::Segments::new`] followed by `next` to the end, [`merge::Merger::push`],
-//! [`too_big::answer`].
+//! [`split::Segments::new`] followed by `next` to the end, [`merge::Merger::push`], [`too_big::answer`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

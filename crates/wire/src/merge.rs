@@ -1,12 +1,11 @@
-//! Merging neighbouring packets of a flow into one super-packet, the mirror of [`crate::split`].
+//! Merging neighbouring packets of a flow into one super-packet, the reverse of [`crate::split`].
 //!
-//! Nothing is copied but headers: a merged packet is a list of slices for one `writev`. Packets are
-//! merged only if the kernel, cutting the result again, would make the same packets (the rules are
-//! those of its own GRO), and only after their checksums were found right: otherwise a corrupted
-//! packet would leave with a good checksum.
+//! Only headers are copied: a merged packet is a list of slices for one `writev`. Packets are merged only if the kernel
+//! would split the result into the same packets again (the rules are those of its own GRO), and only after their
+//! checksums were verified: otherwise a corrupted packet would leave with a valid checksum.
 //!
-//! The order within a flow is kept: a packet joins only the latest run of its flow, and what cannot
-//! join closes that run. Different flows may overtake each other by a burst.
+//! The order within a flow is kept: a packet joins only the latest run of its flow, and a packet that cannot join
+//! closes that run. Packets of different flows within a burst may overtake each other.
 
 use crate::checksum::Sum;
 use crate::ethernet::MAX_HEADER_LEN;
@@ -15,13 +14,13 @@ use crate::ip::{TCP, UDP, V4_LEN, V6_LEN, header_checksum_ok, pseudo_header, v4_
 use crate::transport::{Tcp, UDP_LEN, Udp, flags};
 use crate::vnet::{Gso, VnetHeader};
 
-/// Packets in one super-packet at most: the slices of one `writev`.
+/// The most packets in one super-packet: the slices of one `writev`.
 pub const MAX_PARTS: usize = 64;
-/// Length of a super-packet at most, from its IP header: the IPv4 length field.
+/// The greatest length of a super-packet, from its IP header: the limit of the IPv4 length field.
 const MAX_LEN: usize = 65535;
-/// Flows that grow at the same time; further ones close the oldest.
+/// The most flows that grow at the same time; a further one closes the oldest.
 const MAX_FLOWS: usize = 8;
-/// Headers of a merged packet: Ethernet with tags, IPv6 and TCP with all options.
+/// The length of the longest header of a merged packet: Ethernet with tags, IPv6 and TCP with all options.
 const MAX_HEADER: usize = MAX_HEADER_LEN + V6_LEN + 60;
 
 /// Collects the packets of one burst.
@@ -29,7 +28,7 @@ const MAX_HEADER: usize = MAX_HEADER_LEN + V6_LEN + 60;
 pub struct Merger<'a> {
     tcp: bool,
     udp: bool,
-    /// Where the packets that are pushed now come from.
+    /// The origin of the packets that are pushed now.
     origin: u32,
     runs: Vec<Run>,
     parts: Vec<Part<'a>>,
@@ -37,35 +36,35 @@ pub struct Merger<'a> {
     growing: Vec<usize>,
 }
 
-/// A packet, or a frame with one, and the next one of its run.
+/// A packet, or a frame with one, and the index of the next one of its run.
 #[derive(Debug)]
 struct Part<'a> {
     frame: &'a [u8],
     next: Option<usize>,
 }
 
-/// Packets that leave together.
+/// Packets that are written together.
 #[derive(Debug)]
 struct Run {
     first: usize,
     last: usize,
     count: usize,
     origin: u32,
-    /// From the IP header on.
+    /// Length from the IP header on.
     len: usize,
     flow: Option<Flow>,
 }
 
-/// What the next packet of a run must continue.
+/// The state that the next packet of a run must continue.
 #[derive(Copy, Clone, Debug)]
 struct Flow {
     v6: bool,
     tcp: bool,
-    /// Bytes before the IP header, from which the others count.
+    /// Bytes before the IP header; the other offsets count from there.
     l2: u16,
     l4: u16,
     header_len: u16,
-    /// Payload of the first packet: all but the last have the same.
+    /// Payload of the first packet. All packets but the last have payloads of this size.
     size: usize,
     ports: u32,
     /// TCP: the sequence number that continues the run.
@@ -74,24 +73,24 @@ struct Flow {
     next_id: u16,
     /// A short or pushed packet ended the run.
     ended: bool,
-    /// The flags, PSH aside.
+    /// The TCP flags except PSH.
     flags: u8,
     pushed: bool,
     verified: bool,
 }
 
-/// What kind of packet it is.
+/// How a packet can be merged.
 enum Shape {
     /// May start or continue a run.
     Mergeable(Flow),
     /// Belongs to this flow but cannot be merged: closes the flow's run.
     Barrier(Flow),
-    /// Nothing we know how to merge.
+    /// A packet of a kind that is never merged.
     Other,
 }
 
 impl<'a> Merger<'a> {
-    /// A merger for a device that takes super-packets of TCP, of UDP, of both or none.
+    /// Creates a merger for a device that takes super-packets of TCP, of UDP, of both or of neither.
     pub fn new(tcp: bool, udp: bool) -> Self {
         Self { tcp, udp, ..Self::default() }
     }
@@ -101,37 +100,37 @@ impl<'a> Merger<'a> {
         self.runs.clear();
         self.growing.clear();
         self.parts.clear();
-        // Collecting an emptied vector into one of another lifetime reuses the allocation.
+        // Collecting an emptied vector into one with another lifetime reuses the allocation.
         let parts = self.parts.into_iter().map_while(|_| None).collect();
         Merger { tcp, udp, origin: 0, runs: self.runs, parts, growing: self.growing }
     }
 
-    /// Whether nothing was pushed.
+    /// Returns whether no packet was pushed.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Says where the packets that are pushed from now on come from: [`Write::origin`]. Frames of several origins are not
+    /// Sets the origin of the packets that are pushed from now on: [`Write::origin`]. Frames of several origins are not
     /// merged. IP packets are distinguished by their addresses alone: each address must have one origin.
     #[inline]
     pub fn set_origin(&mut self, origin: u32) {
         self.origin = origin;
     }
 
-    /// Takes one IP packet.
+    /// Adds one IP packet.
     #[inline(always)]
     pub fn push(&mut self, packet: &'a [u8]) {
         self.push_any::<false>(packet, 0);
     }
 
-    /// Takes one frame whose IP packet follows `l2` bytes, or which carries something else: then
-    /// `l2` is the frame's length, and it passes as it is.
+    /// Adds one frame whose IP packet follows `l2` bytes. A frame with other contents has its whole length as `l2` and
+    /// passes unchanged.
     #[inline]
     pub fn push_behind(&mut self, frame: &'a [u8], l2: usize) {
         self.push_any::<true>(frame, l2);
     }
 
-    /// Compiled twice, so that packets of a TUN device do not pay for the header before a frame's.
+    /// Adds a packet or a frame. Compiled twice, so that a TUN device's packets have no cost for the header of a frame.
     #[inline(always)]
     fn push_any<const FRAMES: bool>(&mut self, frame: &'a [u8], l2: usize) {
         let packet = if FRAMES { frame.get(l2..).unwrap_or(&[]) } else { frame };
@@ -177,8 +176,8 @@ impl<'a> Merger<'a> {
         self.runs.push(Run { first: at, last: at, count: 1, origin: self.origin, len, flow });
     }
 
-    /// The growing run of the same flow: its place in `growing` and in `runs`. Flows with different
-    /// Ethernet headers are different flows.
+    /// Finds the growing run of the same flow: its index in `growing` and in `runs`. Flows with different Ethernet
+    /// headers are different flows.
     fn find<const FRAMES: bool>(
         &self,
         flow: &Flow,
@@ -201,7 +200,7 @@ impl<'a> Merger<'a> {
         })
     }
 
-    /// Appends `packet` to a run, if every condition holds.
+    /// Appends `packet` to a run if every condition holds.
     fn join<const FRAMES: bool>(
         &mut self,
         index: usize,
@@ -329,13 +328,13 @@ impl<'a> Merger<'a> {
         }
     }
 
-    /// What is to be written, in order.
+    /// Returns the writes, in order.
     pub fn writes(&self) -> impl Iterator<Item = Write<'_, 'a>> {
         self.runs.iter().filter_map(|run| Write::new(run, &self.parts))
     }
 }
 
-/// The sequence number at which a parsed packet starts.
+/// Returns the sequence number at which a parsed packet starts.
 fn new_seq(flow: &Flow) -> u32 {
     flow.next_seq.wrapping_sub(flow.size as u32)
 }
@@ -347,7 +346,7 @@ fn addresses(packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The fields that every segment of a super-packet shares, addresses and ports aside.
+/// Returns whether the fields that every segment of a super-packet shares are equal, except addresses and ports.
 fn same_headers(flow: &Flow, a: &[u8], b: &[u8]) -> bool {
     let ip = if flow.v6 {
         // Version, traffic class, flow label; next header and hop limit.
@@ -400,7 +399,7 @@ impl<'m, 'a> Write<'m, 'a> {
         Some(write)
     }
 
-    /// Headers of the whole, with the checksum left to the kernel.
+    /// Writes the headers of the whole, with the checksum left to the kernel.
     fn fill_header(&mut self, flow: &Flow, first: &[u8]) -> Option<()> {
         let (l2, l4) = (usize::from(flow.l2), usize::from(flow.l4));
         self.header_len = l2.checked_add(usize::from(flow.header_len))?;
@@ -444,23 +443,23 @@ impl<'m, 'a> Write<'m, 'a> {
         Some(())
     }
 
-    /// The virtio header that goes first.
+    /// Returns the virtio header, which comes first.
     pub fn vnet(&self) -> &[u8; VnetHeader::LEN] {
         &self.vnet
     }
 
-    /// The merged headers; empty for a plain packet.
+    /// Returns the merged headers; empty for a plain packet.
     pub fn header(&self) -> &[u8] {
         self.header.get(..self.header_len).unwrap_or(&[])
     }
 
-    /// What follows [`Self::header`]: payloads, or the one plain packet. At most [`MAX_PARTS`].
+    /// Returns what follows [`Self::header`]: payloads, or the one plain packet. At most [`MAX_PARTS`].
     pub fn bodies(&self) -> impl Iterator<Item = &'a [u8]> + use<'m, 'a> {
         let skip = self.header_len;
         self.packets().map(move |packet| packet.get(skip..).unwrap_or(&[]))
     }
 
-    /// The packets as they came, for a device that refuses the merged form.
+    /// Returns the original packets, for a device that refuses the merged form.
     pub fn packets(&self) -> impl Iterator<Item = &'a [u8]> + use<'m, 'a> {
         let parts = self.parts;
         let mut next = Some(self.run.first);
@@ -471,7 +470,7 @@ impl<'m, 'a> Write<'m, 'a> {
         })
     }
 
-    /// Bytes of the whole, headers and payloads.
+    /// Returns the number of bytes in all, headers and payloads.
     #[allow(clippy::len_without_is_empty, reason = "there is no write of nothing")]
     pub fn len(&self) -> usize {
         let payload = |flow: &Flow| self.run.len.saturating_sub(usize::from(flow.header_len));
@@ -481,12 +480,12 @@ impl<'m, 'a> Write<'m, 'a> {
         }
     }
 
-    /// Where its packets come from: [`Merger::set_origin`].
+    /// Returns the origin of its packets: [`Merger::set_origin`].
     pub fn origin(&self) -> u32 {
         self.run.origin
     }
 
-    /// How many packets leave with this write.
+    /// Returns the number of packets in this write.
     pub fn count(&self) -> usize {
         self.run.count
     }
@@ -499,7 +498,7 @@ mod tests {
     use crate::testing::{TcpSpec, naive_split, udp_packet, udp_super};
     use proptest::prelude::*;
 
-    /// Each write as (virtio header, bytes, packets in it).
+    /// Returns each write as (virtio header, bytes, number of packets).
     fn merge(packets: &[Vec<u8>]) -> Vec<(VnetHeader, Vec<u8>, usize)> {
         merge_behind(packets, 0)
     }
@@ -583,7 +582,7 @@ mod tests {
         assert_eq!(counts(&frames(3)), [1, 1], "destination");
         assert_eq!(counts(&frames(8)), [1, 1], "source");
         assert_eq!(counts(&frames(15)), [1, 1], "VLAN");
-        // Nor do frames whose headers differ in length, whatever their bytes.
+        // Frames whose headers differ in length do not merge either, whatever their bytes.
         let mut merger = Merger::new(true, true);
         let (tagged, bare) = (frames(99), pair(|_| ()));
         merger.push_behind(&tagged[0], 18);
@@ -593,7 +592,7 @@ mod tests {
 
     #[test]
     fn a_frame_without_ip_passes_as_it_is() {
-        // Its contents would be a valid packet if it were one.
+        // Its contents would be a valid packet if it were IP.
         let frames: Vec<Vec<u8>> = pair(|_| ());
         let mut merger = Merger::new(true, true);
         frames.iter().for_each(|frame| merger.push_behind(frame, frame.len()));
@@ -686,7 +685,7 @@ mod tests {
             prop_assert_eq!(&merged[0].1, &packet);
         }
 
-        /// Frames merge exactly as their packets do, and the whole has their header once.
+        /// Frames merge exactly as their packets do, and the result has their header once.
         #[test]
         fn frames_merge_like_their_packets(
             v6: bool, udp: bool, size in 300u16..1500, segments in 2usize..40, short in 0usize..299,
@@ -712,7 +711,7 @@ mod tests {
             }
         }
 
-        /// Whatever is merged, cutting it again gives the packets that came, in order per flow.
+        /// Splitting a merged packet again gives the original packets, in order per flow.
         #[test]
         fn merged_packets_cut_into_what_came(
             steps in proptest::collection::vec((0u16..3, 0usize..4, any::<bool>(), 0u8..12), 1..60),

@@ -11,13 +11,14 @@ const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
 const OPTION_MSS: u8 = 2;
 
-/// Lowers the MSS announced by a SYN to `mss4` or `mss6` (0 leaves that family alone).
+/// Lowers the MSS announced by a SYN to `mss4` or `mss6` (0 leaves that family alone) and returns
+/// whether it changed the packet.
 ///
-/// Everything else passes untouched: fragments, IPv6 with extension headers, headers or options cut
-/// short. Says whether it changed the packet. A missing MSS option is not added.
+/// Everything else passes unchanged: fragments, IPv6 with extension headers, truncated headers or
+/// options. A missing MSS option is not added.
 #[inline]
 pub fn clamp(packet: &mut [u8], mss4: u16, mss6: u16) -> bool {
-    // The common case decides on three bytes.
+    // Three bytes suffice to decide the common case.
     let quick = match packet.first().map(|first| first >> 4) {
         Some(4) => get8(packet, 9) == Some(TCP) && mss4 != 0,
         Some(6) => get8(packet, 6) == Some(TCP) && mss6 != 0,
@@ -50,8 +51,8 @@ fn clamp_tcp(packet: &mut [u8], mss4: u16, mss6: u16) -> Option<()> {
     put16(segment, 16, sum)
 }
 
-/// The checksum after the field at `at` changed. At an odd offset its two bytes belong to two words
-/// of the sum, which is the same as changing one word with its bytes swapped.
+/// Returns the checksum after the field at `at` changed. At an odd offset its two bytes belong to
+/// two words of the sum, which is equivalent to a change of one word with its bytes swapped.
 fn replace(checksum: u16, at: usize, from: u16, to: u16) -> u16 {
     if at & 1 == 0 {
         update(checksum, from, to)

@@ -1,7 +1,7 @@
 //! Splitting a super-packet into its segments.
 //!
-//! Segments are made in place: each header is written just before its payload,
-//! over the tail of the segment before, which is no longer needed by then.
+//! Segments are made in place: each header is written directly before its payload, over the tail of the previous
+//! segment, which is no longer needed by then.
 //!
 //! ```text
 //! read:      [ header | payload 1 | payload 2 | payload 3 ]
@@ -9,8 +9,7 @@
 //! next #2:           ...[ header  | payload 2 ]
 //! ```
 //!
-//! A frame's Ethernet header is part of the header that is stamped; offsets below count from the IP
-//! header.
+//! The Ethernet header of a frame is part of the header that is repeated; the offsets below count from the IP header.
 
 use crate::checksum::Sum;
 use crate::field::{get8, get16, put8, put16, put32};
@@ -18,8 +17,8 @@ use crate::ip::{TCP, UDP, V4_LEN, V6_LEN, pseudo_header, v4_id};
 use crate::transport::{Tcp, UDP_LEN, flags};
 use crate::vnet::{Gso, VnetHeader};
 
-/// Room for the headers of a segment: Ethernet with tags, then IPv4 and TCP with all options, or IPv6
-/// with a few extension headers.
+/// Space for the headers of a segment: Ethernet with tags, then IPv4 and TCP with all options, or IPv6 with a few
+/// extension headers.
 const MAX_HEADER: usize = 192;
 
 /// Offsets in an IPv4 header.
@@ -29,11 +28,11 @@ const CHECKSUM: usize = 10;
 /// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
 
-/// What the TUN device handed out makes no sense; it is dropped.
+/// A packet and its virtio header contradict each other; the packet is dropped.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Malformed;
 
-/// The segments of one super-packet, in order. Lending: a segment is valid until the next is made.
+/// The segments of one super-packet, in order. A segment is valid until the next one is made.
 #[derive(Debug)]
 pub struct Segments<'a> {
     packet: &'a mut [u8],
@@ -42,14 +41,14 @@ pub struct Segments<'a> {
     done: bool,
 }
 
-/// How to cut; present only for super-packets.
+/// How to split; present only for super-packets.
 #[derive(Debug)]
 struct Cut {
     header: [u8; MAX_HEADER],
     header_len: usize,
     /// Where the IP header starts.
     l2: usize,
-    /// Where the transport header starts, behind the start of the IP header.
+    /// Where the transport header starts, counted from the IP header.
     l4: usize,
     tcp: bool,
     v6: bool,
@@ -62,18 +61,18 @@ struct Cut {
     tcp_flags: u8,
     first: bool,
     pseudo: Sum,
-    /// IPv4: the header's sum without what differs between segments.
+    /// IPv4: the sum of the header fields that all segments share.
     ip_sum: Sum,
 }
 
 impl<'a> Segments<'a> {
-    /// Prepares to cut `packet` as `vnet` says. A plain packet yields itself, its checksum finished
-    /// if that was left to us.
+    /// Prepares to split `packet` as `vnet` describes. A plain packet yields itself, with its checksum completed if
+    /// that was left to us.
     pub fn new(vnet: &VnetHeader, packet: &'a mut [u8]) -> Result<Self, Malformed> {
         Self::behind(vnet, packet, 0)
     }
 
-    /// As [`Self::new`], for a packet whose IP header follows `l2` bytes: those of an Ethernet
+    /// Prepares to split as [`Self::new`] does, for a packet whose IP header follows `l2` bytes: those of an Ethernet
     /// header, which each segment repeats. `vnet` counts from the start of the frame.
     pub fn behind(vnet: &VnetHeader, packet: &'a mut [u8], l2: usize) -> Result<Self, Malformed> {
         let cut = match vnet.gso {
@@ -88,22 +87,22 @@ impl<'a> Segments<'a> {
         Ok(Self { packet, l2, cut, done: false })
     }
 
-    /// Bytes before the IP header of each segment.
+    /// Returns the number of bytes before the IP header of each segment.
     pub fn l2(&self) -> usize {
         self.l2
     }
 
-    /// The whole super-packet with the headers of its first segment: for routing and filtering.
+    /// Returns the whole super-packet with the headers of its first segment, for routing and filtering.
     pub fn packet(&self) -> &[u8] {
         self.packet
     }
 
-    /// Whether there is exactly one packet, not cut.
+    /// Returns whether there is exactly one packet, which is not split.
     pub fn is_whole(&self) -> bool {
         self.cut.is_none()
     }
 
-    /// Length of the longest segment still to come.
+    /// Returns the length of the longest remaining segment.
     #[inline]
     pub fn longest(&self) -> usize {
         match &self.cut {
@@ -112,7 +111,7 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// Makes the next segment.
+    /// Returns the next segment.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an Iterator cannot lend")]
     pub fn next(&mut self) -> Option<&mut [u8]> {
@@ -142,7 +141,7 @@ fn finish_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Option<()> {
     // The field already holds the pseudo-header's sum, so it is summed with the rest.
     get16(packet, field)?;
     let sum = Sum::new().bytes(packet.get(start..)?).finish();
-    // Zero means "none" in UDP; elsewhere it is the same sum.
+    // Zero means "none" in UDP; elsewhere both representations are equivalent.
     let is_udp = usize::from(vnet.csum_offset) == UDP_CHECKSUM;
     put16(packet, field, if is_udp && sum == 0 { 0xffff } else { sum })
 }
@@ -166,7 +165,7 @@ impl Cut {
         if size == 0 || l4 < ip_len || (!v6 && l4 != usize::from(get8(packet, 0)? & 15) << 2) {
             return None;
         }
-        // `hdr_len` of the device is a hint at best: the headers themselves say where they end.
+        // The device's `hdr_len` is only a hint: the headers themselves determine where they end.
         let transport = packet.get(l4..)?;
         let (len, seq, tcp_flags) = if tcp {
             let tcp = Tcp::parse(transport)?;
@@ -297,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_udp_checksum_of_zero_is_sent_as_ffff() {
-        // Payload chosen so that the sum comes to 0.
+        // The payload is chosen so that the sum is 0.
         let mut packet = udp_packet(false, 1, 2, &[0, 0]);
         let l4 = 20;
         put16(&mut packet, l4 + 6, 0).unwrap();
@@ -357,7 +356,7 @@ mod tests {
             prop_assert_eq!(split(&vnet, &packet), naive_split(&vnet, &packet));
         }
 
-        /// A frame's segments are the packet's, each behind the frame's header.
+        /// A frame's segments are the packet's, each after the frame's header.
         #[test]
         fn frames_are_cut_like_their_packets(
             v6: bool, udp: bool, len in 0usize..6000, size in 1u16..1500, tags in 0usize..3,
@@ -377,7 +376,7 @@ mod tests {
                 prop_assert_eq!(&segment[header.len()..], &expected[..]);
             }
             prop_assert!(segments.next().is_none());
-            // And a whole one, whose checksum alone is left to us.
+            // And a plain packet, of which only the checksum is left to us.
             let plain = VnetHeader { gso: Gso::None, ..vnet };
             let plain_behind = VnetHeader { gso: Gso::None, ..vnet_behind };
             let mut frame = [header.clone(), packet.clone()].concat();

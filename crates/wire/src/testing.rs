@@ -1,9 +1,9 @@
-//! Packets for tests, and the naive implementations that the fast ones are compared with.
+//! Packets for tests, and naive implementations to compare the fast ones with.
 
 use crate::transport::flags;
 use crate::vnet::{Gso, VnetHeader};
 
-/// RFC 1071, a word at a time.
+/// Computes a checksum as in RFC 1071, a word at a time.
 pub(crate) fn naive_checksum(data: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in data.chunks(2) {
@@ -45,7 +45,7 @@ impl Default for TcpSpec {
 }
 
 impl TcpSpec {
-    /// A packet with all checksums.
+    /// Builds a packet with all checksums.
     pub(crate) fn build(&self, payload: &[u8]) -> Vec<u8> {
         let mut l4 = Vec::new();
         l4.extend(self.port.to_be_bytes());
@@ -71,7 +71,8 @@ impl TcpSpec {
         packet
     }
 
-    /// As a TUN device hands it out: the checksum partial, the lengths those of the whole.
+    /// Builds a super-packet as a TUN device returns it: the checksum is partial, and the lengths
+    /// are those of the whole.
     pub(crate) fn super_packet(&self, payload: &[u8], size: u16) -> (VnetHeader, Vec<u8>) {
         let mut packet = self.build(payload);
         let l4 = if self.v6 { 40 } else { 20 };
@@ -138,7 +139,7 @@ fn ip_packet(v6: bool, protocol: u8, id: u16, l4: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The pseudo-header of a packet whose lengths are right.
+/// Returns the pseudo-header of a packet whose lengths are right.
 fn pseudo(packet: &[u8]) -> Vec<u8> {
     let (addresses, protocol, l4) = if packet[0] >> 4 == 4 {
         (&packet[12..20], packet[9], 20)
@@ -183,7 +184,7 @@ pub(crate) fn transport_checksum_ok(packet: &[u8]) -> bool {
     naive_checksum(&bytes) == 0
 }
 
-/// Cuts a super-packet without IP options by copying.
+/// Splits a super-packet without IP options by copying.
 pub(crate) fn naive_split(vnet: &VnetHeader, packet: &[u8]) -> Vec<Vec<u8>> {
     let v4 = packet[0] >> 4 == 4;
     let l4 = if v4 { 20 } else { 40 };
@@ -226,8 +227,8 @@ pub(crate) fn naive_split(vnet: &VnetHeader, packet: &[u8]) -> Vec<Vec<u8>> {
     out
 }
 
-/// The header of a frame with an IP packet and so many VLAN tags, and the virtio header that counts
-/// from its start.
+/// Returns the header of a frame with an IP packet and this many VLAN tags, and the virtio header
+/// that counts from its start.
 pub(crate) fn behind(vnet: &VnetHeader, v6: bool, tags: usize) -> (Vec<u8>, VnetHeader) {
     let mut header = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tag in 0..tags {

@@ -1,28 +1,28 @@
-//! "Packet too big": what a router answers when a packet must not be cut and does not fit (RFC 1191,
-//! RFC 4443).
+//! "Packet too big" errors: a router's answer to a packet that does not fit and must not be fragmented (RFC 1191, RFC
+//! 4443).
 
 use crate::field::get8;
 use crate::icmp_error::{self, Message, is_error, is_host};
 use crate::ip::{self, ICMP, ICMPV6, Ip};
 
-/// Longest answer: IPv6's smallest MTU.
+/// The length of the longest answer: IPv6's smallest MTU.
 pub const MAX_ANSWER: usize = icmp_error::MAX_V6;
 /// No IPv6 packet up to this length is too big (RFC 8200).
 pub const V6_MINIMUM: u16 = 1280;
-/// No IPv4 packet up to this length is called too big: below, path MTU discovery is refused anyway.
+/// No IPv4 packet up to this length is reported as too big: hosts refuse a smaller path MTU anyway.
 pub const V4_MINIMUM: u16 = 576;
 
 /// Longest answer over IPv4: 128 bytes of the packet, which are all its headers.
 const LONGEST4: usize = 156;
 
-/// Writes the answer to `packet`, of which `mtu` bytes would have fitted, into `out`. `packet` may be
-/// a super-packet with the headers of its first segment.
+/// Writes the answer to `packet`, of which `mtu` bytes would have fitted, into `out`. `packet` may be a super-packet
+/// with the headers of its first segment.
 ///
-/// `None` where no error may be sent: IPv4 without the DF bit, ICMP errors, multicast; or where the
-/// standards promise that the packet fits.
+/// Returns `None` if no error may be sent (IPv4 without the DF bit, ICMP errors, multicast), or if the standards
+/// guarantee that the packet fits.
 ///
-/// The answer comes from the address that the packet was for: hosts drop what claims to come from
-/// themselves, and any other address may be refused by a reverse path filter.
+/// The source address of the answer is the packet's destination: hosts drop packets that claim to come from themselves,
+/// and a reverse path filter may refuse any other address.
 pub fn answer<'o>(packet: &[u8], mtu: u16, out: &'o mut [u8; MAX_ANSWER]) -> Option<&'o [u8]> {
     let ip = Ip::parse(packet)?;
     if !is_host(ip.source) || !is_host(ip.destination) {

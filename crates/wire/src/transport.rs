@@ -27,7 +27,7 @@ pub const TCP_LEN: usize = 20;
 /// Length of a UDP header.
 pub const UDP_LEN: usize = 8;
 
-/// What matters of a TCP header.
+/// The relevant fields of a TCP header.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Tcp {
     /// Both ports, source in the high half.
@@ -38,12 +38,12 @@ pub struct Tcp {
     pub ack: u32,
     /// Length with options.
     pub header_len: usize,
-    /// [`flags`].
+    /// The flag bits of [`flags`].
     pub flags: u8,
 }
 
 impl Tcp {
-    /// Parses the header at the start of `bytes`; `None` if it is not all there.
+    /// Parses the header at the start of `bytes`; `None` if it is incomplete.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let head: &[u8; TCP_LEN] = bytes.first_chunk()?;
@@ -61,12 +61,12 @@ impl Tcp {
     }
 }
 
-/// What matters of a UDP header.
+/// The relevant fields of a UDP header.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Udp {
     /// Both ports, source in the high half.
     pub ports: u32,
-    /// Length with header, at least 8; not checked against the bytes at hand.
+    /// Length including the header, at least 8; not checked against the bytes present.
     pub len: u16,
     /// Checksum, 0 for none (IPv4 only).
     pub checksum: u16,
@@ -85,7 +85,7 @@ impl Udp {
     }
 }
 
-/// What matters of an ICMP or ICMPv6 header.
+/// The relevant fields of an ICMP or ICMPv6 header.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Icmp {
     /// Type.

@@ -6,11 +6,12 @@ use std::fmt;
 pub struct VnetHeader {
     /// The transport checksum is missing: the field holds the pseudo-header's sum.
     pub needs_csum: bool,
-    /// How the packet is to be cut.
+    /// How the packet is to be split.
     pub gso: Gso,
     /// Whether the sender marked the flow for ECN; segments must treat CWR as RFC 3168 says.
     pub ecn: bool,
-    /// Length of all headers as the sender believes. The kernel gets it wrong at times: a hint.
+    /// Length of all headers according to the sender. The kernel sometimes gets it wrong, so it is
+    /// only a hint.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
@@ -30,9 +31,9 @@ pub enum Gso {
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
-    /// UDP over either, cut into datagrams.
+    /// UDP over either, split into datagrams.
     UdpL4,
-    /// A kind that was never asked for.
+    /// A kind that was never requested.
     Other(u8),
 }
 
