@@ -1,4 +1,5 @@
-//! Tells the program what compiled it: counts of instructions compare only under the same compiler.
+//! Passes the compiler's version to the program: instruction counts are comparable only under the
+//! same compiler.
 
 use std::env;
 use std::process::Command;

@@ -1,7 +1,6 @@
-//! Messages between two processes of one program, which may carry descriptors (`SOCK_SEQPACKET`,
-//! `SCM_RIGHTS`).
+//! Messages between two processes of one program, which may carry descriptors (`SOCK_SEQPACKET`, `SCM_RIGHTS`).
 //!
-//! Each message arrives whole or not at all, in order. The end of the other process ends the channel.
+//! Each message arrives whole or not at all, in order. The channel ends with the other process.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,26 +14,26 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
 };
 
-/// Most descriptors of one message: 64 queues of a device, and some to spare. The kernel's own limit is 253.
+/// The most descriptors of one message: 64 queues of a device, and a reserve. The kernel's own limit is 253.
 pub const MAX_DESCRIPTORS: usize = 128;
 
-/// One end. All calls take `&self` and none waits, but for [`Channel::wait`].
+/// One end of a channel. All calls take `&self` and none blocks, except [`Channel::wait`].
 #[derive(Debug)]
 pub struct Channel {
     fd: OwnedFd,
 }
 
-/// What a process receives.
+/// The result of receiving.
 #[derive(Debug)]
 pub enum Received {
-    /// A message with its descriptors, which are closed when a program is started.
+    /// A message with its descriptors, which are closed when another program is executed.
     Message(Vec<u8>, Vec<OwnedFd>),
     /// The other end is closed.
     End,
 }
 
 impl Channel {
-    /// Makes both ends, each with room for messages of `size` bytes where the system allows it.
+    /// Creates both ends, each with buffers for messages of `size` bytes where the system allows it.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -43,7 +42,7 @@ impl Channel {
         let (a, b) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         for fd in [&a, &b] {
-            // Past the system's limit needs CAP_NET_ADMIN. Twice: the kernel counts its own
+            // Exceeding the system's limit needs CAP_NET_ADMIN. Twice the size, because the kernel counts its own
             // overhead too.
             let twice = size.saturating_mul(2);
             let number = libc::c_int::try_from(twice).unwrap_or(libc::c_int::MAX);
@@ -57,7 +56,7 @@ impl Channel {
     /// Takes over a descriptor that is one end.
     ///
     /// # Errors
-    /// It is something else.
+    /// It is not the end of a channel.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let is_end = sockopt::socket_domain(&fd)? == AddressFamily::UNIX
             && sockopt::socket_type(&fd)? == SocketType::SEQPACKET;
@@ -68,7 +67,7 @@ impl Channel {
         Ok(Self { fd })
     }
 
-    /// Sends one message, which must not be empty. `WouldBlock` while the other end is too slow.
+    /// Sends one message, which must not be empty. `WouldBlock` if the other end is too slow.
     ///
     /// # Errors
     /// The message is too large (`EMSGSIZE`), or the other end is closed (`EPIPE`).
@@ -91,8 +90,8 @@ impl Channel {
         }
     }
 
-    /// Receives the next message; `WouldBlock` when none waits. One of more than `limit` bytes is
-    /// taken out and dropped.
+    /// Receives the next message; `WouldBlock` if there is none. A message of more than `limit` bytes is removed and
+    /// dropped.
     ///
     /// # Errors
     /// `InvalidData`: the message was too large or had too many descriptors.
@@ -102,7 +101,7 @@ impl Channel {
             match rustix::net::recv(&self.fd, &mut [0_u8; 1], peek) {
                 Ok((_, length)) => break length,
                 Err(Errno::INTR) => {}
-                // A process that is killed with messages unread.
+                // The other process was killed with messages unread.
                 Err(Errno::CONNRESET) => return Ok(Received::End),
                 Err(error) => return Err(error.into()),
             }
@@ -133,7 +132,7 @@ impl Channel {
         Ok(Received::Message(bytes, descriptors))
     }
 
-    /// Says that nothing more will be sent; what is under way still arrives.
+    /// Ends sending; messages in transit still arrive.
     ///
     /// # Errors
     /// The other end is closed already.
@@ -141,7 +140,7 @@ impl Channel {
         Ok(rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write)?)
     }
 
-    /// Waits until a message (or room for one, `writable`) may be there, for so long at most.
+    /// Waits until there may be a message (or, with `writable`, space for one), for at most this long.
     ///
     /// # Errors
     /// `TimedOut`.
@@ -153,7 +152,7 @@ impl Channel {
         };
         match poll(&mut [PollFd::new(&self.fd, flags)], Some(&limit)) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-            // After a signal the caller looks again.
+            // After a signal the caller checks again.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -1,20 +1,21 @@
-//! The two clocks: one for timers that goes on in suspend, one for certificates.
+//! The two clocks: one for timers, which counts time in suspend, and one for certificates.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since boot, time asleep included (`CLOCK_BOOTTIME`). Never goes back.
+/// Returns the nanoseconds since boot, including time in suspend (`CLOCK_BOOTTIME`). It never goes
+/// back.
 pub fn boottime() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     // The kernel's boot clock is never negative.
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// Seconds since 1970 UTC (`CLOCK_REALTIME`); 0 for a clock set before that.
+/// Returns the seconds since 1970 UTC (`CLOCK_REALTIME`); 0 for a clock set before that.
 pub fn unix_time() -> u64 {
     u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
 }
 
-/// How far local time (`TZ`, or /etc/localtime) is ahead of UTC at a time, in seconds.
+/// Returns how far local time (`TZ`, or /etc/localtime) is ahead of UTC at a time, in seconds.
 #[allow(unsafe_code)]
 pub fn local_offset(unix: u64) -> i64 {
     let Ok(time) = libc::time_t::try_from(unix) else { return 0 };
@@ -22,7 +23,7 @@ pub fn local_offset(unix: u64) -> i64 {
     let mut broken_down: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live values of the right types; localtime_r keeps neither.
     let filled = unsafe { libc::localtime_r(&raw const time, &raw mut broken_down) };
-    // Null: the year does not fit, which no clock of ours shows.
+    // Null: the year does not fit, which does not occur with our clocks.
     if filled.is_null() { 0 } else { broken_down.tm_gmtoff }
 }
 

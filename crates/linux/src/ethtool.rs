@@ -1,4 +1,5 @@
-//! Features of network interfaces (offloads), as `ethtool -k` and `-K` know them, without a process for each interface.
+//! Features of network interfaces (offloads), as `ethtool -k` and `-K` show and set them, without a process for each
+//! interface.
 //!
 //! Names are the kernel's (net/ethtool/common.c, `netdev_features_strings`): `tx-tcp-segmentation`, `rx-gro`, ... The
 //! requests are those of include/uapi/linux/ethtool.h.
@@ -11,12 +12,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::tun::NAME_MAX;
 
-/// Words of 32 bits of a feature's name.
+/// The number of 32-bit words of a feature's name.
 const NAME_WORDS: usize = 8;
 /// The set of strings with the names of features (`ETH_SS_FEATURES`).
 const FEATURES: u32 = 4;
 
-// A request is its command, a fixed head and as many elements as the kernel is told.
+// A request is its command, a fixed head and as many elements as its count field states.
 const GET_NAMES: u32 = 0x1b;
 const GET_COUNT: u32 = 0x37;
 const GET_FEATURES: u32 = 0x3a;
@@ -31,18 +32,18 @@ pub struct Feature {
     pub on: bool,
 }
 
-/// The features of an interface in the calling thread's network namespace.
+/// Returns the features of an interface in the calling thread's network namespace.
 pub fn features(interface: &str) -> io::Result<Vec<Feature>> {
     Control::new(interface)?.features()
 }
 
-/// Switch features of an interface in the calling thread's network namespace. Names that this kernel does not have are
-/// passed over; a feature that does not take its value is an error.
+/// Switches features of an interface in the calling thread's network namespace. Names that this kernel does not have
+/// are ignored; a feature that does not take its value is an error.
 pub fn set_features(interface: &str, wanted: &[(&str, bool)]) -> io::Result<()> {
     let control = Control::new(interface)?;
     let before = control.features()?;
     let blocks = before.len().div_ceil(32);
-    // Per block of 32 features: which are meant, and what they shall be.
+    // Per block of 32 features: which are to be changed, and their values.
     let mut request = vec![0; 2 + 2 * blocks];
     request[0] = SET_FEATURES;
     request[1] = blocks as u32;
@@ -100,13 +101,13 @@ impl Control {
         Ok(names.into_iter().zip(bits).map(|(name, on)| Feature { name, on }).collect())
     }
 
-    /// All names in the order of their bits; those that no feature has are empty.
+    /// Returns all names in the order of their bits; unused bits have empty names.
     fn names(&self) -> io::Result<Vec<String>> {
         let [low, high] = halves(1 << FEATURES);
         let mut request = vec![GET_COUNT, 0, low, high, 0];
         self.ask(&mut request)?;
         let count = request[4];
-        // The kernel fills in as many names as it has, whatever the request says: there is room for all of them.
+        // The kernel fills in as many names as it has, regardless of the request, which has space for all of them.
         let mut request = vec![0; 3 + NAME_WORDS * count as usize];
         request[..3].copy_from_slice(&[GET_NAMES, FEATURES, count]);
         self.ask(&mut request)?;
@@ -118,12 +119,12 @@ impl Control {
         Ok(request[3..].chunks_exact(NAME_WORDS).map(read).collect())
     }
 
-    /// One request, which the kernel overwrites with its answer. The request must be as long as its command and its own
-    /// length fields say.
+    /// Performs one request, which the kernel overwrites with its answer. The request must be as long as its command
+    /// and its own length fields state.
     fn ask(&self, request: &mut [u32]) -> io::Result<()> {
         // SAFETY: ifreq is plain data for which all zeroes is a valid value.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
-        // zip stops one short of the array's end at the latest: the NUL stays.
+        // zip stops at least one byte before the array's end, so the NUL remains.
         for (to, from) in ifreq.ifr_name[..NAME_MAX].iter_mut().zip(self.interface.bytes()) {
             *to = from as libc::c_char;
         }
@@ -135,7 +136,7 @@ impl Control {
     }
 }
 
-/// A 64-bit field as two words in this machine's order.
+/// Splits a 64-bit field into two words in this machine's order.
 fn halves(value: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = value.to_ne_bytes();
     [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]

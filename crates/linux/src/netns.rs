@@ -1,6 +1,7 @@
-//! Network namespaces: small worlds of their own for tests, the demo and the bench.
+//! Network namespaces for tests, the demo and the lab.
 //!
-//! A namespace made here has its loopback interface up and goes away when its [`NetNs`] is dropped.
+//! A namespace that is created here has its loopback interface up and is removed when its [`NetNs`]
+//! is dropped.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -17,7 +18,7 @@ use nix::sched::CloneFlags;
 
 use crate::net::Net;
 
-/// Where `ip netns` looks for names.
+/// The directory in which `ip netns` looks up names.
 const DIRECTORY: &str = "/run/netns";
 
 /// The calling thread's own namespace.
@@ -27,13 +28,13 @@ const OWN: &str = "/proc/thread-self/ns/net";
 #[derive(Debug)]
 pub struct NetNs {
     file: File,
-    /// Where it is mounted, if it has a name and is ours to remove.
+    /// Its mount point, if it has a name and is ours to remove.
     mounted: Option<PathBuf>,
     name: Option<String>,
 }
 
 impl NetNs {
-    /// A new namespace with a unique name (`PREFIX-PID-N`), so that `ip netns exec NAME` works.
+    /// Creates a namespace with a unique name (`PREFIX-PID-N`), so that `ip netns exec NAME` works.
     /// Needs CAP_SYS_ADMIN.
     pub fn new(prefix: &str) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -64,7 +65,8 @@ impl NetNs {
         Ok(this)
     }
 
-    /// A new namespace that only its holder and the processes inside know.
+    /// Creates a namespace without a name, which only its holder and the processes inside can
+    /// reach.
     pub fn unnamed() -> io::Result<Self> {
         let file = thread::spawn(|| {
             nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
@@ -79,20 +81,21 @@ impl NetNs {
         Ok(this)
     }
 
-    /// The namespace of the calling thread.
+    /// Returns the namespace of the calling thread.
     pub fn current() -> io::Result<Self> {
         Ok(Self { file: File::open(OWN)?, mounted: None, name: None })
     }
 
-    /// An existing one, by the name that `ip netns` shows. Dropping it does not remove it.
+    /// Opens an existing namespace by the name that `ip netns` shows. Dropping the handle does not
+    /// remove it.
     pub fn open(name: &str) -> io::Result<Self> {
         let path = Path::new(DIRECTORY).join(name);
         let file = File::open(&path).map_err(|e| context(&path.display().to_string(), e))?;
         Ok(Self { file, mounted: None, name: Some(name.to_owned()) })
     }
 
-    /// Remove what processes that no longer live left behind under this prefix (after `kill -9`
-    /// nothing is dropped). Returns how many there were.
+    /// Removes the namespaces that processes which no longer exist left under this prefix (`kill
+    /// -9` runs no drop). Returns how many there were.
     pub fn sweep(prefix: &str) -> io::Result<usize> {
         let entries = match fs::read_dir(DIRECTORY) {
             Ok(entries) => entries,
@@ -115,19 +118,19 @@ impl NetNs {
         Ok(removed)
     }
 
-    /// The name under /run/netns, if it has one.
+    /// Returns the name under /run/netns, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Move the calling thread in. Threads that it starts later are inside too; others stay where
-    /// they are, so this is no way to move a whole process.
+    /// Moves the calling thread into the namespace. Threads that it starts later are inside too;
+    /// other threads stay where they are, so this cannot move a whole process.
     pub fn enter(&self) -> io::Result<()> {
         nix::sched::setns(&self.file, CloneFlags::CLONE_NEWNET)
             .map_err(|e| context("entering a network namespace", e.into()))
     }
 
-    /// Run a closure in a new thread inside, and wait for it. A panic in it goes on here.
+    /// Runs a closure in a new thread inside, and waits for it. A panic propagates to the caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -138,7 +141,7 @@ impl NetNs {
         })
     }
 
-    /// Run an async closure inside, with a netlink handle, on a runtime of its own.
+    /// Runs an async closure inside, with a netlink handle, on a runtime of its own.
     pub fn configure<T: Send>(&self, work: impl AsyncFnOnce(&Net) -> T + Send) -> io::Result<T> {
         self.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -149,14 +152,15 @@ impl NetNs {
         })?
     }
 
-    /// A command that will run inside.
+    /// Creates a command that will run inside.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> io::Result<Command> {
         let mut command = Command::new(program);
         self.prepare(&mut command)?;
         Ok(command)
     }
 
-    /// Let a command run inside. (It sees this machine's /sys, not a mount of the namespace's own.)
+    /// Makes a command run inside. (It sees this machine's /sys, not a mount of the namespace's
+    /// own.)
     pub fn prepare(&self, command: &mut Command) -> io::Result<()> {
         let file = self.file.try_clone()?;
         // SAFETY: between fork and exec the closure makes one system call on a descriptor that it
@@ -169,7 +173,7 @@ impl NetNs {
         Ok(())
     }
 
-    /// Connect this namespace to another by a pair of virtual Ethernet interfaces, both up.
+    /// Connects this namespace to another by a pair of virtual Ethernet interfaces, both up.
     pub fn connect(&self, name: &str, other: &Self, other_name: &str) -> io::Result<()> {
         let pair = self.configure(async |net| {
             net.add_veth(name, other_name, other).await?;
@@ -181,7 +185,7 @@ impl NetNs {
         up.map_err(|e| context("making a veth pair", e.into()))
     }
 
-    /// Set a kernel parameter of the namespace (`net.ipv4.ip_forward`).
+    /// Sets a kernel parameter of the namespace (`net.ipv4.ip_forward`).
     pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
         let path = Path::new("/proc/sys").join(key.replace('.', "/"));
         self.run(|| fs::write(&path, value))?
@@ -204,7 +208,7 @@ impl Drop for NetNs {
 }
 
 fn unmount(path: &Path) {
-    // There is no caller to report to; the next sweep finds a name that stays.
+    // There is no caller to report to; the next sweep finds a name that remains.
     let _ = nix::mount::umount2(path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(path);
 }
@@ -271,7 +275,7 @@ mod tests {
     fn a_sweep_removes_only_what_the_dead_left() {
         adit_testbed::needs_root!();
         let alive = NetNs::new("adit-sweep").unwrap();
-        // No process has this id: it is above the kernel's highest limit (2^22).
+        // No process has this id, which is above the kernel's highest limit (2^22).
         let dead = Path::new(DIRECTORY).join("adit-sweep-4194305-0");
         fs::write(&dead, "").unwrap();
         assert_eq!(NetNs::sweep("adit-sweep").unwrap(), 1);

@@ -1,4 +1,4 @@
-//! Telling the service manager how we are (sd_notify(3)): datagrams to `$NOTIFY_SOCKET`.
+//! Notifications to the service manager (sd_notify(3)): datagrams to `$NOTIFY_SOCKET`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -14,7 +14,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// `None` if no service manager asked for notifications. Call it before privileges are dropped.
+    /// Connects to the service manager; `None` if it asked for no notifications. Call it before
+    /// privileges are dropped.
     pub fn from_env() -> io::Result<Option<Self>> {
         let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
         let watchdog = std::env::var("WATCHDOG_USEC").ok().and_then(|usec| usec.parse().ok());
@@ -34,41 +35,43 @@ impl Notifier {
             }
         };
         let socket = UnixDatagram::unbound()?;
-        // Connected now: another user may not be allowed to reach it later.
+        // Connected now, because another user may not be allowed to connect later.
         socket.connect_addr(&to)?;
         socket.set_nonblocking(true)?;
         Ok(Self { socket, watchdog })
     }
 
-    /// Start-up is over.
+    /// Reports that start-up is complete.
     pub fn ready(&self, status: &str) -> io::Result<()> {
         let pid = std::process::id();
         self.send(&format!("READY=1\nSTATUS={}\nMAINPID={pid}", one_line(status)))
     }
 
-    /// A new configuration is being read; say [`Notifier::ready`] when it is in force.
+    /// Reports that a new configuration is being read; call [`Notifier::ready`] when it is in
+    /// force.
     pub fn reloading(&self) -> io::Result<()> {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let usec = (now.tv_sec as u64).saturating_mul(1_000_000) + now.tv_nsec as u64 / 1000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"))
     }
 
-    /// One line for `systemctl status`.
+    /// Sets the line that `systemctl status` shows.
     pub fn status(&self, status: &str) -> io::Result<()> {
         self.send(&format!("STATUS={}", one_line(status)))
     }
 
-    /// The end has begun.
+    /// Reports that the service is stopping.
     pub fn stopping(&self) -> io::Result<()> {
         self.send("STOPPING=1")
     }
 
-    /// How often at least [`Notifier::alive`] must be called; `None` if there is no watchdog.
+    /// Returns how often at least [`Notifier::alive`] must be called; `None` if there is no
+    /// watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// We are not stuck.
+    /// Reports to the watchdog that the service is not stuck.
     pub fn alive(&self) -> io::Result<()> {
         self.send("WATCHDOG=1")
     }
@@ -78,7 +81,8 @@ impl Notifier {
     }
 }
 
-/// A status may hold a peer's words; a line of its own would be a command to the manager.
+/// Reduces a text to one line. A status may contain text of a peer, and a further line would be a
+/// command to the manager.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
 
-/// What to wait for on a descriptor. Level-triggered; hang-up and error are always reported.
+/// The interest in a descriptor. Level-triggered; hang-up and error are always reported.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Interest {
     /// Report when a read would not block.
@@ -23,7 +23,7 @@ impl Interest {
     pub const WRITE: Self = Self { read: false, write: true };
     /// Both.
     pub const BOTH: Self = Self { read: true, write: true };
-    /// Neither: keeps the descriptor in the set, but silent but for errors.
+    /// Neither: the descriptor stays in the set, and only errors are reported.
     pub const NONE: Self = Self { read: false, write: false };
 
     fn flags(self) -> epoll::EventFlags {
@@ -34,30 +34,30 @@ impl Interest {
     }
 }
 
-/// One descriptor's news.
+/// An event of one descriptor.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// As given to [`Poller::add`].
+    /// The token given to [`Poller::add`].
     pub token: u64,
     /// A read will not block (it may report an error or the end).
     pub readable: bool,
     /// A write will not block.
     pub writable: bool,
-    /// An error or hang-up is pending; the next read or write names it.
+    /// An error or hang-up is pending; the next read or write reports it.
     pub failed: bool,
 }
 
-/// How many events one [`Poller::wait`] can bring; what does not fit comes with the next.
+/// The most events that one [`Poller::wait`] returns; the next call returns the rest.
 pub const EVENTS_PER_WAIT: usize = 64;
 
-/// Room for the events of one wait. Reuse it: it allocates nothing afterwards.
+/// Space for the events of one wait, to be reused: it allocates nothing afterwards.
 pub struct Events {
     raw: Box<[MaybeUninit<epoll::Event>; EVENTS_PER_WAIT]>,
     ready: Vec<Event>,
 }
 
 impl Events {
-    /// Empty room.
+    /// Creates space without events.
     pub fn new() -> Self {
         Self {
             raw: Box::new([MaybeUninit::uninit(); EVENTS_PER_WAIT]),
@@ -65,12 +65,12 @@ impl Events {
         }
     }
 
-    /// The events of the last wait.
+    /// Returns the events of the last wait.
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         self.ready.iter().copied()
     }
 
-    /// Whether the last wait ended by its timeout (or a signal).
+    /// Returns whether the last wait ended by its timeout (or a signal).
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
@@ -82,37 +82,38 @@ impl Default for Events {
     }
 }
 
-/// An epoll set. Callable from several threads.
+/// An epoll set that several threads may use.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
-    /// An empty set.
+    /// Creates an empty set.
     pub fn new() -> io::Result<Self> {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Watch a descriptor. It leaves the set by [`Poller::remove`] or when its last copy is closed.
+    /// Watches a descriptor. It leaves the set by [`Poller::remove`] or when its last copy is closed.
     pub fn add(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())?)
     }
 
-    /// Change token and interest of a watched descriptor.
+    /// Changes token and interest of a watched descriptor.
     pub fn modify(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())?)
     }
 
-    /// Stop watching a descriptor.
+    /// Stops watching a descriptor.
     pub fn remove(&self, fd: &impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
-    /// As [`Poller::wait`], with a timeout that is not rounded up to whole milliseconds. It costs a system call more.
+    /// Waits as [`Poller::wait`] does, with a timeout that is not rounded up to whole milliseconds. It costs one more
+    /// system call.
     ///
     /// # Errors
-    /// As [`Poller::wait`].
+    /// Those of [`Poller::wait`].
     pub fn wait_precisely(&self, events: &mut Events, timeout: Duration) -> io::Result<usize> {
         let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
         match rustix::event::poll(&mut epoll, Some(&timespec(timeout))) {
@@ -121,8 +122,8 @@ impl Poller {
         }
     }
 
-    /// Wait until something is ready or the timeout is over (`None`: without end, zero: only look; rounded up to whole
-    /// milliseconds). Returns the number of events; a signal ends the wait with 0 too.
+    /// Waits until a descriptor is ready or the timeout has passed (`None`: no timeout; zero: does not wait; rounded up
+    /// to whole milliseconds). Returns the number of events; a signal ends the wait with 0 too.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.ready.clear();
         let timeout = timeout.map(timespec);
@@ -135,8 +136,7 @@ impl Poller {
         Ok(events.ready.len())
     }
 
-    /// One descriptor that is ready now, if there is one. Called again and again it names all that stay
-    /// ready by turns.
+    /// Returns one descriptor that is ready now, if there is one. Repeated calls return all ready descriptors in turn.
     pub fn next(&self) -> io::Result<Option<Event>> {
         let mut raw = [MaybeUninit::uninit()];
         match epoll::wait(&self.epoll, &mut raw, Some(&timespec(Duration::ZERO))) {
@@ -148,7 +148,7 @@ impl Poller {
 }
 
 fn event(event: &epoll::Event) -> Event {
-    // The kernel's event is packed: copy the fields out before looking at them.
+    // The kernel's event is packed: copy the fields before reading them.
     let (flags, data) = (event.flags, event.data);
     let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
     Event {
@@ -172,28 +172,27 @@ impl AsFd for Poller {
     }
 }
 
-/// A flag that another thread can wait for: readable between [`EventFd::signal`] and
-/// [`EventFd::drain`].
+/// A flag that another thread can wait for: readable between [`EventFd::signal`] and [`EventFd::drain`].
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
 }
 
 impl EventFd {
-    /// Not signalled.
+    /// Creates a flag that is not signalled.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         Ok(Self { fd: rustix::event::eventfd(0, flags)? })
     }
 
-    /// Make it readable; any number of signals before a drain count as one. Never blocks.
+    /// Makes it readable; any number of signals before a drain count as one. Never blocks.
     pub fn signal(&self) {
         // The only possible error is EAGAIN at 2^64 - 2 signals: it is readable then.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    /// Take the signal back; `true` if there was one. Drain first and look at the queue after, or a
-    /// signal is lost.
+    /// Resets the flag; returns whether it was signalled. Drain first and check the queue afterwards, or a signal is
+    /// lost.
     pub fn drain(&self) -> bool {
         let mut count = [0u8; 8];
         rustix::io::read(&self.fd, &mut count).is_ok()

@@ -1,10 +1,10 @@
-//! This process and others, as /proc shows them; becoming a daemon.
+//! This and other processes as reported by /proc, and daemonizing.
 
 use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// Clock ticks per second in /proc, fixed for user space on every architecture that Rust's std has.
+/// Clock ticks per second in /proc, fixed for user space on every architecture of Rust's std.
 const USER_HZ: u64 = 100;
 
 /// Processor time and memory of a process.
@@ -18,7 +18,7 @@ pub struct Usage {
     pub rss: u64,
 }
 
-/// Our own [`Usage`], the times to the microsecond.
+/// Returns our own [`Usage`], with times to the microsecond.
 pub fn usage() -> io::Result<Usage> {
     let times = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
     let time = |t: nix::sys::time::TimeVal| {
@@ -28,7 +28,7 @@ pub fn usage() -> io::Result<Usage> {
     Ok(Usage { user: time(times.user_time()), system: time(times.system_time()), rss })
 }
 
-/// [`Usage`] of another process, the times to the clock tick (usually 10 ms).
+/// Returns the [`Usage`] of another process, with times to the clock tick (usually 10 ms).
 pub fn usage_of(pid: u32) -> io::Result<Usage> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name in parentheses may contain spaces and parentheses itself; fields 14 and 15 of the
@@ -43,7 +43,7 @@ pub fn usage_of(pid: u32) -> io::Result<Usage> {
     Ok(Usage { user, system, rss })
 }
 
-/// How many threads this process has.
+/// Returns how many threads this process has.
 pub fn threads() -> io::Result<usize> {
     Ok(status_field("self", "Threads:")? as usize)
 }
@@ -59,15 +59,17 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc has no readable {what}"))
 }
 
-/// Set the scheduling priority (-20 first, 19 last) of the calling thread and those it starts.
+/// Sets the scheduling priority (-20 first, 19 last) of the calling thread and those that it
+/// starts.
 pub fn set_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
 }
 
-/// Go on in the background: a child process without terminal, its standard streams on /dev/null.
-/// The calling process exits with 0. Refused once threads run: they would not come along.
+/// Continues in the background: a child process without terminal, with its standard streams on
+/// /dev/null. The calling process exits with 0. Fails while other threads are running, because the
+/// child would not have them.
 ///
-/// `stay` keeps the working directory (else `/`), so that relative file names still work.
+/// `stay` keeps the working directory (otherwise `/`), so that relative file names still work.
 pub fn daemonize(stay: bool) -> io::Result<()> {
     let threads = threads()?;
     if threads != 1 {

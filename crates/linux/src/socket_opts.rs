@@ -1,4 +1,4 @@
-//! Socket options that decide how packets are routed, apart from addresses.
+//! Socket options other than addresses that decide how packets are routed.
 
 use std::io;
 

@@ -29,7 +29,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZeroizingAllocator<A> {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.size() <= MAX_ZEROIZED_LEN {
-            // SAFETY: the block has so many bytes, and nothing uses it any more.
+            // SAFETY: the block has this many bytes, and is no longer in use.
             unsafe { libc::explicit_bzero(block.cast(), layout.size()) };
         }
         // SAFETY: as above.
@@ -62,12 +62,12 @@ mod tests {
 
     use super::*;
 
-    /// Keeps the first bytes of what was freed last.
+    /// The first bytes of the block that was freed last.
     static FREED: Mutex<[u8; 16]> = Mutex::new([1; 16]);
 
     struct Watching;
 
-    // SAFETY: it is the system's allocator, and looks at a block before it frees it.
+    // SAFETY: it is the system's allocator, and reads a block before it frees it.
     unsafe impl GlobalAlloc for Watching {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             // SAFETY: the caller's contract is the same.

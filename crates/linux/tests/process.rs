@@ -1,5 +1,5 @@
-//! What changes a whole process: each scene runs in a process of its own, this program again with
-//! the scene's name in the environment. Needs root.
+//! Tests of operations that change a whole process: each scene runs in a process of its own, which is this program
+//! again with the scene's name in the environment. Needs root.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ const SCENE: &str = "ADIT_LINUX_SCENE";
 
 type Scene = (&'static str, fn(), fn(Outcome));
 
-/// Name, what the child does, what the parent expects of it.
+/// The name, the child's actions, and the parent's expectations.
 const SCENES: &[Scene] = &[
     ("another_user_with_one_capability", another_user, expect_another_user),
     ("another_user_with_none", another_user_bare, expect_bare),
@@ -115,14 +115,14 @@ fn nobody() -> Privileges {
     Privileges { user: Some(user), group: Some(group), ..Privileges::default() }
 }
 
-/// Bit 12.
+/// Bit 12 of the capabilities.
 const NET_ADMIN: &str = "0000000000001000";
 const NONE: &str = "0000000000000000";
 
 fn another_user() {
     Privileges { keep: vec![Capability::CAP_NET_ADMIN], ..nobody() }.drop().unwrap();
     print_status();
-    // The capability is good for what it is kept for.
+    // The capability can be used for its purpose.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let net = adit_linux::net::Net::open().unwrap();
@@ -154,7 +154,7 @@ fn expect_another_user(outcome: Outcome) {
 }
 
 fn user_alone() {
-    // A group that must go.
+    // A group that must be dropped.
     nix::unistd::setgroups(&[nix::unistd::Gid::from_raw(4)]).unwrap();
     Privileges { group: None, ..nobody() }.drop().unwrap();
     print_status();
@@ -192,7 +192,7 @@ fn parent_death() {
 fn same_user() {
     let keep = vec![Capability::CAP_NET_ADMIN];
     Privileges { keep, ..Privileges::default() }.drop().unwrap();
-    // Not by starting a program either, although the user is still root.
+    // Starting a program does not regain them either, although the user is still root.
     let status = Command::new("cat").arg("/proc/self/status").output().unwrap();
     print!("{}", String::from_utf8(status.stdout).unwrap());
 }
@@ -221,13 +221,13 @@ fn locked() {
     let lock = Privileges { lock_memory: true, ..nobody() };
     let keep = vec![Capability::CAP_IPC_LOCK];
     Privileges { keep, ..lock }.drop().unwrap();
-    // More than the usual limit of locked memory: it must not fail later.
+    // More than the usual limit of locked memory: later allocations must not fail.
     let more = vec![1u8; 32 << 20];
     assert_eq!(more.iter().map(|b| usize::from(*b)).sum::<usize>(), more.len());
     print_status();
 }
 
-/// Without the capability the limit counts, and one that cannot be raised is named at once.
+/// Without the capability the limit applies, and an insufficient one that cannot be raised is reported at once.
 fn locked_to_the_limit() {
     use nix::sys::resource::{Resource, setrlimit};
     caps::drop(None, caps::CapSet::Effective, Capability::CAP_SYS_RESOURCE).unwrap();
@@ -251,7 +251,7 @@ fn protected() {
     assert_eq!(core, (0, 0));
 }
 
-/// What a running daemon does, as far as a test can.
+/// Does what a running daemon does, as far as possible in a test.
 fn live_as_a_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let (new, file) = (dir.path().join("new"), dir.path().join("status"));
@@ -274,7 +274,7 @@ fn live_as_a_daemon() {
         drop((one.unwrap(), two.unwrap()));
         let hang_up = tokio::signal::unix::SignalKind::hangup();
         drop(tokio::signal::unix::signal(hang_up).unwrap());
-        // By the C library's resolver, on a thread of the runtime's.
+        // Uses the C library's resolver, on a thread of the runtime.
         assert!(tokio::net::lookup_host("localhost:1").await.unwrap().next().is_some());
         let net = adit_linux::net::Net::open().unwrap();
         assert!(!net.links().await.unwrap().is_empty());
@@ -362,7 +362,7 @@ fn plane_filter() {
         refused(Command::new("true").status());
     });
     worker.join().unwrap();
-    // The others go on as before.
+    // The other threads continue.
     live_as_a_daemon();
 }
 
@@ -374,15 +374,15 @@ fn errno(call: libc::c_long, arguments: [i64; 4]) -> i32 {
     if rc < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
 }
 
-/// Each of these calls has one argument that the filter knows, and fails for want of a descriptor or of
-/// memory, if at all.
+/// Makes calls with one argument each that the filter allows. They fail, if at all, for lack of a descriptor or of
+/// memory.
 fn pass(call: libc::c_long, cases: &[[i64; 4]]) {
     for case in cases {
         assert_ne!(errno(call, *case), libc::EPERM, "{call} {case:?}");
     }
 }
 
-/// These differ from those in one argument that the filter does not know.
+/// Makes the same calls with one argument that the filter does not allow.
 fn fail(call: libc::c_long, cases: &[[i64; 4]]) {
     for case in cases {
         assert_eq!(errno(call, *case), libc::EPERM, "{call} {case:?}");
@@ -393,7 +393,7 @@ fn option(level: i32, name: i32) -> [i64; 4] {
     [-1, level.into(), name.into(), 0]
 }
 
-/// As the program that a daemon is, with all capabilities, so that only the filter can refuse.
+/// Runs as a daemon does, with all capabilities, so that only the filter can refuse.
 fn arguments_of_a_daemon() {
     pass(libc::SYS_ioctl, &[[-1, libc::FIONBIO as i64, 0, 0], [-1, libc::TUNSETIFF as i64, 0, 0]]);
     fail(
@@ -403,7 +403,7 @@ fn arguments_of_a_daemon() {
             [-1, libc::TIOCLINUX as i64, 0, 0],
             [-1, libc::TUNSETPERSIST as i64, 0, 0],
             [-1, libc::SIOCSIFFLAGS as i64, 0, 0],
-            // Not the same number with other upper bits of its 32.
+            // The number must match in the upper bits of its 32 too.
             [-1, libc::FIONBIO as i64 | 1 << 31, 0, 0],
         ],
     );
@@ -418,7 +418,7 @@ fn arguments_of_a_daemon() {
             [libc::PR_CAP_AMBIENT.into(), 0, 0, 0],
         ],
     );
-    // The kernel itself refuses a thread that shares no memory: EINVAL.
+    // The kernel itself refuses a thread that does not share memory: EINVAL.
     let thread = i64::from(libc::CLONE_THREAD);
     assert_eq!(errno(libc::SYS_clone, [thread, 0, 0, 0]), libc::EINVAL);
     let vm = i64::from(libc::CLONE_VM | libc::CLONE_VFORK);
@@ -463,7 +463,7 @@ fn arguments_of_a_daemon() {
     }
 }
 
-/// What only a bridge does.
+/// Calls that only a bridge makes.
 fn packet_arguments() -> [(libc::c_long, [i64; 4]); 2] {
     [
         (libc::SYS_socket, [libc::AF_PACKET.into(), libc::SOCK_RAW.into(), 0, 0]),
@@ -586,7 +586,7 @@ fn expect_daemonized(outcome: Outcome) {
     assert_eq!((cwd, stdout), ("/", "/dev/null"));
     let pid = stat.split(' ').next().unwrap();
     let rest: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // State, parent, group, session, terminal: a session of its own, without a terminal.
+    // State, parent, group, session, terminal: it has a session of its own and no terminal.
     assert_ne!(pid, parent);
     assert_eq!((rest[3], rest[4]), (pid, "0"));
 }

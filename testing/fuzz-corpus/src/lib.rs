@@ -1,4 +1,5 @@
-//! Nothing here: `tests/replay.rs` runs the inputs in `testing/fuzz/corpus/` through the targets in
-//! `testing/fuzz/fuzz_targets/`, so that what a fuzzer once found stays found on a stable compiler.
+//! An empty library: `tests/replay.rs` runs the inputs in `testing/fuzz/corpus/` through the
+//! targets in `testing/fuzz/fuzz_targets/`, so that a stable compiler checks every former
+//! finding of a fuzzer.
 
 #![forbid(unsafe_code)]

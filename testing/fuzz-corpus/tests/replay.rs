@@ -1,7 +1,7 @@
 //! Replays `testing/fuzz/corpus/NAME/*` through `testing/fuzz/fuzz_targets/NAME.rs`, and checks that each target
 //! is replayed and has seeds.
 
-// Two targets play scripts, each with its own copy of the player.
+// Two targets play scripts, and each includes its own copy of the player.
 #![allow(clippy::duplicate_mod)]
 
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(name)
 }
 
-/// Names in a folder without their extensions.
+/// Returns the names in a folder without their extensions.
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     entries
@@ -72,10 +72,11 @@ fn names(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Targets whose seeds are scripts of handshakes and hours. Their variants are the random walks of openvpn/tests/scripts.rs.
+/// Targets whose seeds are scripts of handshakes and hours. The random walks of openvpn/tests/scripts.rs vary them.
 const SCRIPTS: [&str; 2] = ["sessions", "point_to_point"];
 
-/// Each seed, each prefix of it, and each single altered byte: seeds are small. Of a script the seed alone.
+/// Runs each seed, each prefix of it, and each variant with one altered byte, since seeds are small. A script is run as
+/// it is.
 fn replay(target: &str, run: fn(&[u8])) {
     let folder = folder("corpus").join(target);
     let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

@@ -1,4 +1,4 @@
-//! Chains that a peer presents, revocation lists and PEM files.
+//! Fuzzes certificate chains that a peer presents, revocation lists and PEM files.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

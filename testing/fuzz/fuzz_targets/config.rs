@@ -1,4 +1,4 @@
-//! Config files.
+//! Fuzzes configuration files.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

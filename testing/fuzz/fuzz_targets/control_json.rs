@@ -1,4 +1,4 @@
-//! Lines of the control socket, in both directions.
+//! Fuzzes lines of the control socket, in both directions.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! Control packets without their wrapping.
+//! Fuzzes control packets without their wrapping.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,5 +1,5 @@
-//! The data path from both ends. The first byte chooses what the rest is:
-//! a received buffer, the inside of an authentic packet, or what a TUN device hands out.
+//! Fuzzes the data path from both ends. The first byte chooses what the rest is: a received buffer,
+//! the inside of an authentic packet, or the output of a TUN device.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ const PEER: PeerId = PeerId(1);
 const FRAMINGS: [Framing; 4] =
     [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2];
 
-/// What is added inside the encryption.
+/// The bytes that are added inside the encryption.
 type Inside = (Framing, Option<u16>);
 
 pub fn run(bytes: &[u8]) {
     let Some((&choice, rest)) = bytes.split_first() else { return };
     let framing = FRAMINGS[usize::from(choice >> 4) % FRAMINGS.len()];
-    // Pieces of at most 300 bytes, or none.
+    // Fragments of at most 300 bytes, or no fragments.
     let framing = (framing, (choice & 0x40 != 0).then_some(300));
     match choice & 0x0f {
         0 => received(framing, rest),
@@ -70,14 +70,14 @@ fn end((framing, fragment): Inside) -> LoopbackPlane {
     end
 }
 
-/// Anybody's bytes: whatever they are, nothing that is not authentic is delivered.
+/// Receives arbitrary bytes: a packet that is not authentic is never delivered.
 fn received(framing: Inside, bytes: &[u8]) {
     let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
     let segment = usize::from(u16::from_be_bytes(*segment)).max(1);
     end(framing).open(&link(), segment, &mut data.to_vec(), |_| panic!("a forgery was delivered"));
 }
 
-/// A malicious peer's packets, two at a time, so that merging is tried.
+/// Receives a malicious peer's packets, two at a time, so that merging is exercised.
 fn inside(framing: Inside, bytes: &[u8]) {
     let Some((&len, rest)) = bytes.split_first() else { return };
     let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
@@ -96,7 +96,8 @@ fn inside(framing: Inside, bytes: &[u8]) {
     }
 }
 
-/// What a TUN device hands out, with its header: all that is sent opens at the other end.
+/// Sends the output of a TUN device, with its header: everything that is sent can be opened at the
+/// other end.
 fn handed_out(framing: Inside, bytes: &[u8]) {
     let Some((vnet, packet)) = bytes.split_first_chunk() else { return };
     let mut far = end(framing);

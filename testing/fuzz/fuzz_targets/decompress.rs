@@ -1,4 +1,4 @@
-//! Compressed packets of an authentic but malicious peer.
+//! Fuzzes compressed packets of an authentic but malicious peer.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_plane::decompress::{Compression, decompress};
@@ -6,7 +6,7 @@ use adit_plane::decompress::{Compression, decompress};
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 
-/// The format, the bound, and the packet.
+/// Takes the format, the bound, and the packet from the input.
 pub fn run(bytes: &[u8]) {
     let Some((&[choice, high, low], text)) = bytes.split_first_chunk() else { return };
     let packed = if choice & 1 == 0 { Compression::Lz4 } else { Compression::Lzo };

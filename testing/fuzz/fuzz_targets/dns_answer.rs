@@ -1,4 +1,5 @@
-//! The answer of a name server, which anybody on the way may forge: bounded, and only to the question asked.
+//! Fuzzes the answer of a name server, which any host on the path may forge: it is bounded, and valid only for the
+//! question asked.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

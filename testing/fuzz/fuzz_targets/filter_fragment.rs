@@ -1,4 +1,4 @@
-//! Pieces of packets, each behind two bytes: its length, and how many seconds later it comes.
+//! Fuzzes fragments, each preceded by two bytes: its length, and how many seconds later it arrives.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Rule sets and packets out of the bytes: the compiled rules, with and without what they remember of
-//! flows, must decide, count and log as the rules as they are written.
+//! Derives rule sets and packets from the input. The compiled rules, with and without their cached verdicts of flows,
+//! must decide, count and log as the rules in the source do.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_filter::oracle::{Seen, compare};

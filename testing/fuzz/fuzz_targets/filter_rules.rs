@@ -1,4 +1,5 @@
-//! Rule files, and packets in words: what is understood, is printed so that it means the same.
+//! Fuzzes rule files, and packets in words: input that parses is printed so that it parses to the
+//! same again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_filter::lang;

@@ -1,5 +1,5 @@
-//! Connection tracking under packets and pauses of an enemy's choice: bounds hold, and what is
-//! known of a flow stays consistent.
+//! Fuzzes connection tracking with packets and pauses that an attacker chooses: bounds hold, and
+//! the state of a flow stays consistent.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn judge(tracker: &Tracker, bytes: &[u8], now: Nanos, accept: bool) {
     let vouched = VnetHeader { needs_csum: true, csum_start, csum_offset, ..VnetHeader::default() };
     let Ok(packet) = Packet::parse(bytes, Layer::Ip, None, &vouched) else { return };
     let mut burst = tracker.burst(now);
-    // Between either port, or without ports.
+    // Between two ports in either direction, or without ports.
     let crossing = match bytes.last().map_or(0, |last| last % 4) {
         1 => Crossing::Up,
         2 => Crossing::Down,
@@ -92,11 +92,11 @@ fn judge(tracker: &Tracker, bytes: &[u8], now: Nanos, accept: bool) {
         assert!(again.state != CtState::NEW || burst.verdict_cache(&again).is_some(), "{again:?}");
     }
     drop(burst);
-    // Each shard rounds its part up.
+    // Each shard rounds its share up.
     assert!(tracker.stats().flows <= (FLOWS + 4) as u64);
 }
 
-/// Between one of two pairs of hosts, either way.
+/// Builds a packet between one of two pairs of hosts, in either direction.
 fn network(op: u8, protocol: u8, transport: &[u8]) -> Vec<u8> {
     let hosts = if op & 8 == 0 { [1, 2] } else { [2, 1] };
     let mut packet = if op & 16 == 0 {
@@ -114,7 +114,8 @@ fn network(op: u8, protocol: u8, transport: &[u8]) -> Vec<u8> {
     fixed(packet)
 }
 
-/// Flags, a port, numbers near two starts, a window, an option's bytes and the length.
+/// Builds a TCP segment: flags, a port, numbers near two starts, a window, an option's bytes and
+/// the length.
 fn segment(op: u8, fields: &[u8; 16]) -> Vec<u8> {
     let [flags, port, s0, s1, a0, a1, w0, w1, len, options @ ..] = *fields;
     let starts = if op & 8 == 0 { [1u32, 7] } else { [7, 1] };
@@ -134,7 +135,7 @@ fn segment(op: u8, fields: &[u8; 16]) -> Vec<u8> {
     network(op, 6, &tcp)
 }
 
-/// A message with the head of a packet in it: type, code, id, and that.
+/// Builds an ICMP message with the head of a packet in it: type, code, id, and that head.
 fn icmp(op: u8, fields: &[u8; 8]) -> Vec<u8> {
     let [kind, code, id, tcp @ ..] = *fields;
     let mut inner = [0; 16];
@@ -145,7 +146,7 @@ fn icmp(op: u8, fields: &[u8; 8]) -> Vec<u8> {
     network(op, if op & 16 == 0 { 1 } else { 58 }, &message)
 }
 
-/// With the checksum of an IPv4 header filled in.
+/// Fills in the checksum of an IPv4 header.
 fn fixed(mut packet: Vec<u8>) -> Vec<u8> {
     let len = usize::from(packet.first().copied().unwrap_or(0) & 15) * 4;
     if packet.len() >= len.max(20) && packet[0] >> 4 == 4 {

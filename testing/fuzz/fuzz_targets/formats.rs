@@ -1,5 +1,5 @@
-//! The packet formats beside AEAD's. The first byte chooses format and header, and whether the rest is
-//! anybody's or comes from a malicious peer that has the key.
+//! Fuzzes the packet formats other than AEAD. The first byte chooses format and header, and whether the rest is
+//! arbitrary or comes from a malicious peer that has the key.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ fn end(protection: Protection, wire_id: Option<u32>) -> LoopbackPlane {
     end
 }
 
-/// Two bytes of segment length, then a received buffer: nothing of it is delivered.
+/// Receives a buffer after two bytes of segment length: nothing of it is delivered.
 fn forged(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
     let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
     let segment = usize::from(u16::from_be_bytes(*segment)).max(1);
@@ -69,7 +69,7 @@ fn forged(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
     end(format, wire_id).open(&link(), segment, data, |_| panic!("a forgery was delivered"));
 }
 
-/// A length, then the inside of two packets, packet ids and all.
+/// Takes a length, then the inside of two packets, including packet ids.
 fn authentic(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
     let Some((&len, rest)) = bytes.split_first() else { return };
     let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
@@ -94,11 +94,11 @@ fn authentic(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
     }
 }
 
-/// Epoch and counter are the first 8 bytes inside.
+/// Takes epoch and counter from the first 8 bytes inside.
 fn in_epoch(cipher: Cipher, packet: &mut Vec<u8>, inside: &[u8]) -> Option<()> {
     let (id, plain) = inside.split_first_chunk::<8>()?;
     let mut secret = EpochSecret::first(&half()).ok()?;
-    // A peer may move on as far as it likes; a few epochs show all there is.
+    // A peer may advance as far as it likes; a few epochs cover all the code.
     let epoch = u16::from_be_bytes([id[0], id[1]]);
     for _ in 1..epoch.min(12) {
         secret = secret.next().ok()?;

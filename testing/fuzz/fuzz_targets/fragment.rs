@@ -1,4 +1,5 @@
-//! Fragments of an authentic but malicious peer, and packets cut and joined again.
+//! Fuzzes fragments of an authentic but malicious peer, and packets that are fragmented and
+//! reassembled.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_engine::Instant;
@@ -16,7 +17,7 @@ fn origin(packet_id: u64) -> Origin {
     Origin { key: 0, packet_id, now: Instant::from_nanos(1) }
 }
 
-/// Texts: a length, a step of the packet id, the bytes.
+/// Receives fragments: a length, a step of the packet id, the bytes.
 fn texts(mut bytes: &[u8]) {
     let (mut reassembler, mut out, mut id) = (Reassembler::default(), Vec::new(), 0);
     while let Some((&[len, step], rest)) = bytes.split_first_chunk() {
@@ -30,7 +31,8 @@ fn texts(mut bytes: &[u8]) {
     }
 }
 
-/// A size, then the packet: it comes out as it went in, in the order of its pieces or in the other.
+/// Fragments a packet to a size. It is reassembled unchanged, whether its fragments arrive in order
+/// or reversed.
 fn packet(bytes: &[u8]) {
     let Some((size, packet)) = bytes.split_first_chunk::<2>() else { return };
     let most = usize::from(u16::from_be_bytes(*size));

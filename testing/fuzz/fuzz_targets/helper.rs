@@ -1,4 +1,4 @@
-//! Requests to the helper, from a network process under foreign control.
+//! Fuzzes requests to the helper process from a network process that an attacker controls.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! Key method 2 messages, and key files.
+//! Fuzzes messages of key method 2, and key files.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! Messages on the TLS channel: pushed options, peer info, options strings.
+//! Fuzzes messages on the TLS channel: pushed options, peer info, options strings.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! A script of events against two ends without a server.
+//! Plays a script of events against two ends without a server.
 #![cfg_attr(fuzzing, no_main)]
 
 #[path = "../../../crates/openvpn/tests/support/script/mod.rs"]

@@ -1,4 +1,5 @@
-//! The payload of a notification, which anybody in the database may send: what parses is written the same way again.
+//! Fuzzes the payload of a notification, which any role in the database may send: input that parses is encoded the same
+//! way again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_postgres::receiver::Hint;

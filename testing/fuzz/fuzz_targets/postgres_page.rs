@@ -1,5 +1,6 @@
-//! A byte that chooses the audit policy, one that says where a page ends, one for the rows' age, then rows of a COPY as a
-//! lying database would hand them out, in pages to a reader that knows two epochs: whatever comes, it comes once and in order.
+//! Fuzzes the reader with rows of a COPY as a malicious database would send them, in pages and to a reader that knows
+//! two epochs. Three bytes come first: the audit policy, the end of a page, the rows' age. Each row is delivered at
+//! most once and in order.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::collections::BTreeSet;
@@ -33,7 +34,7 @@ fn epoch(audit: Audit, no: i32) -> Epoch {
     }
 }
 
-/// 10.9.0.1 sends to 10.9.0.2.
+/// Creates routes by which 10.9.0.1 sends to 10.9.0.2.
 fn routes() -> Routes {
     let peer = Peer {
         node: NodeId(1),

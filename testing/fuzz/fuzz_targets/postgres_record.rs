@@ -1,4 +1,5 @@
-//! The record of an epoch from any sender: what parses encodes to the same bytes again.
+//! Fuzzes the record of an epoch from any sender: input that parses encodes to the same bytes
+//! again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_postgres::key::epoch::EpochRecord;

@@ -1,4 +1,5 @@
-//! The record of a rekey, from any sender, and a node's file of keys: what is read is written the same way again.
+//! Fuzzes the record of a rekey from any sender, and a node's key file: input that parses is encoded the same way
+//! again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_postgres::Generation;

@@ -1,5 +1,5 @@
-//! A byte that chooses the audit policy, then a row of a COPY as a lying database would hand it out, whose payload is also
-//! taken for a packet to be logged.
+//! Fuzzes a row of a COPY as a malicious database would send it, after a byte that chooses the audit policy. Its
+//! payload also serves as a packet to be logged.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_postgres::row::{columns, copy, decode};
@@ -29,7 +29,7 @@ pub fn run(bytes: &[u8]) {
     }
     assert!(!chain.check(row.chain.unwrap_or_default()), "a forged chain");
 
-    // The same bytes as a packet, honestly sealed.
+    // The same bytes as a packet, correctly sealed.
     let mut sealer = Sealer::new(&secret, audit, row.stream, row.epoch, HASH).expect("a sealer");
     let told = columns(audit, row.payload);
     if sealer.seal_into(Seq(1), row.payload, &mut out).is_err() {

@@ -1,4 +1,5 @@
-//! What is pasted as a token, a fingerprint or an auditor's key file: what parses is written the same way again.
+//! Fuzzes text that is pasted as a token, a fingerprint or an auditor's key file: input that parses is encoded the same
+//! way again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_postgres::key::{AuditorKey, Fingerprint};

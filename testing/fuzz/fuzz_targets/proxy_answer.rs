@@ -1,4 +1,4 @@
-//! What an HTTP or SOCKS proxy answers.
+//! Fuzzes the answers of an HTTP or SOCKS proxy.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

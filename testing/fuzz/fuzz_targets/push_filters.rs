@@ -1,5 +1,5 @@
-//! Pushed options through `pull-filter` lines and `route-nopull`: the result is that without filters,
-//! masked. The first byte chooses the kinds to leave out.
+//! Fuzzes pushed options with `pull-filter` lines and `route-nopull`: the result equals that without filters, masked.
+//! The first byte chooses the kinds to leave out.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,5 +1,5 @@
-//! Frames for a router, each behind two bytes: its length; its port in the lowest bit, above it how
-//! many quarters of a second later it comes.
+//! Fuzzes frames for a router, each preceded by two bytes: its length; its port in the lowest bit,
+//! and above it how many quarters of a second later it arrives.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::time::Duration;

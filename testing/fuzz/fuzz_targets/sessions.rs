@@ -1,4 +1,4 @@
-//! A script of events against a server engine and its clients' engines.
+//! Plays a script of events against a server engine and its clients' engines.
 #![cfg_attr(fuzzing, no_main)]
 
 #[path = "../../../crates/openvpn/tests/support/script/mod.rs"]

@@ -1,4 +1,4 @@
-//! Ledgers of changes to the machine, a resolv.conf, and leases. The first byte chooses.
+//! Fuzzes undo logs of changes to the machine, a resolv.conf, and leases. The first byte chooses.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

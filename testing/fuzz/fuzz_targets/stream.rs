@@ -1,6 +1,5 @@
-//! A stream of packets behind their lengths, as it comes from the network. The first byte says how the
-//! rest is cut into pieces, which must make no difference, and whether authentic packets stand
-//! between the others.
+//! Fuzzes a stream of length-prefixed packets as received from the network. The first byte chooses how the rest is
+//! divided into reads, which must make no difference, and whether authentic packets are inserted between the others.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;
@@ -31,7 +30,7 @@ pub fn run(bytes: &[u8]) {
     assert!(authentic || whole.packets.is_empty(), "a forgery was delivered");
 }
 
-/// Runs cover whole packets only, all of them, and end.
+/// Checks that runs cover whole packets only, cover all of them, and end.
 fn cut(bytes: &[u8]) {
     let mut copy = bytes.to_vec();
     let mut rest = &mut copy[..];
@@ -46,7 +45,7 @@ fn cut(bytes: &[u8]) {
     }
 }
 
-/// What the pieces of a stream became.
+/// The outcome of the pieces of a stream.
 #[derive(Debug, Default, Eq, PartialEq)]
 struct Outcome {
     packets: Vec<Vec<u8>>,
@@ -78,7 +77,7 @@ fn outcome(stream: &[u8], piece: usize) -> Outcome {
     outcome
 }
 
-/// Puts an authentic packet before the rest and after each packet in it.
+/// Inserts an authentic packet before the rest and after each packet in it.
 fn between(bytes: &[u8]) -> Vec<u8> {
     let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
     let mut out = Vec::new();

@@ -1,5 +1,5 @@
-//! Control packets under each wrapping, from strangers and within a session; the first byte
-//! chooses the wrapping.
+//! Fuzzes control packets under each wrapping, from unauthenticated senders and within a session;
+//! the first byte chooses the wrapping.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! Counting the instructions of pieces under callgrind. Unlike time, they repeat to the instruction.
+//! Counting the instructions of benchmarks under callgrind. Unlike times, the counts are exactly reproducible.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,23 +8,23 @@ use std::process::Command;
 
 use crate::piece::{COUNTED, Piece};
 
-/// What must be the same for counts to compare.
+/// The conditions that must be equal for counts to be comparable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditions {
-    /// Of rustc, as it names itself.
+    /// The version of rustc.
     pub compiler: String,
-    /// Such as `x86_64-unknown-linux-gnu`.
+    /// The target, such as `x86_64-unknown-linux-gnu`.
     pub target: String,
-    /// Of valgrind, as it names itself: which CPU it plays decides which code the crypto library takes.
+    /// The version of valgrind, which emulates a CPU and so decides which code the crypto library selects.
     pub valgrind: String,
-    /// Of the C library, whose `memcpy` is part of every piece.
+    /// The version of the C library, whose `memcpy` is part of every benchmark.
     pub libc: String,
-    /// The widest vectors that valgrind can play on this CPU: `avx2`, `avx` or `none`.
+    /// The widest vectors that valgrind can emulate on this CPU: `avx2`, `avx` or `none`.
     pub vectors: String,
 }
 
 impl Conditions {
-    /// Those of this program on this machine.
+    /// Returns the conditions of this program on this machine.
     ///
     /// # Errors
     /// There is no valgrind.
@@ -56,7 +56,8 @@ impl fmt::Display for Conditions {
     }
 }
 
-/// Instructions that each piece takes once, by name, of a program that knows the verb `piece NAME --times N`.
+/// Returns the instructions that each benchmark takes once, by name, of a program that has the command `piece NAME
+/// --times N`.
 ///
 /// # Errors
 /// There is no valgrind, or the program failed under it.
@@ -73,7 +74,7 @@ fn count(binary: &Path, piece: &Piece) -> Result<u64, String> {
         std::env::temp_dir().join(format!("adit-icount-{}-{}", std::process::id(), piece.name));
     fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let counted = count_into(binary, piece, &folder.join("callgrind.out"));
-    // Nothing depends on it being gone.
+    // A folder that remains does no harm.
     let _ = fs::remove_dir_all(&folder);
     let total =
         counted.map_err(|error| format!("counting the instructions of {}: {error}", piece.name))?;
@@ -98,7 +99,7 @@ fn count_into(binary: &Path, piece: &Piece, out: &Path) -> Result<u64, String> {
     })
 }
 
-/// The sum of all instructions in callgrind's output.
+/// Returns the sum of all instructions in callgrind's output.
 fn total(text: &str) -> Option<u64> {
     if !text.lines().any(|line| line == "events: Ir") {
         return None;
@@ -106,7 +107,7 @@ fn total(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok())
 }
 
-/// In surroundings that are the same everywhere: no variables, no current folder.
+/// Creates a command whose environment is the same everywhere: no variables, no current folder.
 fn valgrind() -> Command {
     let mut command = Command::new("valgrind");
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir("/");

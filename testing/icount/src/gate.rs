@@ -6,39 +6,39 @@ use std::fmt::Write;
 use crate::count::Conditions;
 use crate::piece;
 
-/// Difference in percent that is let pass: what another order of functions may do.
+/// The tolerated difference in percent, which a different order of functions may cause.
 pub const TOLERANCE_PERCENT: u64 = 2;
 
-/// Whether `more` exceeds `count` by more than the tolerance.
+/// Returns whether `more` exceeds `count` by more than the tolerance.
 fn beyond(count: u64, more: u64) -> bool {
     more * 100 > count * (100 + TOLERANCE_PERCENT)
 }
 
-/// What was accepted, and where it was counted.
+/// The accepted counts and their conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Baseline {
-    /// As [`Conditions`] writes itself.
+    /// The conditions, as [`Conditions`] prints them.
     pub conditions: String,
-    /// Instructions by piece.
+    /// Instructions by benchmark.
     pub counts: BTreeMap<String, u64>,
 }
 
-/// What the gate says.
+/// The result of the gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All within the tolerance; or fewer, then with the advice to lower the baseline.
+    /// All counts are within the tolerance, or lower; then the text advises to lower the baseline.
     Passed(String),
-    /// Some take more.
+    /// Some counts are higher.
     Failed(String),
-    /// The counts cannot be compared, and why.
+    /// The counts cannot be compared, for this reason.
     Skipped(String),
 }
 
 impl Baseline {
-    /// Reads what [`Baseline::write`] wrote.
+    /// Parses the output of [`Baseline::write`].
     ///
     /// # Errors
-    /// A line is no piece with a count; says which.
+    /// A line is no benchmark with a count; names the line.
     pub fn read(text: &str) -> Result<Baseline, String> {
         let mut lines = text.lines().enumerate();
         let first = lines.next().and_then(|(_, line)| line.strip_prefix("# "));
@@ -55,7 +55,7 @@ impl Baseline {
         Ok(Baseline { conditions, counts })
     }
 
-    /// One line a piece, in the order of [`piece::ALL`].
+    /// Writes one line per benchmark, in the order of [`piece::ALL`].
     #[must_use]
     pub fn write(conditions: &Conditions, counts: &BTreeMap<String, u64>) -> String {
         let mut text = format!(
@@ -70,7 +70,7 @@ impl Baseline {
         text
     }
 
-    /// Whether counts of other conditions may be compared with these; if not, why.
+    /// Returns the reason if counts under other conditions cannot be compared with these.
     #[must_use]
     pub fn differs(&self, conditions: &Conditions) -> Option<String> {
         let here = conditions.to_string();
@@ -82,7 +82,7 @@ impl Baseline {
         })
     }
 
-    /// Compares.
+    /// Compares the counts with this baseline.
     #[must_use]
     pub fn judge(&self, counts: &BTreeMap<String, u64>) -> Verdict {
         let (mut table, mut more, mut fewer) = (String::new(), false, false);

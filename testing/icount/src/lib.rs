@@ -1,5 +1,5 @@
-//! The data path without I/O, for measuring: packets, a tunnel in memory, and benchmarks of fixed work whose instructions
-//! are counted.
+//! The data path without I/O, for measurements: packets, a tunnel in memory, and benchmarks of fixed work whose
+//! instructions are counted.
 #![forbid(unsafe_code)]
 
 pub mod count;

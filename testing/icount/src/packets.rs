@@ -1,4 +1,4 @@
-//! IP packets to seal: plain ones, and a super-packet as a TUN device with offloads hands it out.
+//! IP packets to seal: plain ones, and a super-packet as a TUN device with offloads returns it.
 
 use adit_wire::checksum::Sum;
 use adit_wire::{Gso, VnetHeader};
@@ -8,15 +8,15 @@ const DESTINATION: [u8; 4] = [10, 9, 0, 2];
 const IP_LEN: usize = 20;
 const TCP_LEN: usize = 20;
 
-/// Payload of each segment of [`super_packet`] but the last.
+/// The payload of each segment of [`super_packet`] except the last.
 pub const SEGMENT: usize = 1360;
-/// Length of [`super_packet`]: the largest that IPv4 knows.
+/// The length of [`super_packet`]: the maximum of IPv4.
 pub const SUPER_LEN: usize = 65_535;
 
 /// The smallest packet: an IPv4 header.
 pub const SMALLEST: usize = IP_LEN;
 
-/// An IPv4 packet of `size` bytes with an arbitrary UDP header. `size` is limited to what IPv4 can have,
+/// Builds an IPv4 packet of `size` bytes with an arbitrary UDP header. `size` is limited to the range of IPv4,
 /// [`SMALLEST`] to [`SUPER_LEN`].
 #[must_use]
 pub fn plain(size: usize) -> Vec<u8> {
@@ -25,8 +25,8 @@ pub fn plain(size: usize) -> Vec<u8> {
     packet
 }
 
-/// A TCP super-packet of [`SUPER_LEN`] bytes and its virtio header: 49 segments, the last one shorter, with the
-/// checksum left to the code that splits it.
+/// Builds a TCP super-packet of [`SUPER_LEN`] bytes and its virtio header: 49 segments, of which the last is shorter,
+/// with the checksum left to the code that splits it.
 #[must_use]
 pub fn super_packet() -> (VnetHeader, Vec<u8>) {
     let mut packet = header(SUPER_LEN, 6);
@@ -51,7 +51,7 @@ pub fn super_packet() -> (VnetHeader, Vec<u8>) {
     (vnet, packet)
 }
 
-/// A valid IPv4 header and zeroes behind it. Don't fragment, as TCP has it.
+/// Builds a valid IPv4 header with DF set, as for TCP, followed by zeroes.
 fn header(len: usize, protocol: u8) -> Vec<u8> {
     let [high, low] = (len as u16).to_be_bytes();
     let mut packet = vec![0; len];
@@ -64,7 +64,7 @@ fn header(len: usize, protocol: u8) -> Vec<u8> {
     packet
 }
 
-/// A payload that no two places of have in common for long.
+/// Fills in a payload in which no two places are equal for long.
 fn fill(packet: &mut [u8], from: usize) {
     let mut state = 0x2545_f491_u32;
     for byte in packet.iter_mut().skip(from) {

@@ -1,4 +1,4 @@
-//! Pieces of the data path with fixed work, so that their instructions can be counted.
+//! Benchmarks of the data path with fixed work, so that their instructions can be counted.
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -21,19 +21,19 @@ use crate::packets;
 use crate::rules;
 use crate::tunnel::{Train, Tunnel};
 
-/// One piece.
+/// One benchmark.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
-    /// Such as `seal-1400`.
+    /// Its name, such as `seal-1400`.
     pub name: &'static str,
     /// What it does once.
     pub what: &'static str,
-    /// How often it is done for one count.
+    /// How often the work is repeated for one count.
     pub times: u32,
     prepare: fn(u32) -> Result<Work, String>,
 }
 
-/// What is counted, done as often as was prepared for. Returns something that depends on all of it.
+/// The work that is counted, for the number of times that was prepared. Returns a value that depends on all of it.
 type Work = Box<dyn FnMut() -> u64>;
 
 const fn piece(
@@ -45,7 +45,7 @@ const fn piece(
     Piece { name, what, times, prepare }
 }
 
-/// All of them. A new one needs a line in the baseline: `make gate-accept`.
+/// All benchmarks. A new one needs a line in the baseline: `make gate-accept`.
 pub const ALL: &[Piece] = &[
     piece(
         "seal-1400",
@@ -84,10 +84,10 @@ pub const ALL: &[Piece] = &[
     piece("judge-flow", 1000, judge_flow, "parse a packet of a remembered flow and judge it"),
 ];
 
-/// The piece of this name.
+/// Returns the benchmark of this name.
 ///
 /// # Errors
-/// There is none; says which there are.
+/// There is none of this name; lists those that exist.
 pub fn find(name: &str) -> Result<&'static Piece, String> {
     ALL.iter().find(|piece| piece.name == name).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|piece| piece.name).collect();
@@ -95,16 +95,16 @@ pub fn find(name: &str) -> Result<&'static Piece, String> {
     })
 }
 
-/// Does a piece's work this many times inside the one function that callgrind observes.
+/// Runs a benchmark this many times inside the one function that callgrind observes.
 ///
-/// On a thread of its own: where the main thread's stack and heap begin depends on the environment and the program's
-/// path, and with their alignment vary the instructions of a `memcpy`.
+/// It runs on a thread of its own, because the start of the main thread's stack and heap depends on the environment and
+/// the program's path, and the instructions of a `memcpy` vary with their alignment.
 ///
 /// # Errors
-/// The piece could not be prepared.
+/// The benchmark could not be prepared.
 pub fn run(piece: &'static Piece, times: u32) -> Result<(), String> {
     let thread = thread::Builder::new().spawn(move || -> Result<(), String> {
-        // Lazily made tables and the first growth of buffers are not what is counted.
+        // A first run keeps lazily built tables and the first growth of buffers out of the count.
         black_box((piece.prepare)(8)?());
         let mut work = (piece.prepare)(times)?;
         black_box(counted_piece(&mut *work));
@@ -114,12 +114,12 @@ pub fn run(piece: &'static Piece, times: u32) -> Result<(), String> {
     thread.join().map_err(|_| format!("{} panicked", piece.name))?
 }
 
-/// The name by which callgrind finds where to count.
+/// The name by which callgrind finds the function to count.
 pub(crate) const COUNTED: &str = "counted_piece";
 
 #[inline(never)]
 fn counted_piece(work: &mut dyn FnMut() -> u64) -> u64 {
-    // Kept by the addition: a tail call would leave this function before the work begins.
+    // The addition prevents a tail call, which would leave this function before the work begins.
     black_box(work()).wrapping_add(1)
 }
 
@@ -154,7 +154,7 @@ fn open_super_stream(times: u32) -> Result<Work, String> {
     open(Tunnel::over_stream(CIPHER)?, packets::super_packet(), times)
 }
 
-/// Copies of the packet are made beforehand: the kernel makes them in earnest.
+/// Copies of the packet are made beforehand; in production the kernel makes them.
 fn seal(mut tunnel: Tunnel, packet: (VnetHeader, Vec<u8>), times: u32) -> Result<Work, String> {
     let (vnet, packet) = packet;
     let mut copies = vec![packet; times as usize];
@@ -281,7 +281,7 @@ fn judge_flow(times: u32) -> Result<Work, String> {
     judge(&rules::many(100), times, true)
 }
 
-/// Counts what is accepted: all, by the last rule that can match.
+/// Counts the accepted packets: all of them, by the last rule that can match.
 fn judge(text: &str, times: u32, remembered: bool) -> Result<Work, String> {
     let ruleset = lang::parse("rules", text, &mut |name| Err(std::io::Error::other(name)));
     let ruleset = ruleset.map_err(|error| error.to_string())?;

@@ -1,10 +1,10 @@
-//! Rule files and packets by which the filter is measured: the same here and in the filter's example.
+//! Rule files and packets with which the filter is measured: the same here and in the filter's example.
 
 use std::fmt::Write;
 
 use adit_wire::checksum::Sum;
 
-/// Numbers without a pattern (xorshift). `state` is not 0.
+/// Generates pseudo-random numbers (xorshift). `state` is not 0.
 pub fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -23,7 +23,7 @@ pub const FOUR: &str = "table bridge filter {
     }
 }";
 
-/// So many rules with prefixes, sets, ranges and concatenations in front of the one that accepts.
+/// Writes this many rules with prefixes, sets, ranges and concatenations before the one that accepts.
 pub fn many(count: u32) -> String {
     let mut state = 88_172_645_463_325_252u64;
     let (mut sets, mut rules) = (String::new(), String::new());
@@ -70,7 +70,7 @@ pub fn many(count: u32) -> String {
     )
 }
 
-/// An IPv4 packet with UDP, 64 bytes of Ethernet with its checksum.
+/// Builds an IPv4 packet with UDP: 64 bytes of Ethernet including the checksum.
 pub fn udp(source: u32, destination: u32, ports: [u16; 2]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0];
     ip.extend(source.to_be_bytes());

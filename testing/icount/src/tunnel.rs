@@ -1,4 +1,4 @@
-//! Two ends of a tunnel with fixed keys that hand each other packets in memory.
+//! Two ends of a tunnel with fixed keys that exchange packets in memory.
 
 use adit_crypto::{Cipher, DirectionKey};
 use adit_engine::command::{
@@ -9,21 +9,21 @@ use adit_plane::loopback::{Delivered, LoopbackPlane};
 use adit_plane::{MAX_FRAME, Plane, Relay, Upcalls};
 use adit_wire::VnetHeader;
 
-/// One peer at each end, so any number will do.
+/// Each end has one peer, so any number is suitable.
 const PEER: PeerId = PeerId(1);
-/// What an established session is configured with by default.
+/// The default of an established session.
 const REPLAY_WINDOW: u32 = 64;
 
-/// A train as it would cross the network.
+/// A train as it crosses the network.
 #[derive(Debug, Clone, Default)]
 pub struct Train {
-    /// Datagrams back to back.
+    /// Datagrams, without gaps.
     pub bytes: Vec<u8>,
-    /// Length of each datagram but the last.
+    /// Length of each datagram except the last.
     pub segment: usize,
 }
 
-/// Both ends, with packet ids, replay windows, routes, source checks and counters of a real session.
+/// Both ends, with packet ids, replay windows, routes, source checks and counters as in a real session.
 #[derive(Debug)]
 pub struct Tunnel {
     near: LoopbackPlane,
@@ -34,7 +34,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// A tunnel with this cipher; on the near end the packets of [`crate::packets`] are sealed.
+    /// Creates a tunnel with this cipher; the near end seals the packets of [`crate::packets`].
     ///
     /// # Errors
     /// The kernel refused a file descriptor.
@@ -43,7 +43,7 @@ impl Tunnel {
         Self::over(Link::datagram(SocketId(0), None, remote), cipher)
     }
 
-    /// As [`Tunnel::new`], over a stream: trains are packets behind their lengths.
+    /// Creates a tunnel over a stream, whose trains are length-prefixed packets.
     ///
     /// # Errors
     /// The kernel refused a file descriptor.
@@ -61,13 +61,13 @@ impl Tunnel {
         Ok(Self { near, far, link, _upcalls: (near_upcalls, far_upcalls) })
     }
 
-    /// Seals what a TUN device handed out at the near end; calls `send` with each train and the length of its
-    /// datagrams. Uses up `packet`.
+    /// Seals the output of a TUN device at the near end; calls `send` with each train and the length of its datagrams.
+    /// Overwrites `packet`.
     pub fn seal(&mut self, vnet: &VnetHeader, packet: &mut [u8], send: impl FnMut(&[u8], usize)) {
         self.near.seal(vnet, packet, send);
     }
 
-    /// Opens a train at the far end; calls `deliver` with each write to its TUN device. Uses up the train.
+    /// Opens a train at the far end; calls `deliver` with each write to its TUN device. Overwrites the train.
     pub fn open(&mut self, train: &mut Train, mut deliver: impl FnMut(&Written<'_, '_>)) {
         let Train { bytes, segment } = train;
         let deliver = |what: Delivered<'_, '_>| {
@@ -76,20 +76,20 @@ impl Tunnel {
             }
         };
         if self.link.is_stream() {
-            // A stream that must end delivers nothing more, so the count of packets will be too low.
+            // A stream with an error delivers nothing more, so that the count of packets is too low.
             let _ = self.far.open_stream(&self.link, MAX_FRAME.into(), bytes, deliver);
         } else {
             self.far.open(&self.link, *segment, bytes, deliver);
         }
     }
 
-    /// Packets that the near end sealed.
+    /// Returns the number of packets that the near end sealed.
     #[must_use]
     pub fn sealed(&self) -> u64 {
         self.near.plane().counters(PEER).map_or(0, |counters| counters.tx_packets)
     }
 
-    /// Packets that the far end found authentic.
+    /// Returns the number of packets that the far end found authentic.
     #[must_use]
     pub fn opened(&self) -> u64 {
         self.far.plane().counters(PEER).map_or(0, |counters| counters.rx_packets)
@@ -99,12 +99,12 @@ impl Tunnel {
 /// One write to a TUN device.
 pub type Written<'d, 'a> = adit_wire::merge::Write<'d, 'a>;
 
-/// A constant clock: reading the real one would be part of what is measured.
+/// Returns a constant time: reading the real clock would be part of the measurement.
 fn standstill() -> Instant {
     Instant::from_nanos(1_000_000_000)
 }
 
-/// Both ends derive the same two keys and use them the other way round.
+/// Adds the peer to one end. Both ends derive the same two keys and use them in opposite directions.
 fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
     let half = |byte: u8| DirectionKey { cipher: [byte; 64], hmac: [byte ^ 0xff; 64] };
     let (seal, open) = if first { (half(1), half(2)) } else { (half(2), half(1)) };
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::packets;
 
-    /// What arrives at the far end: payloads and the number of writes.
+    /// Returns what arrives at the far end: payloads and the number of writes.
     fn carry(vnet: &VnetHeader, packet: &[u8], cipher: Cipher) -> (Vec<u8>, usize, Tunnel) {
         let mut tunnel = Tunnel::new(cipher).unwrap();
         let mut trains = Vec::new();

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Random};
 
-/// What a link does to packets.
+/// The impairment of packets on a link.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Impairment {
-    /// Which packets vanish.
+    /// Which packets are lost.
     pub loss: Loss,
     /// Share of packets that arrive twice, 0 to 1.
     pub duplicate: f64,
@@ -19,7 +19,7 @@ pub struct Impairment {
     pub jitter: Duration,
 }
 
-/// Which packets vanish.
+/// Which packets are lost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Loss {
     /// None.
@@ -27,18 +27,19 @@ pub enum Loss {
     None,
     /// Each with this probability, independently.
     Random(f64),
-    /// Gilbert and Elliott's model: a good state that loses nothing and a bad one that loses all. A pause of 100 ms ends
-    /// the bad one.
+    /// The model of Gilbert and Elliott: a good state that loses no packet and a bad one that loses all. A pause of 100
+    /// ms ends the bad one.
     Bursts {
-        /// Probability, per packet, of turning bad.
+        /// Probability, per packet, of entering the bad state.
         begin: f64,
-        /// Probability, per packet, of turning good again: bursts last `1 / end` packets on average.
+        /// Probability, per packet, of returning to the good state: bursts last `1 / end` packets on average.
         end: f64,
     },
 }
 
 impl Loss {
-    /// Bursts that lose this share of all packets (below 1) and are this many packets long on average (at least 1).
+    /// Creates bursts that lose this share of all packets (below 1) and are this many packets long on average (at least
+    /// 1).
     pub fn bursts(share: f64, mean_length: f64) -> Self {
         let end = 1.0 / mean_length.max(1.0);
         // In the long run the share of bad packets is begin / (begin + end).
@@ -46,7 +47,7 @@ impl Loss {
     }
 }
 
-/// A burst ends with a pause of so long. Counted in packets alone it would outlast minutes of a sender that backs off.
+/// A pause of this length ends a burst. Counted in packets alone, it would last for minutes when a sender backs off.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The random decisions about one packet.
@@ -60,7 +61,7 @@ pub(crate) struct Fate {
     pub(crate) delay: Duration,
 }
 
-/// An impairment at work.
+/// The state of an impairment.
 #[derive(Debug)]
 pub(crate) struct Judge {
     impairment: Impairment,
@@ -74,7 +75,7 @@ impl Judge {
         Self { impairment, random, in_burst: false, last: Instant::default() }
     }
 
-    /// Another impairment from the next packet on; a burst under way ends unless the new one has bursts too.
+    /// Applies another impairment from the next packet on; a burst in progress ends unless the new one has bursts too.
     pub(crate) fn change(&mut self, impairment: Impairment) {
         self.in_burst &= matches!(impairment.loss, Loss::Bursts { .. });
         self.impairment = impairment;
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_burst_does_not_outlast_a_pause() {
-        // It never ends by itself, and the next one is never begun.
+        // The first never ends by itself, and the second never begins.
         let endless = Loss::Bursts { begin: 1.0, end: 0.0 };
         let mut judge =
             Judge::new(Impairment { loss: endless, ..Default::default() }, Random::new([1; 32]));

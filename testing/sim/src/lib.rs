@@ -1,7 +1,8 @@
-//! The test world of the engines: links that delay, lose, reorder and duplicate, on virtual time.
+//! The simulated network of the engines: links that delay, lose, reorder and duplicate, on virtual
+//! time.
 //!
-//! Even the network is sans-IO and seeded: the same seed loses the same packets, so a failure found
-//! in one of a thousand runs is a failure that repeats.
+//! The network is sans-IO and seeded too: the same seed loses the same packets, so that a failure
+//! in one of a thousand runs is reproducible.
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use adit_engine::{Instant, Random};
 
 use crate::impairment::{Impairment, Judge};
 
-/// Packets under way at once; more are dropped, as a router's queue would.
+/// The most packets in flight; further ones are dropped, as by a router's queue.
 const MAX_IN_FLIGHT: usize = 65_536;
 
 /// One direction of a link.
@@ -19,18 +19,18 @@ pub struct Pipe<P> {
     counters: PipeCounters,
 }
 
-/// What a pipe did.
+/// The counters of a pipe.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PipeCounters {
     /// Packets put in.
     pub sent: u64,
-    /// Packets that vanished by impairment.
+    /// Packets lost by impairment.
     pub lost: u64,
     /// Packets that arrive twice.
     pub duplicated: u64,
     /// Packets held back, so that later ones may overtake them.
     pub reordered: u64,
-    /// Packets dropped because too many were under way.
+    /// Packets dropped because too many were in flight.
     pub overflowed: u64,
 }
 
@@ -68,7 +68,7 @@ impl<P> Ord for InFlight<P> {
 }
 
 impl<P: Clone> Pipe<P> {
-    /// A pipe with its own randomness.
+    /// Creates a pipe with its own randomness.
     pub fn new(impairment: Impairment, seed: [u8; 32]) -> Self {
         Self {
             judge: Judge::new(impairment, Random::new(seed)),
@@ -79,13 +79,13 @@ impl<P: Clone> Pipe<P> {
         }
     }
 
-    /// Impairs packets that are put in from now on in another way. Those under way arrive as they would have, and none
-    /// that comes later overtakes them but by [`Impairment::reorder`].
+    /// Changes the impairment of packets that are sent from now on. Those in flight arrive as before, and later packets
+    /// overtake them only by [`Impairment::reorder`].
     pub fn set_impairment(&mut self, impairment: Impairment) {
         self.judge.change(impairment);
     }
 
-    /// Puts a packet in.
+    /// Sends a packet.
     pub fn push(&mut self, now: Instant, packet: P) {
         self.counters.sent += 1;
         let fate = self.judge.judge(now);
@@ -115,12 +115,12 @@ impl<P: Clone> Pipe<P> {
         self.in_flight.push(Reverse(InFlight { arrival, sequence: self.sequence, packet }));
     }
 
-    /// When the next packet arrives.
+    /// Returns when the next packet arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.in_flight.peek().map(|Reverse(first)| first.arrival)
     }
 
-    /// A packet that has arrived.
+    /// Returns a packet that has arrived.
     pub fn pop(&mut self, now: Instant) -> Option<P> {
         if self.next_arrival()? > now {
             return None;
@@ -128,12 +128,12 @@ impl<P: Clone> Pipe<P> {
         self.in_flight.pop().map(|Reverse(first)| first.packet)
     }
 
-    /// How many packets are under way.
+    /// Returns how many packets are in flight.
     pub fn under_way(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// What it did so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> PipeCounters {
         self.counters
     }

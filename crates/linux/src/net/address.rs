@@ -11,7 +11,7 @@ use super::{Mode, Net, NetError};
 /// An address of an interface.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The interface's index.
+    /// The index of the interface.
     pub link: u32,
     /// Our address, with the prefix length of the network on the link.
     pub local: IpNet,
@@ -20,7 +20,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// An address in a network.
+    /// Creates an address in a network.
     pub fn new(link: u32, local: IpNet) -> Self {
         Self { link, local, remote: None }
     }
@@ -41,7 +41,8 @@ impl Address {
             }
             IpNet::V6(_) => {
                 message.header.family = AddressFamily::Inet6;
-                // No other host is on a tunnel's network; duplicate address detection only delays its use.
+                // A tunnel's network has no other hosts, so duplicate address detection would only delay the use of the
+                // address.
                 message.header.flags = AddressHeaderFlags::Nodad;
                 message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
             }
@@ -61,7 +62,7 @@ impl Address {
                 _ => {}
             }
         }
-        // IPv6 sends the local address only where the two differ.
+        // IPv6 reports the local address only if the two differ.
         let ip = local.or(address)?;
         let remote = address.filter(|remote| *remote != ip);
         let local = IpNet::new(ip, message.header.prefix_len).ok()?;
@@ -69,13 +70,13 @@ impl Address {
     }
 }
 
-/// Networks of one or two addresses have none (RFC 3021).
+/// Returns the broadcast address. Networks of one or two addresses have none (RFC 3021).
 fn broadcast(net: Ipv4Net) -> Option<Ipv4Addr> {
     (net.prefix_len() < 31).then(|| net.broadcast())
 }
 
 impl Net {
-    /// Every address of every interface.
+    /// Returns every address of every interface.
     pub async fn addresses(&self) -> Result<Vec<Address>, NetError> {
         let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let answers = self.talk(message, Mode::Dump, || "listing addresses".into()).await?;
@@ -86,8 +87,8 @@ impl Net {
         Ok(answers.iter().filter_map(read).collect())
     }
 
-    /// Give an interface an address, for IPv6 without duplicate detection: sockets can be bound to it
-    /// at once. (The kernel's own route to it follows a moment later.)
+    /// Adds an address to an interface, for IPv6 without duplicate detection: sockets can be bound to it at once. (The
+    /// kernel's own route to it follows a moment later.)
     pub async fn add_address(&self, address: &Address) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewAddress(address.message());
         let Address { local, link, .. } = address;
@@ -95,7 +96,7 @@ impl Net {
         self.talk(message, Mode::Create, action).await.map(drop)
     }
 
-    /// Take an address from an interface.
+    /// Removes an address from an interface.
     pub async fn delete_address(&self, address: &Address) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::DelAddress(address.message());
         let Address { local, link, .. } = address;

@@ -1,16 +1,16 @@
 use std::fmt;
 use std::io;
 
-/// What the kernel has against a change, in terms a caller can act on.
+/// The kernel's reason for refusing a change, in terms that a caller can act on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NetErrorKind {
-    /// It is there already.
+    /// The object exists already.
     Exists,
     /// There is no such link, address or route.
     NotFound,
     /// CAP_NET_ADMIN is missing.
     Permission,
-    /// A gateway or destination is behind no interface.
+    /// A gateway or destination is not reachable by any interface.
     Unreachable,
     /// The interface is down.
     Down,
@@ -26,7 +26,7 @@ pub enum NetErrorKind {
 /// A failed change or query of interfaces, addresses or routes.
 #[derive(Debug)]
 pub struct NetError {
-    /// What was tried.
+    /// The operation that was tried.
     action: String,
     kind: NetErrorKind,
     source: io::Error,
@@ -37,7 +37,7 @@ impl NetError {
         let kind = match source.raw_os_error() {
             Some(libc::EEXIST) => NetErrorKind::Exists,
             Some(libc::ENODEV | libc::ESRCH | libc::ENOENT | libc::ENXIO) => NetErrorKind::NotFound,
-            // An address that is not there to be removed.
+            // The address to remove does not exist.
             Some(libc::EADDRNOTAVAIL) => NetErrorKind::NotFound,
             Some(libc::EPERM | libc::EACCES) => NetErrorKind::Permission,
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => NetErrorKind::Unreachable,
@@ -50,17 +50,17 @@ impl NetError {
         Self { action, kind, source }
     }
 
-    /// The failure of an action that the kernel would report by this number.
+    /// Creates the error of an action that the kernel would report with this number.
     pub fn from_errno(action: impl Into<String>, errno: i32) -> Self {
         Self::new(action.into(), io::Error::from_raw_os_error(errno))
     }
 
-    /// What went wrong.
+    /// Returns the reason.
     pub fn kind(&self) -> NetErrorKind {
         self.kind
     }
 
-    /// The kernel's number, if it was the kernel.
+    /// Returns the kernel's error number, if the error came from the kernel.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

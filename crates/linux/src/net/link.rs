@@ -18,11 +18,11 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Largest packet, bytes.
+    /// The largest packet, in bytes.
     pub mtu: u32,
-    /// Packets its queue holds.
+    /// The number of packets that its queue holds.
     pub txqueuelen: u32,
-    /// Whether it is switched on.
+    /// Whether it is administratively up.
     pub up: bool,
     /// Whether it can carry packets: it is up, and so is its other end.
     pub running: bool,
@@ -32,8 +32,7 @@ pub struct Link {
     pub ethernet: bool,
     /// The index of the bridge or bond that it is a port of.
     pub master: Option<u32>,
-    /// The index of the interface that it hangs on, in the same namespace: the other end of a veth
-    /// pair, the parent of a VLAN.
+    /// The index of the underlying interface in the same namespace: the other end of a veth pair, the parent of a VLAN.
     pub lower: Option<u32>,
     /// Whether it is a macvlan or macvtap.
     pub macvlan: bool,
@@ -81,20 +80,20 @@ impl Link {
 }
 
 impl Net {
-    /// All interfaces.
+    /// Returns all interfaces.
     pub async fn links(&self) -> Result<Vec<Link>, NetError> {
         let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let answers = self.talk(message, Mode::Dump, || "listing interfaces".into()).await?;
         Ok(answers.iter().filter_map(read_link).collect())
     }
 
-    /// One interface, by name.
+    /// Returns one interface, by name.
     pub async fn link(&self, name: &str) -> Result<Link, NetError> {
         let query = LinkUnspec::new_with_name(name).build();
         self.one_link(query, || format!("looking for the interface {name}")).await
     }
 
-    /// One interface, by index.
+    /// Returns one interface, by index.
     pub async fn link_by_index(&self, index: u32) -> Result<Link, NetError> {
         let query = LinkUnspec::new_with_index(index).build();
         self.one_link(query, || format!("looking for the interface number {index}")).await
@@ -110,26 +109,26 @@ impl Net {
         answers.iter().find_map(read_link).ok_or_else(missing)
     }
 
-    /// Switch an interface on.
+    /// Switches an interface on.
     pub async fn set_up(&self, index: u32) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index).up().build();
         self.change(change, || format!("bringing up the interface number {index}")).await
     }
 
-    /// Switch an interface off.
+    /// Switches an interface off.
     pub async fn set_down(&self, index: u32) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index).down().build();
         self.change(change, || format!("taking down the interface number {index}")).await
     }
 
-    /// Set the largest packet.
+    /// Sets the size of the largest packet.
     pub async fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index).mtu(mtu).build();
         self.change(change, || format!("setting the MTU of interface number {index} to {mtu}"))
             .await
     }
 
-    /// Set how many packets the interface's queue holds.
+    /// Sets how many packets the interface's queue holds.
     pub async fn set_txqueuelen(&self, index: u32, packets: u32) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index)
             .append_extra_attribute(LinkAttribute::TxQueueLen(packets))
@@ -139,17 +138,17 @@ impl Net {
         self.change(change, action).await
     }
 
-    /// Set the hardware address of an interface (`lladdr` of a TAP device). Not while it is up, unless
-    /// its driver allows that; TAP's does.
+    /// Sets the hardware address of an interface (`lladdr` of a TAP device). It must be down, unless its driver allows
+    /// the change, as TAP's does.
     pub async fn set_mac(&self, index: u32, mac: [u8; 6]) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index).address(mac.to_vec()).build();
         self.change(change, || format!("setting the hardware address of interface number {index}"))
             .await
     }
 
-    /// Have an interface send at once what it is given, without a queue of the kernel's before its own.
-    /// That of a TUN device never holds anything, since the device never asks the kernel to wait; one of
-    /// several queues would have one for each of the 256 that it may have.
+    /// Makes an interface send packets at once, without a queueing discipline of the kernel before its own queue. That
+    /// of a TUN device never holds a packet, since the device never asks the kernel to wait; a device with several
+    /// queues would have one for each of the 256 that it may have.
     pub async fn set_no_qdisc(&self, index: u32) -> Result<(), NetError> {
         let mut change = TcMessage::with_index(i32::try_from(index).unwrap_or(0));
         change.header.parent = TcHandle::ROOT;
@@ -167,15 +166,15 @@ impl Net {
         self.talk(RouteNetlinkMessage::SetLink(change), Mode::Change, action).await.map(drop)
     }
 
-    /// Remove an interface (and the other end of a veth pair).
+    /// Removes an interface (and the other end of a veth pair).
     pub async fn delete_link(&self, index: u32) -> Result<(), NetError> {
         let gone = LinkUnspec::new_with_index(index).build();
         let action = || format!("removing the interface number {index}");
         self.talk(RouteNetlinkMessage::DelLink(gone), Mode::Change, action).await.map(drop)
     }
 
-    /// Make a pair of virtual Ethernet interfaces: `name` here, `peer` in another namespace. Both
-    /// are down and have random hardware addresses.
+    /// Creates a pair of virtual Ethernet interfaces: `name` here, `peer` in another namespace. Both are down and have
+    /// random hardware addresses.
     pub async fn add_veth(&self, name: &str, peer: &str, peer_ns: &NetNs) -> Result<(), NetError> {
         let other = LinkMessageBuilder::<LinkUnspec>::new()
             .name(peer.to_owned())

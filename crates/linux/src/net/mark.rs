@@ -1,8 +1,8 @@
 //! Marks the replies to marked packets, so that strict reverse path filtering accepts them.
 //!
-//! With `src_valid_mark` the kernel looks a packet's source up under the packet's own mark. This
-//! table saves the mark of what leaves in its connection and gives it to what comes back. The kernel
-//! removes the table with the socket that made it, whatever ends the process.
+//! With `src_valid_mark` the kernel looks up a packet's source under the packet's own mark. This table saves the mark
+//! of outgoing packets in their connection and applies it to the replies. The kernel removes the table with the socket
+//! that created it, however the process ends.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 const NETLINK_NETFILTER: i32 = 12;
-/// Ask, acknowledge, create.
+/// Request, acknowledge, create.
 const FLAGS: u16 = 1 | 4 | 0x400;
 const NFTABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
@@ -21,19 +21,19 @@ const NEW_CHAIN: u16 = (NFTABLES << 8) | 3;
 const NEW_RULE: u16 = (NFTABLES << 8) | 6;
 const NESTED: u16 = 0x8000;
 const IPV4: u8 = 2;
-/// The table goes with its socket.
+/// The table is removed with its socket.
 const OWNER: u32 = 2;
-/// After connections are looked up, before routing.
+/// After the connection look-up, before routing.
 const MANGLE: i32 = -150;
 const PREROUTING: u32 = 0;
 const POSTROUTING: u32 = 4;
 const REGISTER: u32 = 1;
 const META_MARK: u32 = 3;
 const CT_MARK: u32 = 3;
-/// The kernel answers at once; a longer wait would hang the caller.
+/// The kernel answers at once; a longer wait would block the caller.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The table in force. Dropping it removes it.
+/// The table in force, which is removed on drop.
 #[derive(Debug)]
 pub struct MarkedReplies {
     _socket: Socket,
@@ -43,7 +43,7 @@ impl MarkedReplies {
     /// Marks IPv4 replies to packets with `mark`, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// The kernel has no nftables, no tables that are owned by a socket (before 5.12), or refuses.
+    /// The kernel has no nftables, has no tables that are owned by a socket (before 5.12), or refuses.
     pub fn start(mark: u32) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl MarkedReplies {
         let messages = batch(&name, mark);
         let sent: Vec<u8> = messages.concat();
         socket.send(&sent)?;
-        // The first and the last are not acknowledged.
+        // The first and the last message are not acknowledged.
         acknowledged(&socket, messages.len().saturating_sub(2))?;
         Ok(Self { _socket: socket })
     }
@@ -168,7 +168,8 @@ mod tests {
 
     const MARK: u32 = 0xad17;
 
-    /// `left` looks unmarked packets up in a table that leads nowhere, and checks sources strictly.
+    /// Creates namespaces of which `left` looks up unmarked packets in a table without routes, and checks sources
+    /// strictly.
     fn strict_pair() -> (NetNs, NetNs) {
         let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         left.connect("eth", &right, "eth").unwrap();

@@ -29,18 +29,18 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 
 use crate::netns::NetNs;
 
-/// How to send a request.
+/// The kind of a request.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Mode {
-    /// One object, or the answer to one question.
+    /// Get one object.
     Ask,
-    /// Everything of a kind.
+    /// Get all objects of a type.
     Dump,
-    /// Change what exists.
+    /// Change an existing object.
     Change,
-    /// Make; it must not exist.
+    /// Create an object, which must not exist.
     Create,
-    /// Make, in place of what may exist.
+    /// Create an object or replace an existing one.
     Replace,
 }
 
@@ -57,22 +57,22 @@ impl Mode {
     }
 }
 
-/// A conversation with the kernel's routing tables. Cheap to clone.
+/// A handle to the kernel's routing tables, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Net {
     handle: rtnetlink::Handle,
 }
 
 impl Net {
-    /// In the calling thread's network namespace. Call it inside a tokio runtime.
+    /// Opens a handle in the calling thread's network namespace. Call it inside a tokio runtime.
     pub fn open() -> io::Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
-        // It ends by itself when the last handle is gone.
+        // The task ends by itself when the last handle is dropped.
         tokio::spawn(connection);
         Ok(Self { handle })
     }
 
-    /// In another network namespace, from wherever the runtime's threads are.
+    /// Opens a handle in another network namespace, wherever the runtime's threads are.
     pub fn open_in(ns: &NetNs) -> io::Result<Self> {
         let runtime = tokio::runtime::Handle::current();
         ns.run(|| {
@@ -81,7 +81,7 @@ impl Net {
         })?
     }
 
-    /// Send a request and collect the answers.
+    /// Sends a request and collects the answers.
     async fn talk(
         &self,
         message: RouteNetlinkMessage,

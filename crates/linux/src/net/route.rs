@@ -11,54 +11,54 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::{Mode, Net, NetError};
 
-/// The table that routes go to by default.
+/// The default table of routes.
 pub const MAIN_TABLE: u32 = 254;
 
-/// What becomes of packets that a route matches.
+/// What the kernel does with packets that a route matches.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RouteKind {
-    /// They are sent on.
+    /// Forwards them.
     #[default]
     Unicast,
-    /// Their sender gets an error at once.
+    /// Reports an error to their sender at once.
     Unreachable,
-    /// The next rule of policy routing decides.
+    /// Leaves the decision to the next rule of policy routing.
     Throw,
 }
 
 /// A route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// Where to; host bits are ignored.
+    /// The destination network; host bits are ignored.
     pub to: IpNet,
     /// The next hop; `None` for a network on the link itself.
     pub via: Option<IpAddr>,
-    /// The interface; may be left to the kernel if there is a gateway.
+    /// The interface; optional if there is a gateway, from which the kernel derives it.
     pub link: Option<u32>,
-    /// The lower wins; `None` is 0 for IPv4 and 1024 for IPv6.
+    /// The metric. Lower wins; `None` is 0 for IPv4 and 1024 for IPv6.
     pub metric: Option<u32>,
     /// The routing table; `None` is [`MAIN_TABLE`].
     pub table: Option<u32>,
-    /// Our address in packets that choose none.
+    /// The source address of packets that are not bound to one.
     pub source: Option<IpAddr>,
     /// The gateway is on the link even if no address says so.
     pub onlink: bool,
-    /// What becomes of the packets.
+    /// What the kernel does with the packets.
     pub kind: RouteKind,
 }
 
 impl Route {
-    /// By a gateway.
+    /// Creates a route by a gateway.
     pub fn via(to: IpNet, gateway: IpAddr) -> Self {
         Self { via: Some(gateway), ..Self::bare(to) }
     }
 
-    /// Straight to an interface.
+    /// Creates a route to a network on an interface.
     pub fn dev(to: IpNet, link: u32) -> Self {
         Self { link: Some(link), ..Self::bare(to) }
     }
 
-    /// Without next hop or interface.
+    /// Creates a route without next hop or interface.
     pub fn without_hop(to: IpNet, kind: RouteKind) -> Self {
         Self { kind, ..Self::bare(to) }
     }
@@ -76,7 +76,7 @@ impl Route {
         }
     }
 
-    /// Whether it leads everywhere.
+    /// Returns whether the route is a default route.
     pub fn is_default(&self) -> bool {
         self.to.prefix_len() == 0
     }
@@ -112,8 +112,8 @@ impl Route {
     fn addition(&self) -> RouteMessage {
         let mut message = self.message();
         message.header.protocol = RouteProtocol::Static;
-        // In a table of its own a route by an interface alone must not be of the link's scope: the
-        // kernel, which checks whether a gateway of another route is on a link, would find it there.
+        // In a table of its own, a route by an interface alone must not have link scope: the kernel, which checks
+        // whether a gateway of another route is on a link, would find it there.
         let direct = self.kind == RouteKind::Unicast
             && self.via.is_none()
             && self.table.is_none_or(|table| table == MAIN_TABLE)
@@ -124,7 +124,7 @@ impl Route {
 
     fn removal(&self) -> RouteMessage {
         let mut message = self.message();
-        // "Any scope": the kernel would compare it otherwise.
+        // "Any scope": otherwise the kernel would compare it.
         message.header.scope = RouteScope::NoWhere;
         message
     }
@@ -149,7 +149,7 @@ impl Route {
                 RouteAttribute::Priority(metric) => route.metric = Some(*metric),
                 RouteAttribute::PrefSource(ip) => route.source = address(ip),
                 RouteAttribute::MultiPath(hops) => {
-                    // Several next hops of equal cost: report the first.
+                    // Of several next hops of equal cost, report the first.
                     let hop = hops.first()?;
                     route.link = Some(hop.interface_index);
                     hop.attributes.iter().for_each(|attribute| route.read_hop(attribute));
@@ -191,7 +191,7 @@ fn read_kind(kind: RouteType) -> Option<RouteKind> {
     }
 }
 
-/// The name of an interface in this network namespace.
+/// Returns the name of an interface in this network namespace.
 fn interface_name(link: u32) -> Option<String> {
     let name = nix::net::if_::if_indextoname(link).ok()?;
     name.into_string().ok()
@@ -211,7 +211,7 @@ impl fmt::Display for Route {
         if let Some(link) = self.link {
             match interface_name(link) {
                 Some(name) => write!(f, " by {name}")?,
-                // It is gone.
+                // The interface no longer exists.
                 None => write!(f, " by interface number {link}")?,
             }
         }
@@ -225,16 +225,16 @@ impl fmt::Display for Route {
     }
 }
 
-/// How the kernel would send a packet.
+/// The kernel's choice of a path for a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The next hop; `None` if the destination is on the link (or is ourselves).
     pub gateway: Option<IpAddr>,
     /// The interface.
     pub link: u32,
-    /// The source address it would choose.
+    /// The source address that the kernel would choose.
     pub source: Option<IpAddr>,
-    /// The destination is one of our own addresses.
+    /// Whether the destination is one of our own addresses.
     pub local: bool,
 }
 
@@ -251,14 +251,14 @@ fn address(from: &RouteAddress) -> Option<IpAddr> {
 }
 
 impl Net {
-    /// The unicast routes of all tables, both families.
+    /// Returns the unicast routes of all tables, both families.
     pub async fn routes(&self) -> Result<Vec<Route>, NetError> {
         let mut routes = self.all_routes().await?;
         routes.retain(|route| route.kind == RouteKind::Unicast);
         Ok(routes)
     }
 
-    /// The routes of every [`RouteKind`] in all tables, both families.
+    /// Returns the routes of every [`RouteKind`] in all tables, both families.
     pub async fn all_routes(&self) -> Result<Vec<Route>, NetError> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -278,7 +278,7 @@ impl Net {
         Ok(routes)
     }
 
-    /// The default route of a family in the main table, the one with the lowest metric.
+    /// Returns the default route of a family in the main table, the one with the lowest metric.
     pub async fn default_route(&self, v6: bool) -> Result<Option<Route>, NetError> {
         let is_default = |route: &Route| {
             route.is_default()
@@ -289,26 +289,26 @@ impl Net {
         Ok(routes.min_by_key(|route| route.metric.unwrap_or(0)))
     }
 
-    /// Add a route. It is an error of kind `Exists` if there is one to the same network with the
-    /// same metric in the same table.
+    /// Adds a route. It is an error of kind `Exists` if there is one to the same network with the same metric in the
+    /// same table.
     pub async fn add_route(&self, route: &Route) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewRoute(route.addition());
         self.talk(message, Mode::Create, || format!("adding the route {route}")).await.map(drop)
     }
 
-    /// Add a route in place of one to the same network with the same metric in the same table.
+    /// Adds a route, or replaces one to the same network with the same metric in the same table.
     pub async fn replace_route(&self, route: &Route) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewRoute(route.addition());
         self.talk(message, Mode::Replace, || format!("setting the route {route}")).await.map(drop)
     }
 
-    /// Remove a route; what is `None` in it matches anything (but the table).
+    /// Removes a route; a field that is `None` matches any value (except the table).
     pub async fn delete_route(&self, route: &Route) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::DelRoute(route.removal());
         self.talk(message, Mode::Change, || format!("removing the route {route}")).await.map(drop)
     }
 
-    /// The way to an address as the kernel would choose it now, policy routing included.
+    /// Returns the path to an address that the kernel would choose now, including policy routing.
     pub async fn route_to(&self, to: IpAddr) -> Result<Path, NetError> {
         let mut query = RouteMessage::default();
         query.header.address_family = family(to);
@@ -346,7 +346,7 @@ fn listed(answer: &RouteNetlinkMessage) -> Option<Route> {
     }
 }
 
-/// Learned exceptions (redirects, path MTUs) are not routes.
+/// Returns whether the kernel learned this (redirects, path MTUs): such exceptions are not routes.
 fn is_cached(header: &RouteHeader) -> bool {
     header.flags.contains(RouteFlags::Cloned)
 }

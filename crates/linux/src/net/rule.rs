@@ -8,31 +8,31 @@ use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 
 use super::{MAIN_TABLE, Mode, Net, NetError, NetErrorKind};
 
-/// A policy routing rule that sends what it matches to a table.
+/// A policy routing rule that selects a table for the packets that it matches.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// IPv6 rather than IPv4.
     pub v6: bool,
-    /// Its place in the list; lower is consulted first.
+    /// Its preference; rules with lower ones are consulted first.
     pub preference: u32,
-    /// Matches packets from this network alone.
+    /// Matches only packets from this network.
     pub from: Option<IpNet>,
-    /// Matches packets to this network alone.
+    /// Matches only packets to this network.
     pub to: Option<IpNet>,
-    /// Matches packets *without* this mark alone.
+    /// Matches only packets *without* this mark.
     pub not_mark: Option<u32>,
-    /// Matches UDP packets between these ports alone: source, destination.
+    /// Matches only UDP packets between these ports: source, destination.
     pub udp_ports: Option<(u16, u16)>,
-    /// The table to look in.
+    /// The table to use.
     pub table: u32,
 }
 
-/// What a listed rule refers to, of whatever form it is.
+/// The relevant fields of a listed rule, whatever its form.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RuleInUse {
     /// IPv6 rather than IPv4.
     pub v6: bool,
-    /// Its place in the list.
+    /// Its preference.
     pub preference: u32,
     /// Its table, if it has one.
     pub table: u32,
@@ -45,7 +45,7 @@ impl Rule {
         let mut message = RuleMessage::default();
         message.header.family = family(self.v6);
         message.header.action = RuleAction::ToTable;
-        // A table beyond 255 is in the attribute alone.
+        // A table beyond 255 is in the attribute only.
         message.header.table = u8::try_from(self.table).unwrap_or(0);
         let attributes = &mut message.attributes;
         attributes.push(RuleAttribute::Priority(self.preference));
@@ -121,7 +121,7 @@ fn read(message: &RuleMessage) -> RuleInUse {
 }
 
 impl Net {
-    /// The policy routing rules of both families.
+    /// Returns the policy routing rules of both families.
     pub async fn rules(&self) -> Result<Vec<RuleInUse>, NetError> {
         let mut rules = self.rules_of(false).await?;
         match self.rules_of(true).await {
@@ -133,8 +133,8 @@ impl Net {
         Ok(rules)
     }
 
-    /// The policy routing rules of one family. It is an error of kind `NoFamily` if the kernel has
-    /// no rules for it.
+    /// Returns the policy routing rules of one family. It is an error of kind `NoFamily` if the
+    /// kernel has no rules for it.
     pub async fn rules_of(&self, v6: bool) -> Result<Vec<RuleInUse>, NetError> {
         let mut query = RuleMessage::default();
         query.header.family = family(v6);
@@ -147,7 +147,7 @@ impl Net {
         Ok(rules.collect())
     }
 
-    /// Adds a rule. It is an error of kind `Exists` if the very same rule is there.
+    /// Adds a rule. It is an error of kind `Exists` if an identical rule exists.
     pub async fn add_rule(&self, rule: &Rule) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewRule(rule.message());
         self.talk(message, Mode::Create, || format!("adding the rule {rule}")).await.map(drop)

@@ -10,8 +10,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A namespace `left` with an interface `eth` (192.0.2.1/24, 2001:db8::1/64) whose other end is in
-/// `right` (.2, ::2).
+/// Creates a namespace `left` with an interface `eth` (192.0.2.1/24, 2001:db8::1/64) whose other
+/// end is in `right` (.2, ::2).
 fn pair() -> (NetNs, NetNs) {
     let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     left.connect("eth", &right, "eth").unwrap();
@@ -112,7 +112,7 @@ fn routes_by_gateway_and_by_interface() {
             assert_eq!(n.route_to(ip(hop)).await?.gateway, None);
             let listed = Route { table: Some(MAIN_TABLE), ..by_link };
             assert!(n.routes().await?.contains(&listed), "{listed}");
-            // Without metric and interface: matches whatever leads there.
+            // Without metric and interface it matches any route to that network.
             n.delete_route(&Route { metric: None, link: None, ..by_link }).await?;
             let gone = n.delete_route(&by_link).await.unwrap_err();
             assert_eq!(gone.kind(), NetErrorKind::NotFound, "{gone}");
@@ -160,7 +160,7 @@ fn unusual_routes() {
         assert_eq!(error.kind(), NetErrorKind::Unreachable, "{error}");
         n.add_route(&Route { link: Some(link), onlink: true, ..nowhere }).await?;
         assert_eq!(n.route_to(ip("10.9.9.9")).await?.gateway, nowhere.via);
-        // Host bits are cut off; IPv4 may go by an IPv6 gateway (RFC 5549).
+        // Host bits are cleared; IPv4 may use an IPv6 gateway (RFC 5549).
         n.add_route(&Route {
             link: Some(link),
             ..Route::via(net("172.16.1.9/16"), ip("2001:db8::2"))

@@ -1,4 +1,4 @@
-//! Notices when interfaces, addresses or routes change.
+//! Notification of changed interfaces, addresses and routes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,14 +13,14 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage}
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::{AsyncSocket, SocketAddr};
 
-/// What changed.
+/// The object that changed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NetChange {
     /// The interface with this index, its state or its addresses.
     Link(u32),
     /// A route to this network in this table.
     Route(IpNet, u32),
-    /// Something; messages of the kernel's were lost.
+    /// Unknown; messages of the kernel were lost.
     Unknown,
 }
 
@@ -49,7 +49,7 @@ impl NetWatch {
         let socket = connection.socket_mut().socket_mut();
         socket.bind(&SocketAddr::new(0, groups))?;
         tokio::spawn(connection);
-        // The connection ends when the last handle is gone.
+        // The connection ends when the last handle is dropped.
         let messages = messages.map(move |(message, _)| {
             let _alive = &handle;
             message
@@ -61,7 +61,7 @@ impl NetWatch {
     pub async fn next(&mut self) -> NetChange {
         loop {
             let Some(message) = self.messages.next().await else {
-                // The connection is broken: nothing comes any more.
+                // The connection is broken: no further message will arrive.
                 return std::future::pending().await;
             };
             if let Some(change) = read(&message.payload) {

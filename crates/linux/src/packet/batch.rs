@@ -1,4 +1,4 @@
-//! A burst of frames: from a packet socket by `recvmmsg`, from a TAP one by one; to either.
+//! A burst of frames: read from a packet socket by `recvmmsg` or from a TAP device one by one; written to either.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice};
@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::PacketSocket;
 use crate::tun::{TunQueue, VNET_LEN};
 
-/// Bytes of one slot: an Ethernet header, two VLAN tags and an IP packet of the greatest length, and
-/// room before them for the tag that the kernel keeps apart from a frame.
+/// The size of one slot in bytes: an Ethernet header, two VLAN tags and an IP packet of the greatest length, and space
+/// before them for the tag that the kernel delivers outside the frame.
 pub const SLOT: usize = 65_536 + 64;
 
-/// Most slots of a batch.
+/// The most slots of a batch.
 const MAX_SLOTS: usize = 256;
 
 /// A VLAN tag's length.
@@ -20,16 +20,16 @@ const TAG: usize = 4;
 /// Length of the two hardware addresses that precede the tag.
 const ADDRESSES: usize = 12;
 
-/// The checksum of `virtio_net_hdr` is still to be filled in (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+/// The checksum is still to be computed (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
 const NEEDS_CSUM: u8 = 1;
 
-/// Bytes that a burst should not much exceed: a part of a core's L2 cache.
+/// The number of bytes that a burst should not much exceed: a part of a core's L2 cache.
 const BURST: usize = 512 << 10;
 
-/// Slots offered at least.
+/// The least number of slots offered.
 const MIN_OFFERED: usize = 8;
 
-/// Room for one `tpacket_auxdata` with its header.
+/// Space for one `tpacket_auxdata` with its header.
 #[derive(Copy, Clone)]
 #[repr(C, align(8))]
 struct Aux([u8; 64]);
@@ -37,7 +37,7 @@ struct Aux([u8; 64]);
 /// One frame of a burst.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    /// What the kernel left undone in it (`virtio_net_hdr`).
+    /// The work that the kernel left undone in it (`virtio_net_hdr`).
     pub vnet: &'a mut [u8; VNET_LEN],
     /// The frame, from the destination address on, VLAN tags inside.
     pub bytes: &'a mut [u8],
@@ -60,10 +60,10 @@ pub struct FrameBatch {
     spans: Vec<Span>,
     names: Vec<libc::sockaddr_ll>,
     controls: Vec<Aux>,
-    /// Pointed to by `incoming`, two for each; read by the kernel only.
+    /// Referenced by `incoming`, two for each; only the kernel reads them.
     _parts: Vec<libc::iovec>,
     incoming: Vec<libc::mmsghdr>,
-    /// Written before each send and not followed after it.
+    /// Written before each send and not used after it.
     out_parts: Vec<libc::iovec>,
     outgoing: Vec<libc::mmsghdr>,
     /// Messages that the last receive used.
@@ -71,12 +71,12 @@ pub struct FrameBatch {
     filled: usize,
     drained: bool,
     offered: usize,
-    /// Frames that were passed over since the last [`FrameBatch::take_unusable`].
+    /// Frames that were skipped since the last [`FrameBatch::take_unusable`].
     unusable: u64,
 }
 
-// SAFETY: its pointers go to the memory of its own vectors, which moves with it and stays in place:
-// the vectors never grow. Those of `outgoing` are stale bits between calls.
+// SAFETY: its pointers refer to the memory of its own vectors, which moves with it and keeps its address: the vectors
+// never grow. Those of `outgoing` are dangling between calls and never used then.
 unsafe impl Send for FrameBatch {}
 
 fn empty_message() -> libc::mmsghdr {
@@ -85,7 +85,7 @@ fn empty_message() -> libc::mmsghdr {
 }
 
 impl FrameBatch {
-    /// Room for this many frames (1 to 256).
+    /// Creates a batch with space for this many frames (1 to 256).
     pub fn new(slots: usize) -> Self {
         let n = slots.clamp(1, MAX_SLOTS);
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -131,27 +131,27 @@ impl FrameBatch {
         }
     }
 
-    /// How many frames fit.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.spans.len()
     }
 
-    /// How many frames there are.
+    /// Returns the number of frames.
     pub fn len(&self) -> usize {
         self.filled
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no frames.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// How many frames were passed over because they were cut short or our own, since the last call.
+    /// Returns how many frames were skipped since the last call because they were truncated or our own.
     pub fn take_unusable(&mut self) -> u64 {
         std::mem::take(&mut self.unusable)
     }
 
-    /// A frame of the burst.
+    /// Returns a frame of the burst.
     pub fn frame(&mut self, at: usize) -> Option<Frame<'_>> {
         if at >= self.filled {
             return None;
@@ -165,21 +165,21 @@ impl FrameBatch {
         })
     }
 
-    /// Whether a frame of the burst is to be sent.
+    /// Returns whether a frame of the burst is to be sent.
     pub fn is_kept(&self, at: usize) -> bool {
         at < self.filled && self.spans.get(at).is_some_and(|span| span.keep)
     }
 
-    /// Whether the last burst took all that there was.
+    /// Returns whether the last burst took everything that was available.
     pub fn is_drained(&self) -> bool {
         self.drained
     }
 
-    /// Take up to `most` frames of a TAP queue, or fewer once they have `bytes` bytes; returns how many.
-    /// `WouldBlock` when none waits.
+    /// Takes up to `most` frames of a TAP queue, or fewer once they have `bytes` bytes; returns how many. `WouldBlock`
+    /// if there is none.
     ///
     /// # Errors
-    /// As [`TunQueue::read`], if there is not one frame.
+    /// Those of [`TunQueue::read`], if there is not a single frame.
     pub fn receive_from_tap(
         &mut self,
         queue: &TunQueue,
@@ -216,9 +216,8 @@ impl FrameBatch {
         }
         (self.used, self.filled) = (0, 0);
         let count = loop {
-            // SAFETY: every header's pointers go to this batch's own vectors, whose elements they
-            // cover with the right lengths (set in `new` and above); `&mut self` keeps everyone
-            // else away from them during the call.
+            // SAFETY: every header's pointers refer to this batch's own vectors, whose elements they cover with the
+            // right lengths (set in `new` and above); `&mut self` excludes any other access during the call.
             let count = unsafe {
                 libc::recvmmsg(
                     socket.as_fd().as_raw_fd(),
@@ -243,7 +242,7 @@ impl FrameBatch {
         Ok(count)
     }
 
-    /// Puts VLAN tags back and marks what cannot be used by a length of 0.
+    /// Inserts the VLAN tags and marks unusable frames by a length of 0.
     fn finish_received(&mut self) {
         let slots = self.buffers.chunks_exact_mut(SLOT).zip(&mut self.vnets).zip(&mut self.spans);
         let received = self.incoming.iter().zip(&self.names).zip(&self.controls);
@@ -253,7 +252,7 @@ impl FrameBatch {
             let len = (message.msg_len as usize).saturating_sub(VNET_LEN);
             *span = Span { start: TAG, len, keep: false };
             let cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            // Only a fanout group of a kernel before 6.7 shows what the host sent.
+            // Only a fanout group of a kernel before 6.7 delivers frames that the host sent.
             if cut || name.sll_pkttype == libc::PACKET_OUTGOING {
                 span.len = 0;
                 self.unusable += 1;
@@ -265,8 +264,8 @@ impl FrameBatch {
         }
     }
 
-    /// Offers as many slots as frames of the last burst's size make [`BURST`] bytes; more than before
-    /// only if that burst filled all it was offered.
+    /// Offers as many slots as frames of the last burst's size make [`BURST`] bytes; more than before only if that
+    /// burst filled all slots offered.
     fn offer_for_next(&mut self) {
         let bytes: usize = self.spans.iter().take(self.filled).map(|span| span.len).sum();
         let average = (bytes / self.filled.max(1)).max(1);
@@ -277,9 +276,8 @@ impl FrameBatch {
         }
     }
 
-    /// Write the frames from `from` up to `to` that are to be kept to a TAP queue. Stops at the first
-    /// that the kernel does not take. Returns how many frames of the range are done with, kept or not,
-    /// and the error that stopped it at the next.
+    /// Writes the kept frames from `from` up to `to` to a TAP queue. Stops at the first one that the kernel does not
+    /// take. Returns how many frames of the range are finished, kept or not, and the error that stopped it at the next.
     pub fn send_to_tap(
         &self,
         queue: &TunQueue,
@@ -295,12 +293,12 @@ impl FrameBatch {
         (to.min(self.filled).saturating_sub(from), None)
     }
 
-    /// Send the frames from `from` up to `to` that are to be kept. Returns how many frames of the range
-    /// are done with, kept or not, and the error that stopped it at the next.
+    /// Sends the kept frames from `from` up to `to`. Returns how many frames of the range are finished, kept or not,
+    /// and the error that stopped it at the next.
     ///
-    /// `WouldBlock`: the socket's send buffer is full. `ENOBUFS`: the interface's queue is, and has
-    /// dropped the frame. `ENETDOWN`, `ENXIO`: the interface is down or gone. `EMSGSIZE`: longer than
-    /// the interface's MTU. `EINVAL`: the kernel refuses the header.
+    /// `WouldBlock`: the socket's send buffer is full. `ENOBUFS`: the interface's queue is full and has dropped the
+    /// frame. `ENETDOWN`, `ENXIO`: the interface is down or removed. `EMSGSIZE`: the frame is longer than the
+    /// interface's MTU. `EINVAL`: the kernel refuses the header.
     pub fn send_to_socket(
         &mut self,
         socket: &PacketSocket,
@@ -312,9 +310,8 @@ impl FrameBatch {
         let mut sent = 0;
         while sent < queued {
             let Some(rest) = self.outgoing.get_mut(sent..queued) else { break };
-            // SAFETY: the headers in `rest` were written by `queue` just now, with pointers to and
-            // lengths of elements of this batch's own vectors; the kernel only reads what they
-            // point to.
+            // SAFETY: the headers in `rest` were written by `queue` just now, with pointers to and lengths of elements
+            // of this batch's own vectors; the kernel only reads the memory that they refer to.
             let count = unsafe {
                 libc::sendmmsg(
                     socket.as_fd().as_raw_fd(),
@@ -335,14 +332,14 @@ impl FrameBatch {
         (to.saturating_sub(from), None)
     }
 
-    /// The header and bytes of a frame that is to be sent.
+    /// Returns the header and bytes of a frame that is to be sent.
     fn kept(&self, at: usize) -> Option<(&[u8; VNET_LEN], &[u8])> {
         let span = self.spans.get(at).filter(|span| span.keep)?;
         let start = at * SLOT + span.start;
         Some((self.vnets.get(at)?, self.buffers.get(start..start + span.len)?))
     }
 
-    /// Describes what is to be sent; returns how many messages that makes.
+    /// Describes the frames to send; returns the number of messages.
     fn queue(&mut self, from: usize, to: usize) -> usize {
         let mut queued = 0;
         for at in from..to {
@@ -365,19 +362,19 @@ impl FrameBatch {
         queued
     }
 
-    /// How many frames from `from` lie before the kept one with the number `nth`.
+    /// Returns how many frames from `from` precede the kept one with the number `nth`.
     fn until_kept(&self, from: usize, to: usize, nth: usize) -> usize {
         let kept = (from..to).filter(|at| self.kept(*at).is_some());
         kept.into_iter().nth(nth).map_or(to.saturating_sub(from), |at| at - from)
     }
 }
 
-/// The tag that the kernel keeps apart from a frame: its type and its control word.
+/// Returns the tag that the kernel delivers outside the frame: its type and its control word.
 fn tag_beside(control: &Aux, len: usize) -> Option<[u8; TAG]> {
     let header = size_of::<libc::cmsghdr>();
     let bytes = control.0.get(..len)?;
     let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(libc::c_int::from_ne_bytes);
-    // cmsghdr ends in level and type; it is the only control message that was asked for.
+    // cmsghdr ends with level and type; this is the only control message that was requested.
     if word(header - 8)? != libc::SOL_PACKET || word(header - 4)? != libc::PACKET_AUXDATA {
         return None;
     }
@@ -396,7 +393,7 @@ fn tag_beside(control: &Aux, len: usize) -> Option<[u8; TAG]> {
     Some([a, b, c, d])
 }
 
-/// Puts a tag behind the addresses, which move into the room before them, and says so to the header.
+/// Inserts a tag after the addresses, which move into the space before them, and adjusts the header.
 fn insert_tag(slot: &mut [u8], span: &mut Span, vnet: &mut [u8; VNET_LEN], tag: [u8; TAG]) {
     if span.len < ADDRESSES + 2 {
         return;
@@ -404,7 +401,7 @@ fn insert_tag(slot: &mut [u8], span: &mut Span, vnet: &mut [u8; VNET_LEN], tag: 
     slot.copy_within(TAG..TAG + ADDRESSES, 0);
     slot[ADDRESSES..ADDRESSES + TAG].copy_from_slice(&tag);
     (span.start, span.len) = (0, span.len + TAG);
-    // The offsets count from the frame's start: hdr_len of a super-packet, csum_start if one is due.
+    // The offsets count from the frame's start: hdr_len of a super-packet, csum_start if a checksum is to be computed.
     let mut shift = |at: usize| {
         let value = u16::from_ne_bytes([vnet[at], vnet[at + 1]]).saturating_add(TAG as u16);
         vnet[at..at + 2].copy_from_slice(&value.to_ne_bytes());

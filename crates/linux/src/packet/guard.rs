@@ -1,16 +1,15 @@
-//! Keeping the host's own stack away from an interface, for as long as a process lives.
+//! Keeping frames of an interface from the host's own stack while a process lives.
 //!
-//! A packet socket gets a copy of each frame; the host's stack gets the frame itself, and would answer
-//! ARP for any of its addresses, refuse TCP connections to them, and forward. So everything that the
-//! interface receives is dropped behind the packet sockets and before the stack: by a chain of nftables'
-//! `netdev` family at the hook `ingress` whose policy is to drop. The table belongs to the netlink socket
-//! that made it (`NFT_TABLE_F_OWNER`, Linux 5.12): the kernel removes it with the process, also after
-//! `kill -9`, and no `nft flush ruleset` does.
+//! A packet socket gets a copy of each frame; the host's stack gets the frame itself, and would answer ARP for any of
+//! its addresses, refuse TCP connections to them, and forward. Therefore every frame that the interface receives is
+//! dropped after the packet sockets and before the stack: by a chain of nftables' `netdev` family at the hook `ingress`
+//! whose policy is to drop. The table belongs to the netlink socket that created it (`NFT_TABLE_F_OWNER`, Linux 5.12):
+//! the kernel removes it with the process, also after `kill -9`, and `nft flush ruleset` does not remove it.
 //!
-//! Before Linux 6.16 such a chain needs its interface to be there: one that vanishes and is back has none until it is
-//! added again. So there is a second line, of rules that ask for the interface's name and need none: in tables of the
-//! families `inet`, before routing, and `arp`. They see IP and ARP of the interface itself only, not what VLAN
-//! interfaces or a bridge of the kernel on top of it receive.
+//! Before Linux 6.16 such a chain needs its interface to exist: one that is removed and created again has no chain
+//! until it is added again. Therefore there is a second line of rules that match the interface's name and do not need
+//! it to exist: in tables of the families `inet`, before routing, and `arp`. They see IP and ARP of the interface
+//! itself only, not packets that VLAN interfaces or a bridge of the kernel on top of it receive.
 
 use std::fmt;
 use std::io;
@@ -66,7 +65,7 @@ const EQUAL: u32 = 0;
 const VERDICT: u32 = 0;
 const VALUE: u32 = 1;
 
-/// The table goes with the socket that made it.
+/// The table is removed with the socket that created it.
 const OWNER: u32 = 2;
 
 /// `NF_NETDEV_INGRESS`.
@@ -76,16 +75,16 @@ const BY_NAME: [(u8, u32); 2] = [(libc::NFPROTO_INET as u8, 0), (libc::NFPROTO_A
 const CHAIN_BY_NAME: &str = "keep_from_host";
 const NETDEV: u8 = libc::NFPROTO_NETDEV as u8;
 
-/// Before every other chain of an interface: what is dropped need not pass them.
+/// Before every other chain of an interface, which dropped packets need not pass.
 const FIRST: i32 = -500;
 
 /// `NF_DROP`.
 const DROP: u32 = 0;
 
-/// How long the kernel may take to answer. It answers before the call returns.
+/// How long the kernel may take to answer, in seconds. It answers before the call returns.
 const PATIENCE_S: i64 = 5;
 
-/// Why the host's stack could not be kept away.
+/// The reason why frames could not be kept from the host's stack.
 #[derive(Debug)]
 pub struct GuardError {
     step: &'static str,
@@ -116,7 +115,7 @@ impl std::error::Error for GuardError {
     }
 }
 
-/// The host's stack receives nothing from the given interfaces until this is dropped.
+/// A guard of interfaces: until it is dropped, the host's stack receives nothing from them.
 #[derive(Debug)]
 pub struct Guard {
     socket: OwnedFd,
@@ -124,15 +123,15 @@ pub struct Guard {
     sequence: u32,
     /// Interfaces that were added.
     added: Vec<String>,
-    /// Why there is no second line.
+    /// Why there is no second line of rules.
     gap: Option<GuardError>,
 }
 
 impl Guard {
-    /// Guard no interface yet, in the calling thread's network namespace. Needs CAP_NET_ADMIN.
+    /// Creates a guard without interfaces, in the calling thread's network namespace. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// Missing rights, or a kernel without what it takes.
+    /// Missing privileges, or a kernel without the required features.
     pub fn new() -> Result<Self, GuardError> {
         let step = "opening a netlink socket to nftables";
         let opened = socket(
@@ -155,11 +154,11 @@ impl Guard {
         Ok(this)
     }
 
-    /// Keep the host's stack from all that this interface receives from now on. To be called again for one that was
-    /// gone and is back.
+    /// Keeps all that this interface receives from now on from the host's stack. Call it again for an interface that
+    /// was removed and created again.
     ///
     /// # Errors
-    /// No such interface; from Linux 6.16 on that is none: there the chain waits for one of that name.
+    /// There is no such interface. From Linux 6.16 on this is no error: the chain waits for an interface of that name.
     pub fn add(&mut self, interface: &str) -> Result<(), GuardError> {
         let known = self.added.iter().any(|known| known == interface);
         if !known {
@@ -167,7 +166,7 @@ impl Guard {
             self.add_by_name(interface);
         }
         let error = match self.chain_at(interface, known) {
-            // The kernel took the chain away with the interface.
+            // The kernel removed the chain with the interface.
             Err(e) if known && e.raw_os_error() == Some(libc::ENOENT) => {
                 self.chain_at(interface, false)
             }
@@ -176,7 +175,7 @@ impl Guard {
         error.map_err(|error| GuardError { step: "making an nftables chain at ingress", error })
     }
 
-    /// The second line for an interface, which need not be there.
+    /// Adds the second line of rules for an interface, which need not exist.
     pub(super) fn add_by_name(&mut self, interface: &str) {
         if self.gap.is_some() {
             return;
@@ -193,13 +192,13 @@ impl Guard {
         }
     }
 
-    /// Why an interface that vanishes and is back is without a guard until it is added again; once. From Linux 6.16 on
-    /// it is not even then.
+    /// Returns, once, why an interface that is removed and created again has no guard until it is added again. From
+    /// Linux 6.16 on it always has one.
     pub fn take_gap(&mut self) -> Option<GuardError> {
         self.gap.take()
     }
 
-    /// The table's name, in each of the families `netdev`, `inet` and `arp`.
+    /// Returns the table's name, in each of the families `netdev`, `inet` and `arp`.
     pub fn table(&self) -> &str {
         &self.table
     }
@@ -218,7 +217,7 @@ impl Guard {
             .map_err(|error| GuardError { step: "making an nftables chain", error })
     }
 
-    /// Makes the chain of an interface; `again`: in the place of the former one, which may have lost its hook.
+    /// Creates the chain of an interface; with `again` it replaces the former one, which may have lost its hook.
     fn chain_at(&mut self, interface: &str, again: bool) -> io::Result<()> {
         let name = format!("keep_from_host_{interface}");
         let new = chain(&self.table, &name, hook(INGRESS, Some(interface)), Some(DROP));
@@ -229,7 +228,7 @@ impl Guard {
         self.change(NETDEV, if again { &both } else { both.get(1..).unwrap_or(&[]) })
     }
 
-    /// Makes changes in one transaction, all or none, and waits for the kernel's word.
+    /// Makes changes in one transaction, all or none, and waits for the kernel's answer.
     fn change(&mut self, family: u8, changes: &[(u16, &Attributes)]) -> io::Result<()> {
         let mut bytes = Vec::new();
         let plain = libc::NLM_F_REQUEST as u16;
@@ -265,7 +264,7 @@ impl Guard {
     }
 }
 
-/// Where a chain is hooked in.
+/// Describes where a chain is hooked in.
 fn hook(number: u32, interface: Option<&str>) -> Attributes {
     let mut hook = Attributes::default();
     hook.number(HOOK_NUMBER, number);
@@ -276,7 +275,7 @@ fn hook(number: u32, interface: Option<&str>) -> Attributes {
     hook
 }
 
-/// A chain; without a policy it lets pass.
+/// Describes a chain; without a policy it accepts.
 fn chain(table: &str, name: &str, hook: Attributes, policy: Option<u32>) -> Attributes {
     let mut body = Attributes::default();
     body.text(CHAIN_TABLE, table);
@@ -289,7 +288,7 @@ fn chain(table: &str, name: &str, hook: Attributes, policy: Option<u32>) -> Attr
     body
 }
 
-/// The expressions of `iifname INTERFACE drop`.
+/// Writes the expressions of `iifname INTERFACE drop`.
 fn drop_from(interface: &str) -> Attributes {
     let mut name = [0; libc::IFNAMSIZ];
     name.iter_mut().zip(interface.bytes()).for_each(|(place, byte)| *place = byte);
@@ -319,7 +318,7 @@ fn drop_from(interface: &str) -> Attributes {
     list
 }
 
-/// Netlink attributes, one behind the other.
+/// Netlink attributes in sequence.
 #[derive(Default)]
 struct Attributes(Vec<u8>);
 
@@ -363,8 +362,8 @@ fn message(
     to.extend(body);
 }
 
-/// The kernel's word about the change with this number: 0 or a negative error; `None` if it is not
-/// among these messages.
+/// Returns the kernel's answer to the change with this number: 0 or a negative error; `None` if it is not among these
+/// messages.
 fn verdict(mut bytes: &[u8], sequence: u32) -> Option<i32> {
     let word = |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok();
     while bytes.len() >= 20 {
@@ -417,7 +416,7 @@ mod tests {
         assert_eq!(verdict(&both, 2), Some(0));
         assert_eq!(verdict(&both, 3), None);
         assert_eq!(verdict(&both[..30], 1), Some(-17));
-        // Cut short, or a length of nothing: no endless loop, no panic.
+        // Truncated, or with a length of zero: neither an endless loop nor a panic.
         assert_eq!(verdict(&both[..19], 1), None);
         assert_eq!(verdict(&[0; 64], 1), None);
     }

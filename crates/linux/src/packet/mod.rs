@@ -1,10 +1,9 @@
 //! Ethernet frames of existing interfaces, by packet sockets (packet(7)).
 //!
-//! A socket here sees every frame that its interface receives, before the host's stack does, whoever
-//! it is for, and nothing that the host or the socket itself sends. Frames come and go whole: with the
-//! `virtio_net_hdr` that says what the kernel left undone in them (`PACKET_VNET_HDR`), so that 64 KiB
-//! of one flow are one frame, and with the VLAN tag that the kernel keeps apart from a frame
-//! (`PACKET_AUXDATA`) put back into it.
+//! A socket here sees every frame that its interface receives, whatever its destination and before the host's stack
+//! does, and no frame that the host or the socket itself sends. Frames are complete: they have the `virtio_net_hdr`
+//! that describes the work that the kernel left undone in them (`PACKET_VNET_HDR`), so that 64 KiB of one flow are one
+//! frame, and they contain the VLAN tag that the kernel delivers separately (`PACKET_AUXDATA`).
 #![allow(unsafe_code)]
 
 mod batch;
@@ -19,21 +18,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::tun::VNET_LEN;
 
-/// Bytes that may wait unread for each socket, as the kernel counts them.
+/// The number of bytes that may be unread for each socket, as the kernel counts them.
 const RECEIVE_BUFFER: libc::c_int = 16 << 20;
 
-/// Bytes that may wait unsent for each socket. What is beyond makes the sender wait: this is the
-/// queue of the port.
+/// The number of bytes that may be unsent for each socket. Beyond it the sender waits: this is the queue of the port.
 const SEND_BUFFER: libc::c_int = 4 << 20;
 
-/// Why a packet socket could not be opened.
+/// The reason why a packet socket could not be opened.
 #[derive(Debug)]
 pub enum PacketError {
     /// CAP_NET_RAW is missing.
     NoPermission(io::Error),
     /// There is no such interface (any more).
     NoInterface(io::Error),
-    /// This kernel lacks what is needed.
+    /// This kernel lacks a required feature.
     Unsupported(&'static str, io::Error),
     /// A step failed.
     Os(&'static str, io::Error),
@@ -58,7 +56,7 @@ impl fmt::Display for PacketError {
 
 impl std::error::Error for PacketError {}
 
-/// What a packet socket had to leave since it was last asked.
+/// What a packet socket had to drop since the last query.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacketStatistics {
     /// Frames that the kernel offered to the socket, dropped ones included.
@@ -74,12 +72,12 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Open `queues` (1 to 64) sockets of an interface in the calling thread's network namespace,
-    /// and switch it to promiscuous mode for as long as they live. With several, the kernel gives all
-    /// frames of one flow to the same socket (`PACKET_FANOUT_HASH`).
+    /// Opens `queues` (1 to 64) sockets of an interface in the calling thread's network namespace, and switches it to
+    /// promiscuous mode for their lifetime. With several, the kernel delivers all frames of one flow to the same socket
+    /// (`PACKET_FANOUT_HASH`).
     ///
     /// # Errors
-    /// Missing rights, no such interface, an old kernel.
+    /// Missing privileges, no such interface, an old kernel.
     pub fn open(ifindex: u32, queues: usize) -> Result<Vec<Self>, PacketError> {
         let index = libc::c_int::try_from(ifindex)
             .map_err(|_| PacketError::NoInterface(io::Error::from_raw_os_error(libc::ENODEV)))?;
@@ -115,7 +113,7 @@ impl PacketSocket {
         this.set(packet, libc::PACKET_AUXDATA, &1).map_err(unsupported("auxiliary data"))?;
         this.set(packet, libc::PACKET_IGNORE_OUTGOING, &1)
             .map_err(unsupported("PACKET_IGNORE_OUTGOING"))?;
-        // Past the limits of the machine where we may; else as far as they go.
+        // Beyond the machine's limits where permitted; otherwise up to them.
         for (force, plain, bytes) in [
             (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER),
             (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER),
@@ -155,11 +153,11 @@ impl PacketSocket {
         })
     }
 
-    /// Share the interface's frames with the other sockets of a group; the first makes the group.
+    /// Shares the interface's frames with the other sockets of a group, which the first socket creates.
     fn join_group(&self, group: Option<u16>) -> Result<u16, PacketError> {
         let step = |e| PacketError::Os("sharing the interface among workers", e);
-        // The group looks for itself, whatever its members said about outgoing frames. Kernels before
-        // 6.7 have no such option; there `FrameBatch` skips them.
+        // The group has its own setting, independent of its members' for outgoing frames. Kernels before 6.7 do not
+        // have this option; there `FrameBatch` skips them.
         let ignoring = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
         let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let value =
@@ -171,30 +169,30 @@ impl PacketSocket {
         Ok(joined as u16)
     }
 
-    /// Whether the interface is gone for good: the kernel has taken the socket off it.
+    /// Returns whether the interface is gone for good, in which case the kernel has detached the socket from it.
     pub fn is_lost(&self) -> bool {
         // SAFETY: sockaddr_ll is plain data for which all zeroes is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: both pointers go to locals that outlive the call; `size` states the room.
+        // SAFETY: both pointers refer to locals that outlive the call; `size` states the space.
         let rc = unsafe {
             libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut size)
         };
         rc < 0 || address.sll_ifindex <= 0
     }
 
-    /// What it saw and dropped since the last call.
+    /// Returns the frames seen and dropped since the last call.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not report them.
     pub fn statistics(&self) -> io::Result<PacketStatistics> {
         let [seen, dropped]: [u32; 2] = self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
         Ok(PacketStatistics { seen, dropped })
     }
 
-    /// Take a burst; returns how many frames there are in it. `WouldBlock` when none waits;
-    /// `ENETDOWN` (once) when the interface was switched off or has vanished ([`Self::is_lost`]);
-    /// `EINVAL` for a frame that the header cannot describe, which is gone.
+    /// Receives a burst; returns how many frames it has. `WouldBlock` if there is none; `ENETDOWN` (once) when the
+    /// interface was switched off or removed ([`Self::is_lost`]); `EINVAL` for a frame that the header cannot describe,
+    /// which is lost.
     ///
     /// # Errors
     /// As above.
@@ -202,10 +200,10 @@ impl PacketSocket {
         batch.receive(self)
     }
 
-    /// Send one frame.
+    /// Sends one frame.
     ///
     /// # Errors
-    /// As those of [`FrameBatch::send_to_socket`].
+    /// Those of [`FrameBatch::send_to_socket`].
     pub fn send(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> io::Result<()> {
         let parts = [io::IoSlice::new(vnet), io::IoSlice::new(frame)];
         loop {

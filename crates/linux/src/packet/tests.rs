@@ -19,7 +19,7 @@ fn receive(socket: &PacketSocket, batch: &mut FrameBatch) -> usize {
     0
 }
 
-/// A frame between two made-up addresses, of an EtherType for experiments.
+/// Builds a frame between two invented addresses, with an EtherType for experiments.
 fn frame(mark: u8) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
     bytes.resize(60, mark);
@@ -131,8 +131,8 @@ fn the_guard_keeps_the_host_from_frames_that_the_socket_still_sees() {
     assert!(answered(), "the guard outlives its owner");
 }
 
-/// The kernel binds a chain at ingress to an interface that is there. What a machine sees of one that is back, before
-/// the bridge has added it again, is kept from it by name.
+/// The kernel binds a chain at ingress to an existing interface. Until the bridge has added an interface again that was
+/// removed and created again, rules by name keep its packets from the host.
 #[test]
 fn the_guard_s_second_line_needs_no_interface() {
     adit_testbed::needs_root!();

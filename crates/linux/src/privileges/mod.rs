@@ -1,10 +1,9 @@
-//! Giving up rights: another user, few capabilities, no way back.
+//! Dropping privileges irrevocably: another user, few capabilities.
 //!
-//! The order of a daemon: open what needs root (TUN, low ports, key files), then
-//! [`Privileges::drop`], then start threads. The kernel keeps capabilities and filters per thread,
-//! and only threads started afterwards inherit them, so `drop` refuses to run while there are others. Every
-//! error here must end the process: going on would be running with rights that the operator
-//! believes gone.
+//! The order of a daemon: open what needs root (TUN, low ports, key files), then call [`Privileges::drop`], then start
+//! threads. The kernel keeps capabilities and filters per thread, and only threads started afterwards inherit them, so
+//! `drop` refuses to run while there are others. Every error here must end the process: otherwise it would run with
+//! privileges that the operator believes dropped.
 
 mod seccomp;
 
@@ -23,34 +22,34 @@ use nix::unistd::{Gid, Group, Pid, Uid, User};
 
 use crate::process;
 
-/// How much memory it must at least be possible to lock, if all is to be locked.
+/// The least amount of memory that must be lockable, if all memory is to be locked.
 const LOCKED_MEMORY: u64 = 100 << 20;
 
-/// What is to remain.
+/// The privileges that remain.
 #[derive(Clone, Debug, Default)]
 pub struct Privileges {
-    /// User to become; `None` stays.
+    /// The user to become; `None`: no change.
     pub user: Option<Uid>,
-    /// Group to become; `None`: the primary group of `user`, or no change without one. With either,
-    /// supplementary groups are given up.
+    /// The group to become; `None`: the primary group of `user`, or no change without one. With either, supplementary
+    /// groups are dropped.
     pub group: Option<Gid>,
-    /// Capabilities to keep (`CAP_NET_ADMIN` to change routes, say). All others go, from the
-    /// bounding set too, so that no program started later gets them back.
+    /// The capabilities to keep (for example `CAP_NET_ADMIN` to change routes). All others are dropped, also from the
+    /// bounding set, so that no program started later regains them.
     pub keep: Vec<Capability>,
-    /// Keep all memory, now and later, out of swap.
+    /// Whether to keep all memory, now and later, out of swap.
     pub lock_memory: bool,
-    /// Allow only these system calls, and do that with others.
+    /// The system calls to allow, and the consequence of others.
     pub seccomp: Option<(Profile, Violation)>,
 }
 
-/// Why rights could not be given up. The process must not go on.
+/// The reason why privileges could not be dropped. The process must not continue.
 #[derive(Debug)]
 pub enum PrivilegeError {
     /// No such user.
     NoUser(String),
     /// No such group.
     NoGroup(String),
-    /// Other threads run, which would keep their rights (ours: a mistake in the order of start).
+    /// Other threads are running, which would keep their privileges (our fault: a mistake in the order of start).
     Threads(usize),
     /// A capability is to be kept that the process does not have.
     Missing(Capability),
@@ -58,7 +57,7 @@ pub enum PrivilegeError {
     LockLimit(u64),
     /// A step failed.
     Step(&'static str, io::Error),
-    /// Everything seemed to succeed, but the rights are still there.
+    /// Every step succeeded, but the privileges are still there.
     StillThere(&'static str),
 }
 
@@ -94,7 +93,7 @@ impl fmt::Display for PrivilegeError {
 
 impl std::error::Error for PrivilegeError {}
 
-/// Look up a user by name or number: its id and its primary group.
+/// Looks up a user by name or number: its id and its primary group.
 pub fn find_user(name: &str) -> Result<(Uid, Gid), PrivilegeError> {
     let step = |e: nix::Error| PrivilegeError::Step("looking up the user", e.into());
     let mut user = User::from_name(name).map_err(step)?;
@@ -104,7 +103,7 @@ pub fn find_user(name: &str) -> Result<(Uid, Gid), PrivilegeError> {
     user.map(|user| (user.uid, user.gid)).ok_or_else(|| PrivilegeError::NoUser(name.to_owned()))
 }
 
-/// Look up a group by name or number.
+/// Looks up a group by name or number.
 pub fn find_group(name: &str) -> Result<Gid, PrivilegeError> {
     let step = |e: nix::Error| PrivilegeError::Step("looking up the group", e.into());
     let mut group = Group::from_name(name).map_err(step)?;
@@ -114,13 +113,13 @@ pub fn find_group(name: &str) -> Result<Gid, PrivilegeError> {
     group.map(|group| group.gid).ok_or_else(|| PrivilegeError::NoGroup(name.to_owned()))
 }
 
-/// The capabilities that the process has.
+/// Returns the capabilities that the process has.
 pub fn held() -> Result<HashSet<Capability>, PrivilegeError> {
     caps_step("reading", caps::read(None, CapSet::Permitted))
 }
 
-/// What keeps the process from becoming this user and group: missing rights, or a user namespace that
-/// does not know them.
+/// Returns what prevents the process from becoming this user and group: missing privileges, or a user namespace that
+/// does not map them.
 pub fn obstacle(user: Uid, group: Gid) -> Option<String> {
     let held = held().unwrap_or_default();
     for needed in [Capability::CAP_SETUID, Capability::CAP_SETGID] {
@@ -139,7 +138,7 @@ pub fn obstacle(user: Uid, group: Gid) -> Option<String> {
     (groups.trim() == "deny").then(|| "this user namespace forbids setgroups".to_owned())
 }
 
-/// Whether a line of a map (first id inside, first outside, count) has an id.
+/// Returns whether a line of a map (first id inside, first outside, count) contains an id.
 fn maps_id(line: &str, id: u32) -> bool {
     let mut numbers = line.split_whitespace().map(str::parse::<u64>);
     let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
@@ -150,15 +149,15 @@ fn maps_id(line: &str, id: u32) -> bool {
     (first..first.saturating_add(count)).contains(&u64::from(id))
 }
 
-/// Keep secrets from disks and debuggers: no core dumps, no ptrace by the same user. Call it first;
-/// a change of user undoes it, so [`Privileges::drop`] does it again.
+/// Keeps secrets from disks and debuggers: no core dumps, no ptrace by the same user. Call it first; a change of user
+/// undoes it, so [`Privileges::drop`] does it again.
 pub fn protect_memory() -> io::Result<()> {
     prctl::set_dumpable(false)?;
     Ok(setrlimit(Resource::RLIMIT_CORE, 0, 0)?)
 }
 
 impl Privileges {
-    /// Give up everything else. Irreversible. The calling thread must be the only one.
+    /// Drops all other privileges, irrevocably. The calling thread must be the only one.
     pub fn drop(&self) -> Result<(), PrivilegeError> {
         let threads =
             process::threads().map_err(|e| PrivilegeError::Step("counting threads", e))?;
@@ -225,8 +224,7 @@ impl Privileges {
             return Err(PrivilegeError::StillThere("the user root"));
         }
         let mut sets = vec![CapSet::Permitted, CapSet::Effective, CapSet::Inheritable];
-        // Without CAP_SETPCAP the bounding set could not be made smaller; no_new_privs makes it
-        // meaningless then.
+        // Without CAP_SETPCAP the bounding set could not be reduced; no_new_privs makes it meaningless then.
         if could_bound {
             sets.push(CapSet::Bounding);
         }
@@ -239,7 +237,7 @@ impl Privileges {
     }
 }
 
-/// The signal that the process asked for when its parent ends. The kernel forgets it with a change of user.
+/// The signal that the process requested for the end of its parent. The kernel clears it with a change of user.
 struct ParentDeath {
     signal: Option<Signal>,
     parent: Pid,
@@ -255,7 +253,7 @@ impl ParentDeath {
     fn restore(self) -> Result<(), PrivilegeError> {
         let Some(signal) = self.signal else { return Ok(()) };
         step("setting the parent death signal", prctl::set_pdeathsig(signal))?;
-        // The parent may have ended while there was no signal.
+        // The parent may have ended while no signal was set.
         if nix::unistd::getppid() != self.parent {
             step("following the parent", nix::sys::signal::raise(signal))?;
         }
@@ -268,7 +266,7 @@ fn primary_group(user: Uid) -> Result<Gid, PrivilegeError> {
     found.map(|user| user.gid).ok_or_else(|| PrivilegeError::NoUser(user.to_string()))
 }
 
-/// All three ids of the user and of the group are the new ones, and no other group is left.
+/// Verifies that all three ids of the user and of the group are the new ones, and that no other group is left.
 fn verify_ids(user: Option<Uid>, group: Option<Gid>) -> Result<(), PrivilegeError> {
     if let Some(user) = user {
         let ids = step("reading the user", nix::unistd::getresuid())?;
@@ -301,13 +299,13 @@ fn drop_bounding(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
 fn drop_capabilities(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
     caps_step("clearing ambient", caps::clear(None, CapSet::Ambient))?;
     caps_step("clearing inheritable", caps::clear(None, CapSet::Inheritable))?;
-    // The effective set first: it must never exceed the permitted one.
+    // The effective set comes first, because it must never exceed the permitted one.
     caps_step("setting effective", caps::set(None, CapSet::Effective, keep))?;
     caps_step("setting permitted", caps::set(None, CapSet::Permitted, keep))
 }
 
 fn lock_memory(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
-    // Without the right to exceed it, a low limit would fail allocations at run time.
+    // Without the capability to exceed it, a low limit would make allocations fail at run time.
     if !keep.contains(&Capability::CAP_IPC_LOCK) {
         let name = Resource::RLIMIT_MEMLOCK;
         if setrlimit(name, RLIM_INFINITY, RLIM_INFINITY).is_err() {
@@ -374,7 +372,7 @@ mod tests {
 
     #[test]
     fn dropping_while_other_threads_run_is_refused() {
-        // The test harness has several.
+        // The test harness has several threads.
         let error = Privileges::default().drop().unwrap_err();
         assert!(matches!(error, PrivilegeError::Threads(n) if n > 1), "{error}");
     }

@@ -1,8 +1,8 @@
 //! Allow-lists of system calls.
 //!
-//! The lists are what a daemon of tokio, glibc, aws-lc and rtnetlink calls when it runs, and the
-//! calls' older and newer forms. Of calls that do many things, `arguments.rs` says which are allowed.
-//! `tests/process.rs` runs such a daemon under them, and tries each argument.
+//! The lists contain the calls of a running daemon with tokio, glibc, aws-lc and rtnetlink, and their older and newer
+//! forms. For calls with many functions, `arguments.rs` states which are allowed. `tests/process.rs` runs such a daemon
+//! under them, and tries each argument.
 
 mod arguments;
 
@@ -13,22 +13,22 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter};
 
 use self::arguments::Rules;
 
-/// Which system calls stay allowed, for the calling thread and those it starts.
+/// The system calls that stay allowed, for the calling thread and those that it starts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Moving packets between descriptors that are open already: no file, no socket, no thread, no
-    /// program can be opened or started.
+    /// Moving packets between open descriptors: no file, socket, thread or program can be opened or started.
     DataPlane,
-    /// A daemon: files, sockets (IP, Unix and netlink only), threads and narrower filters for them; no
-    /// processes, no programs.
+    /// A daemon: files, sockets (IP, Unix and netlink only), threads and narrower filters for them; no processes and no
+    /// programs.
     Daemon,
-    /// The same as [`Profile::Daemon`], and packet sockets to open a port that comes back.
+    /// The calls of [`Profile::Daemon`], and packet sockets to open a port that reappears.
     Bridge,
-    /// The same as [`Profile::Daemon`], and starting programs. They inherit the filter: one that needs more fails.
+    /// The calls of [`Profile::Daemon`], and starting programs. They inherit the filter: a program that needs more
+    /// fails.
     DaemonWithPrograms,
 }
 
-/// What happens to a thread that makes another call.
+/// The consequence of another call.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// The call fails with `EPERM`.
@@ -37,7 +37,7 @@ pub enum Violation {
     Kill,
 }
 
-/// Memory, time, signals, and descriptors that are open.
+/// Memory, time, signals, and open descriptors.
 const BASE: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_mmap,
@@ -188,7 +188,7 @@ const PROGRAMS: &[libc::c_long] = &[
     libc::SYS_getgroups,
 ];
 
-/// Calls that only this architecture still has, by list.
+/// Calls that only this architecture has, by list.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: [&[libc::c_long]; 3] = [
     &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_time, libc::SYS_arch_prctl],
@@ -213,8 +213,8 @@ const LEGACY: [&[libc::c_long]; 3] = [
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: [&[libc::c_long]; 3] = [&[], &[], &[]];
 
-/// Install a filter for the calling thread and the threads and programs it starts from now on. It
-/// also sets no_new_privs. Several filters add up: each call must pass all.
+/// Installs a filter for the calling thread and the threads and programs that it starts from now on. Also sets
+/// no_new_privs. Several filters add up: each call must pass all of them.
 pub fn apply(profile: Profile, violation: Violation) -> io::Result<()> {
     if profile != Profile::DataPlane {
         install(&without_clone3().map_err(io::Error::other)?)?;
@@ -229,8 +229,8 @@ fn install(program: &BpfProgram) -> io::Result<()> {
     })
 }
 
-/// Narrows the filter of a process that has given up its rights for the calling thread, which moves
-/// packets. Without such a filter nothing changes.
+/// Narrows the filter of a process that has dropped its privileges for the calling thread, which moves packets. Without
+/// such a filter nothing changes.
 pub fn confine_worker() -> io::Result<()> {
     use rustix::thread::{SecureComputingMode, no_new_privs, secure_computing_mode};
     if no_new_privs()? && secure_computing_mode()? == SecureComputingMode::Filter {
@@ -239,7 +239,7 @@ pub fn confine_worker() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `clone3` unknown, whose flags no filter sees: the C library goes on with `clone`.
+/// Makes `clone3` unknown, because filters cannot see its flags: the C library falls back to `clone`.
 fn without_clone3() -> Result<BpfProgram, BackendError> {
     let rules = Rules::from([(libc::SYS_clone3, vec![])]);
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);

@@ -1,5 +1,5 @@
-//! TCP listeners and streams, all non-blocking, with the options a tunnel needs: no delay, and a
-//! bound on what waits unsent in the kernel.
+//! TCP listeners and streams, all non-blocking, with the options that a tunnel needs: no delay, and a bound on the
+//! unsent bytes in the kernel.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::socket_opts::set_routing;
 
-/// How to make a listener.
+/// The options of a listener.
 #[derive(Clone, Debug)]
 pub struct TcpListenOptions {
-    /// Local address; port 0 takes a free one.
+    /// Local address; with port 0 the kernel chooses a free one.
     pub bind: SocketAddr,
     /// For an IPv6 address: refuse IPv4 (otherwise `[::]` serves both).
     pub v6only: bool,
@@ -21,18 +21,19 @@ pub struct TcpListenOptions {
     pub reuse_port: bool,
     /// Mark on every packet (`SO_MARK`), accepted streams' included. Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
-    /// Take connections by this interface only (`SO_BINDTODEVICE`), as one of a VRF; they stay there.
+    /// Accept connections by this interface only (`SO_BINDTODEVICE`), such as one of a VRF; the streams are bound to it
+    /// too.
     pub device: Option<String>,
     /// Connections that may wait to be accepted.
     pub backlog: u16,
-    /// Bytes the kernel may queue for each stream; `None` leaves it to the kernel, which adapts.
+    /// The most bytes that the kernel queues for each stream; `None` leaves it to the kernel, which adapts.
     pub recv_buffer: Option<usize>,
-    /// Bytes the kernel may queue from each stream; `None` as above.
+    /// The most bytes that the kernel queues from each stream; `None` as above.
     pub send_buffer: Option<usize>,
 }
 
 impl TcpListenOptions {
-    /// The defaults for a local address.
+    /// Creates the default options for a local address.
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind,
@@ -55,8 +56,8 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Binds and listens in the calling thread's network namespace. Connections that linger from an
-    /// earlier process do not keep the port (`SO_REUSEADDR`). Errors are the kernel's.
+    /// Binds and listens in the calling thread's network namespace. Lingering connections of an earlier process do not
+    /// occupy the port (`SO_REUSEADDR`). Errors are the kernel's.
     pub fn bind(options: &TcpListenOptions) -> io::Result<Self> {
         let socket = stream_socket(options.bind, options.fwmark, options.device.as_deref())?;
         if options.bind.is_ipv6() {
@@ -73,7 +74,7 @@ impl TcpListener {
         Ok(Self { socket, local })
     }
 
-    /// Takes over a listener that another process made.
+    /// Takes over a listener that another process created.
     ///
     /// # Errors
     /// It is no listening socket.
@@ -86,14 +87,14 @@ impl TcpListener {
         Ok(Self { socket, local })
     }
 
-    /// The bound address, with the port the kernel chose.
+    /// Returns the bound address, with the port that the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Takes a connection that waits, and the peer's address; `WouldBlock` if none does. Other
-    /// errors may be those of a connection that broke while it waited, or a lack of descriptors
-    /// (`EMFILE`, `ENFILE`): the listener itself stays good.
+    /// Accepts a connection and returns it with the peer's address; `WouldBlock` if there is none. Other errors may be
+    /// those of a connection that broke while it waited, or a lack of descriptors (`EMFILE`, `ENFILE`): the listener
+    /// itself remains usable.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (fd, _) = rustix::net::acceptfrom_with(&self.socket, flags)?;
@@ -116,44 +117,43 @@ impl AsFd for TcpListener {
     }
 }
 
-/// How to connect.
+/// The options of a connection.
 #[derive(Clone, Debug)]
 pub struct TcpConnectOptions {
-    /// Where to.
+    /// Remote address.
     pub to: SocketAddr,
-    /// Local address; port 0 takes a free one. Of the same family as `to`.
+    /// Local address, of the same family as `to`; with port 0 the kernel chooses a free one.
     pub from: Option<SocketAddr>,
     /// Mark on every packet (`SO_MARK`). Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
     /// Connect by this interface only (`SO_BINDTODEVICE`).
     pub device: Option<String>,
-    /// As [`TcpListenOptions::recv_buffer`].
+    /// See [`TcpListenOptions::recv_buffer`].
     pub recv_buffer: Option<usize>,
-    /// As [`TcpListenOptions::send_buffer`].
+    /// See [`TcpListenOptions::send_buffer`].
     pub send_buffer: Option<usize>,
 }
 
 impl TcpConnectOptions {
-    /// The defaults for a remote address.
+    /// Creates the default options for a remote address.
     pub fn new(to: SocketAddr) -> Self {
         Self { to, from: None, fwmark: None, device: None, recv_buffer: None, send_buffer: None }
     }
 }
 
-/// A connected, or connecting, stream without Nagle's delay. All calls take `&self` and never wait.
+/// A connected, or connecting, stream without Nagle's delay. All calls take `&self` and never block.
 #[derive(Debug)]
 pub struct TcpStream {
     fd: OwnedFd,
 }
 
 impl TcpStream {
-    /// Starts to connect. When the stream becomes writable, [`TcpStream::finish_connect`] says how
-    /// it went.
+    /// Starts to connect. When the stream becomes writable, [`TcpStream::finish_connect`] returns the result.
     pub fn connect(options: &TcpConnectOptions) -> io::Result<Self> {
         Self::connect_by(Self::prepare(options)?, options.to)
     }
 
-    /// Makes the socket alone, for [`TcpStream::connect_by`] in this process or another.
+    /// Creates only the socket, for [`TcpStream::connect_by`] in this process or another.
     pub fn prepare(options: &TcpConnectOptions) -> io::Result<OwnedFd> {
         let socket = stream_socket(options.to, options.fwmark, options.device.as_deref())?;
         socket.set_tcp_nodelay(true)?;
@@ -167,7 +167,7 @@ impl TcpStream {
         Ok(socket.into())
     }
 
-    /// As [`TcpStream::connect`], by a socket of [`TcpStream::prepare`].
+    /// Connects as [`TcpStream::connect`] does, with a socket of [`TcpStream::prepare`].
     pub fn connect_by(socket: OwnedFd, to: SocketAddr) -> io::Result<Self> {
         match rustix::net::connect(&socket, &to) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd: socket }),
@@ -187,7 +187,7 @@ impl TcpStream {
         }
     }
 
-    /// The error that waits on the socket, if any (`SO_ERROR`).
+    /// Returns the pending error of the socket, if any (`SO_ERROR`).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.options().take_error()
     }
@@ -197,18 +197,18 @@ impl TcpStream {
         self.options().set_tcp_nodelay(on)
     }
 
-    /// Bounds the bytes that wait in the kernel and were not sent even once (`TCP_NOTSENT_LOWAT`):
-    /// a send takes no more beyond it, and the stream is writable again at half of it.
+    /// Bounds the bytes in the kernel that were not sent even once (`TCP_NOTSENT_LOWAT`): beyond it a send takes
+    /// nothing more, and the stream is writable again at half of it.
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.options().set_tcp_notsent_lowat(bytes)
     }
 
-    /// Sets the kernel's buffers; `None` leaves one as it is.
+    /// Sets the sizes of the kernel's buffers; `None` leaves one unchanged.
     pub fn set_buffers(&self, recv: Option<usize>, send: Option<usize>) -> io::Result<()> {
         set_buffers(&self.options(), recv, send)
     }
 
-    /// Segments that were sent and are not acknowledged (`TCP_INFO`).
+    /// Returns the number of segments that were sent and are not acknowledged (`TCP_INFO`).
     #[allow(unsafe_code)]
     pub fn unacknowledged(&self) -> io::Result<u32> {
         // SAFETY: tcp_info is plain data for which all zeroes is a valid value.
@@ -227,12 +227,12 @@ impl TcpStream {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_unacked) }
     }
 
-    /// Sends what the kernel takes; returns how many bytes, `WouldBlock` for none.
+    /// Sends as much as the kernel takes; returns how many bytes, or `WouldBlock` for none.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         retry(|| rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
     }
 
-    /// As [`TcpStream::send`], from several places in order.
+    /// Sends as [`TcpStream::send`] does, from several slices in order.
     pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         retry(|| {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -240,33 +240,33 @@ impl TcpStream {
         })
     }
 
-    /// Receives what waits, up to the length of `into`. 0 means that the peer has closed.
+    /// Receives the available bytes, up to the length of `into`. 0 means that the peer has closed.
     pub fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
         retry(|| Ok(rustix::net::recv(&self.fd, &mut *into, RecvFlags::DONTWAIT)?.0))
     }
 
-    /// As [`TcpStream::recv`], and leaves the bytes for the next call.
+    /// Receives as [`TcpStream::recv`] does, and leaves the bytes for the next call.
     pub fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         retry(|| Ok(rustix::net::recv(&self.fd, &mut *into, flags)?.0))
     }
 
-    /// Says that nothing more will be sent. What the kernel has still goes out.
+    /// Ends sending. The kernel still sends what it has queued.
     pub fn shutdown_write(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
     }
 
-    /// Ends both directions: the peer hears it at once, and an epoll set that watches the stream too.
+    /// Ends both directions: the peer is notified at once, and so is an epoll set that watches the stream.
     pub fn shutdown(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Both)?)
     }
 
-    /// Our own address; IPv4-mapped ones become IPv4.
+    /// Returns our own address; IPv4-mapped ones become IPv4.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         address(&self.options().local_addr()?)
     }
 
-    /// The peer's address; IPv4-mapped ones become IPv4.
+    /// Returns the peer's address; IPv4-mapped ones become IPv4.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         address(&self.options().peer_addr()?)
     }
@@ -308,7 +308,7 @@ fn set_buffers(socket: &Socket, recv: Option<usize>, send: Option<usize>) -> io:
 fn address(name: &socket2::SockAddr) -> io::Result<SocketAddr> {
     let address =
         name.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-    // Rebuilt only where it is mapped: a link-local address needs its scope.
+    // Rebuilt only if it is mapped, because a link-local address needs its scope.
     Ok(match address.ip().to_canonical() {
         std::net::IpAddr::V4(v4) => SocketAddr::from((v4, address.port())),
         std::net::IpAddr::V6(_) => address,

@@ -66,7 +66,7 @@ fn what_waits_unsent_is_bounded() {
     while let Ok(sent) = client.send(&chunk) {
         taken += sent;
     }
-    // The peer's receive window, and one more buffer of the kernel's beyond the bound.
+    // The peer's receive window, and one more kernel buffer beyond the bound.
     let (_server, free) = pair();
     let mut free_taken = 0;
     while let Ok(sent) = free.send(&chunk) {
@@ -133,7 +133,7 @@ fn both_ends_of_a_stream_can_be_bound_to_a_device() {
     let mut options = TcpListenOptions::new("127.0.0.1:0".parse().unwrap());
     options.device = Some("lo".into());
     let listener = match TcpListener::bind(&options) {
-        // Before Linux 5.7 it takes a right.
+        // Before Linux 5.7 this needs a privilege.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return,
         other => other.unwrap(),
     };

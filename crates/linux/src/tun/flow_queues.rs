@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use super::{TunError, TunMode, TunQueue, VNET_LEN, attach, read};
 use crate::poll::{Interest, Poller};
 
-/// Bytes read from one queue before the next has its turn, if others wait: one super-packet.
+/// The number of bytes read from one queue before the next has its turn, if others wait: one super-packet.
 const TURN: usize = 64 << 10;
 /// No queue: greater than any index.
 const NONE: u32 = u32::MAX;
@@ -19,11 +19,11 @@ const NONE: u32 = u32::MAX;
 /// Kernel queues that are read as one.
 #[derive(Debug)]
 pub(super) struct FlowQueues {
-    /// Hands those that are readable out by turns.
+    /// Yields the readable queues in turn.
     poller: Poller,
     fds: Vec<OwnedFd>,
-    // The two of the one thread that reads.
-    /// Whose turn it is.
+    // Only the one thread that reads uses the two fields below.
+    /// The queue whose turn it is.
     current: AtomicU32,
     /// Bytes left in it.
     left: AtomicUsize,
@@ -60,7 +60,7 @@ impl FlowQueues {
         Ok(Self { poller, fds, current, left })
     }
 
-    /// The flow queues' descriptors.
+    /// Returns the flow queues' descriptors.
     pub fn into_fds(self) -> Vec<OwnedFd> {
         self.fds
     }
@@ -73,12 +73,12 @@ impl FlowQueues {
         self.poller.as_fd()
     }
 
-    /// As [`TunQueue::read`].
+    /// Reads as [`TunQueue::read`] does.
     pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
         loop {
             let left = self.left.load(Relaxed);
             if left == 0 {
-                // Of those that are readable the one that was named longest ago is next.
+                // Of the readable queues, the one that was returned longest ago is next.
                 let next = self.poller.next()?.ok_or(io::ErrorKind::WouldBlock)?;
                 self.current.store(u32::try_from(next.token).unwrap_or(NONE), Relaxed);
                 self.left.store(TURN, Relaxed);
@@ -103,7 +103,7 @@ impl FlowQueues {
     }
 }
 
-/// Has the kernel put no more packets into a queue.
+/// Makes the kernel put no more packets into a queue.
 fn detach(queue: &TunQueue) -> io::Result<()> {
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

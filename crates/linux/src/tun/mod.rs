@@ -36,10 +36,10 @@ pub enum TunMode {
     Tap,
 }
 
-/// What the kernel may leave undone in packets that it hands to us, and we in those for it.
+/// The work that may be left undone in packets, by the kernel for us and by us for the kernel.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunOffloads {
-    /// Checksums may be partial. The others need it.
+    /// Checksums may be partial. The others require it.
     pub csum: bool,
     /// TCP super-packets, IPv4 and IPv6.
     pub tso: bool,
@@ -48,9 +48,9 @@ pub struct TunOffloads {
 }
 
 impl TunOffloads {
-    /// All that exist.
+    /// All offloads.
     pub const ALL: Self = Self { csum: true, tso: true, uso: true };
-    /// None: one whole packet per call.
+    /// No offloads: one whole packet per call.
     pub const NONE: Self = Self { csum: false, tso: false, uso: false };
 
     fn flags(self) -> libc::c_uint {
@@ -67,24 +67,24 @@ impl TunOffloads {
         flags
     }
 
-    /// What remains when the kernel's rule (no segmentation without checksums) is applied.
+    /// Applies the kernel's rule (no segmentation without checksums).
     fn coherent(self) -> Self {
         if self.csum { self } else { Self::NONE }
     }
 }
 
-/// How to open a device.
+/// The options of a device.
 #[derive(Clone, Debug)]
 pub struct TunOptions {
     /// The exact name (1 to 15 bytes), or `None` for the next free `tun%d` / `tap%d`.
     pub name: Option<String>,
-    /// Queues, at least 1; one per worker. A device that was made for one queue only has one.
+    /// The number of queues, at least 1; one per worker. A device that was created for one queue has only one.
     pub queues: usize,
-    /// Flow queues of a queue that is the only one: the kernel spreads flows over them, and they are read by
-    /// turns, so that a flow with little to say does not wait behind one with much. 1 for none. Only
-    /// where the device does not exist yet: others have their ways with one that does.
+    /// The number of flow queues if there is only one queue: the kernel distributes flows over them, and they are read
+    /// in turn, so that a flow with little traffic does not wait behind one with much. 1 for none. Effective only if
+    /// the device does not exist yet, because other programs may use one that does.
     pub flow_queues: usize,
-    /// Offloads wanted; what the kernel grants is in [`TunDevice::offloads`].
+    /// The offloads wanted; those that the kernel grants are in [`TunDevice::offloads`].
     pub offloads: TunOffloads,
     /// TUN or TAP.
     pub mode: TunMode,
@@ -102,7 +102,7 @@ impl Default for TunOptions {
     }
 }
 
-/// Why a device could not be opened.
+/// The reason why a device could not be opened.
 #[derive(Debug)]
 pub enum TunError {
     /// /dev/net/tun does not exist, or its module is not loaded.
@@ -111,7 +111,7 @@ pub enum TunError {
     NoPermission(io::Error),
     /// Another process has the device open.
     Busy(String),
-    /// The name is empty, too long or has a character that interfaces cannot have.
+    /// The name is empty, too long or has a character that is not allowed for interfaces.
     BadName(String),
     /// The name belongs to a device of another kind.
     OtherKind(String),
@@ -153,8 +153,7 @@ impl fmt::Display for TunError {
 
 impl std::error::Error for TunError {}
 
-/// An open device. It disappears from the system when its last queue is dropped (unless it was made
-/// persistent before).
+/// An open device. It disappears from the system when its last queue is dropped (unless it was made persistent before).
 #[derive(Debug)]
 pub struct TunDevice {
     /// The interface's name.
@@ -163,12 +162,12 @@ pub struct TunDevice {
     pub ifindex: u32,
     /// The offloads in force.
     pub offloads: TunOffloads,
-    /// As many as asked for; one, if the device existed and was made for one.
+    /// As many queues as requested; one, if the device existed and was created for one.
     pub queues: Vec<TunQueue>,
 }
 
 impl TunDevice {
-    /// Open (and make, if it does not exist) a device in the calling thread's network namespace.
+    /// Opens (and creates, if it does not exist) a device in the calling thread's network namespace.
     pub fn open(options: &TunOptions) -> Result<Self, TunError> {
         let wanted = match &options.name {
             Some(name) => checked_name(name)?,
@@ -180,10 +179,10 @@ impl TunDevice {
         let flow_queues = made.then(|| FlowQueues::open(wanted, options.mode, options.flow_queues));
         let (queues, name) = match flow_queues {
             Some(Ok((queue, name))) => (vec![queue], name),
-            // A kernel without several queues, or one that does not let them go: one will do.
+            // One queue suffices if the kernel has no support for several, or does not detach them.
             Some(Err(_)) | None => open_queues(wanted, options)?,
         };
-        // The mask is the device's, and attaching a queue has reset it in some kernels: last.
+        // The offloads belong to the device, and some kernels reset them when a queue is attached: therefore last.
         let offloads =
             queues.first().map_or(Ok(TunOffloads::NONE), |first| grant(first, options.offloads))?;
         let ifindex = interface_index(&name).map_err(|e| TunError::Os("reading its index", e))?;
@@ -191,11 +190,11 @@ impl TunDevice {
     }
 }
 
-/// The queues asked for, or the one that the device was made with.
+/// Opens the queues requested, or the one that the device was created with.
 fn open_queues(wanted: &str, options: &TunOptions) -> Result<(Vec<TunQueue>, String), TunError> {
     let several = options.queues > 1;
     let (first, name, count) = match attach(wanted, options.mode, several) {
-        // A device that outlives its users was made with several queues, or without.
+        // A persistent device was created with several queues, or without.
         Err(TunError::OtherKind(_)) => {
             let (first, name) = attach(wanted, options.mode, !several)?;
             (first, name, if several { 1 } else { options.queues })
@@ -215,15 +214,14 @@ fn open_queues(wanted: &str, options: &TunOptions) -> Result<(Vec<TunQueue>, Str
 /// One queue of a device, non-blocking.
 #[derive(Debug)]
 pub struct TunQueue {
-    /// It is written, and read unless there are flow queues.
+    /// The descriptor for writing, and for reading unless there are flow queues.
     fd: OwnedFd,
     flow_queues: Option<FlowQueues>,
 }
 
 impl TunQueue {
-    /// Take one packet: its header into `vnet`, itself into `buf` (64 KiB, or the rest of a
-    /// super-packet is lost). Returns the packet's length. `WouldBlock` when none waits. One thread
-    /// at a time.
+    /// Reads one packet: its header into `vnet`, the packet into `buf` (64 KiB, or the rest of a super-packet is lost).
+    /// Returns the packet's length. `WouldBlock` if there is none. Only one thread may read at a time.
     pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
         match &self.flow_queues {
             None => read(&self.fd, vnet, buf),
@@ -231,14 +229,14 @@ impl TunQueue {
         }
     }
 
-    /// Flow queues that are read by turns; 1 if there are none.
+    /// Returns the number of flow queues that are read in turn; 1 if there are none.
     pub fn flow_queues(&self) -> usize {
         self.flow_queues.as_ref().map_or(1, FlowQueues::len)
     }
 
-    /// Hand one packet to the kernel; the first slice is the 10-byte header, the rest (at most 1023
-    /// slices) the packet. Returns the bytes taken, header included. `EINVAL`: the kernel refuses
-    /// the header; `EIO`: the interface is down.
+    /// Writes one packet to the kernel; the first slice is the 10-byte header, the rest (at most 1023 slices) the
+    /// packet. Returns the bytes taken, including the header. `EINVAL`: the kernel refuses the header; `EIO`: the
+    /// interface is down.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
             match rustix::io::writev(&self.fd, parts) {
@@ -249,7 +247,7 @@ impl TunQueue {
         }
     }
 
-    /// The hardware address that the interface has now; all zeroes for a TUN device.
+    /// Returns the current hardware address of the interface; all zeroes for a TUN device.
     pub fn mac(&self) -> io::Result<[u8; 6]> {
         // SAFETY: ifreq is plain data for which all zeroes is a valid value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -265,8 +263,7 @@ impl TunQueue {
         Ok(std::array::from_fn(|at| data[at] as u8))
     }
 
-    /// Change the offloads of the whole device at run time. Packets that wait in the queue may still
-    /// have the former form.
+    /// Changes the offloads of the whole device at run time. Packets in the queue may still have the former form.
     pub fn set_offloads(&self, offloads: TunOffloads) -> io::Result<()> {
         // SAFETY: TUNSETOFFLOAD takes its argument by value; the descriptor is ours and open.
         let rc = unsafe {
@@ -280,7 +277,7 @@ impl TunQueue {
     }
 }
 
-/// To be watched: readable when a packet waits.
+/// The descriptor to watch, which is readable when there is a packet.
 impl AsFd for TunQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.flow_queues.as_ref().map_or(self.fd.as_fd(), FlowQueues::as_fd)
@@ -291,7 +288,7 @@ fn read(fd: &OwnedFd, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<u
     loop {
         let mut parts = [IoSliceMut::new(vnet), IoSliceMut::new(buf)];
         match rustix::io::readv(fd, &mut parts) {
-            // Shorter than its header: the device is going away; there is nothing to deliver.
+            // Shorter than its header: the device is being removed, and there is nothing to deliver.
             Ok(n) => return Ok(n.saturating_sub(VNET_LEN)),
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
@@ -300,24 +297,24 @@ fn read(fd: &OwnedFd, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<u
 }
 
 fn checked_name(name: &str) -> Result<&str, TunError> {
-    // The kernel would take nearly anything, and expand '%'; tools and log lines would suffer.
+    // The kernel would accept nearly any name, and expand '%', which would confuse tools and log lines.
     let fits = (1..=NAME_MAX).contains(&name.len()) && name != "." && name != "..";
     let plain =
         name.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%' | b'\\'));
     if fits && plain { Ok(name) } else { Err(TunError::BadName(name.to_owned())) }
 }
 
-/// Make a TAP device without offloads or headers, as simple programs do: each read and write of the
-/// descriptor is one frame of at most the device's MTU. It blocks, and only measures what others gain.
+/// Creates a TAP device without offloads or headers, as simple programs do: each read and write of the descriptor is
+/// one frame of at most the device's MTU. It blocks, and serves only as a baseline for measurements.
 ///
 /// # Errors
-/// As those of [`TunDevice::open`].
+/// Those of [`TunDevice::open`].
 pub fn plain_tap(name: &str) -> Result<OwnedFd, TunError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     Ok(open_and_set(checked_name(name)?, libc::IFF_TAP | libc::IFF_NO_PI, flags)?.0)
 }
 
-/// Open the clone device and attach it to the interface; returns the interface's real name.
+/// Opens the clone device and attaches it to the interface; returns the interface's real name.
 fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), TunError> {
     let mut kind = match mode {
         TunMode::Tun => libc::IFF_TUN,
@@ -338,7 +335,7 @@ fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), 
     Ok((TunQueue { fd, flow_queues: None }, name))
 }
 
-/// Open the clone device and make it a queue of the interface of this kind (`IFF_...`).
+/// Opens the clone device and makes it a queue of the interface of this kind (`IFF_...`).
 fn open_and_set(
     name: &str,
     kind: libc::c_int,
@@ -354,7 +351,7 @@ fn open_and_set(
     })?;
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // zip stops one short of the array's end at the latest: the NUL stays.
+    // zip stops at least one byte before the array's end, so the NUL remains.
     for (to, from) in request.ifr_name[..NAME_MAX].iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
@@ -374,7 +371,7 @@ fn open_and_set(
     Ok((fd, String::from_utf8_lossy(&name).into_owned()))
 }
 
-/// Switch on the wanted offloads, or as many of them as this kernel knows.
+/// Switches on the wanted offloads, or as many of them as this kernel supports.
 fn grant(queue: &TunQueue, wanted: TunOffloads) -> Result<TunOffloads, TunError> {
     let wanted = wanted.coherent();
     let tries = [

@@ -20,7 +20,7 @@ pub struct TunParts {
 }
 
 impl TunDevice {
-    /// Takes the device apart: the descriptors of each queue are its own and then those of its flow queues.
+    /// Disassembles the device: the descriptors of each queue are its own, followed by those of its flow queues.
     pub fn into_parts(self) -> (TunParts, Vec<OwnedFd>) {
         let Self { name, ifindex, offloads, queues } = self;
         let mut flow_queues = Vec::new();
@@ -34,7 +34,7 @@ impl TunDevice {
         (TunParts { name, ifindex, offloads, flow_queues }, descriptors)
     }
 
-    /// Puts a device together again.
+    /// Assembles a device.
     ///
     /// # Errors
     /// Parts and descriptors do not match, or the flow queues cannot be watched.

@@ -8,9 +8,9 @@ use std::time::Duration;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
 const GSO_UDP_L4: u8 = 5;
 
-/// A device in a namespace, up, with 10.9.0.1/24, and a socket on that address.
+/// Creates a device in a namespace, up, with 10.9.0.1/24, and a socket on that address.
 fn device(ns: &NetNs, options: &TunOptions) -> (TunDevice, UdpSocket) {
-    // Not a word from the kernel itself (router solicitations, MLD) shall come between.
+    // The kernel itself must send nothing in between (router solicitations, MLD).
     ns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
     let device = ns.run(|| TunDevice::open(options)).unwrap().unwrap();
     ns.configure(async |net| {
@@ -35,7 +35,7 @@ fn wait(fd: &impl AsFd) {
     assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap(), 1);
 }
 
-/// All packets that wait: their headers and lengths, and the bytes of the last.
+/// Reads all packets: their headers and lengths, and the bytes of the last.
 fn drain(queue: &TunQueue) -> (Vec<([u8; VNET_LEN], usize)>, Vec<u8>) {
     let (mut packets, mut last) = (Vec::new(), Vec::new());
     let (mut vnet, mut buffer) = ([0; VNET_LEN], vec![0; 1 << 16]);
@@ -95,7 +95,7 @@ fn a_tap_hands_out_super_packets_as_frames_and_takes_them_back() {
     let neighbour = [2, 0, 0, 0, 0, 2];
     let payload: Vec<u8> = (0..20_500u32).map(|i| i as u8).collect();
     socket.send_trains(&[train(&payload)], &mut SendScratch::default()).unwrap();
-    // The kernel asks for the neighbour first.
+    // The kernel resolves the neighbour first.
     wait(queue);
     let (asked, question) = drain(queue);
     assert_eq!(asked, [([0; VNET_LEN], 42)]);
@@ -217,14 +217,14 @@ fn offloads_hold_with_several_queues() {
     socket.send_trains(&[train(&[7; 20_500])], &mut SendScratch::default()).unwrap();
     assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap(), 1);
     assert_eq!(read(&events), [([1, GSO_UDP_L4, 28, 0, 0xe8, 3, 20, 0, 6, 0], 20_528)]);
-    // By whichever queue it is changed, it is changed for all.
+    // A change by any queue applies to all.
     device.queues[3].set_offloads(TunOffloads::NONE).unwrap();
     socket.send_trains(&[train(&[7; 2500])], &mut SendScratch::default()).unwrap();
     assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap(), 1);
     assert_eq!(read(&events), [([0; 10], 1028), ([0; 10], 1028), ([0; 10], 528)]);
 }
 
-/// `openvpn --mktun`, `ip tuntap add`: a device that exists without a user, for one queue.
+/// As `openvpn --mktun` and `ip tuntap add` do: a device that exists without a user, for one queue.
 #[test]
 fn a_device_made_before_is_taken_with_the_queues_it_has() {
     adit_testbed::needs_root!();
@@ -244,7 +244,7 @@ fn a_device_made_before_is_taken_with_the_queues_it_has() {
     }
 }
 
-/// Bulk of one flow and, after all of it, a little of each of the others: the flows' numbers in the order
+/// Sends bulk of one flow and, after all of it, a little of each of the others; returns the flows' numbers in the order
 /// in which they are read. Bulk is 0.
 fn order(device: &TunDevice, flows: &[UdpSocket]) -> Vec<u16> {
     let (bulk, little) = flows.split_first().unwrap();
@@ -265,7 +265,7 @@ fn order(device: &TunDevice, flows: &[UdpSocket]) -> Vec<u16> {
     order
 }
 
-/// Flows from one host, more than a few.
+/// Creates more than a few flows from one host.
 fn flows(ns: &NetNs) -> Vec<UdpSocket> {
     let open = || UdpSocket::bind(&UdpOptions::new("10.9.0.1:0".parse().unwrap())).unwrap();
     ns.run(|| (0..16).map(|_| open()).collect()).unwrap()
@@ -281,7 +281,7 @@ fn a_flow_with_little_to_say_does_not_wait_behind_one_with_much() {
     let flows = flows(&ns);
     let before = early(&order(&device, &flows));
     assert!(!before.is_empty(), "that all share a lane with the bulk is as good as impossible");
-    // What comes back through the device does not gather the flows in one lane.
+    // Replies through the device do not collect the flows in one queue.
     let queue = &device.queues[0];
     for flow in &flows {
         let [high, low] = flow.local_addr().port().to_be_bytes();
@@ -294,8 +294,8 @@ fn a_flow_with_little_to_say_does_not_wait_behind_one_with_much() {
     assert_eq!(early(&order(&device, &flows)), before);
 }
 
-/// Those that are read before the third packet of the bulk. The others share its lane, and are read
-/// after the last.
+/// Returns the flows that are read before the third packet of the bulk. The others share its queue, and are read after
+/// the last.
 fn early(order: &[u16]) -> Vec<u16> {
     assert_eq!(order.len(), 20 + 15, "none is lost");
     let bulk: Vec<usize> = (0..order.len()).filter(|at| order[*at] == 0).collect();

@@ -1,5 +1,5 @@
-//! Socket addresses and control messages as the kernel lays them out, written and read as bytes:
-//! no pointer is chased, so a surprising length can do no harm.
+//! Socket addresses and control messages in the kernel's layout, written and read as bytes: no
+//! pointer is followed, so an unexpected length does no harm.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -12,18 +12,18 @@ const HEADER: usize = size_of::<usize>() + 8;
 /// `CMSG_ALIGN`.
 const ALIGN: usize = size_of::<usize>();
 
-/// Bytes for control messages.
+/// The number of bytes for control messages.
 const CONTROL: usize = 128;
 
-/// Room for an IPv4 or IPv6 socket address.
+/// Space for an IPv4 or IPv6 socket address.
 #[repr(C, align(4))]
 #[derive(Copy, Clone, Default)]
 pub(super) struct Name {
     pub(super) bytes: [u8; NAME6_LEN],
 }
 
-/// Room for the control messages of one datagram: at most a packet info (HEADER + 20) and a segment
-/// size (HEADER + 4) or an ICMP error (HEADER + 16 + an address), each aligned.
+/// Space for the control messages of one datagram: at most a packet info (HEADER + 20) and a
+/// segment size (HEADER + 4) or an ICMP error (HEADER + 16 + an address), each aligned.
 #[repr(C, align(8))]
 #[derive(Copy, Clone)]
 pub(super) struct Control {
@@ -36,7 +36,7 @@ impl Default for Control {
     }
 }
 
-/// Write bytes at an offset and return the offset after them. Out of room is out of the question:
+/// Writes bytes at an offset and returns the offset after them. The space always suffices, because
 /// all callers write fixed layouts.
 fn put(to: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     let end = at + bytes.len();
@@ -45,8 +45,8 @@ fn put(to: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 }
 
 impl Name {
-    /// Write an address, as IPv4-mapped where the socket is an IPv6 one. Returns the length, or
-    /// `None` for an IPv6 destination on an IPv4 socket.
+    /// Writes an address, IPv4-mapped if the socket is an IPv6 one. Returns the length, or `None`
+    /// for an IPv6 destination on an IPv4 socket.
     pub(super) fn set(&mut self, to: SocketAddr, v6_socket: bool) -> Option<usize> {
         let (ip, scope) = match (to, v6_socket) {
             (SocketAddr::V4(to), false) => {
@@ -68,7 +68,7 @@ impl Name {
         Some(NAME6_LEN)
     }
 
-    /// Read an address of the given length; IPv4-mapped addresses become IPv4.
+    /// Reads an address of the given length; IPv4-mapped addresses become IPv4.
     pub(super) fn get(&self, len: usize) -> Option<SocketAddr> {
         let bytes = self.bytes.get(..len)?;
         let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -90,15 +90,15 @@ impl Name {
 }
 
 impl Control {
-    /// Start a control message; returns where its data goes.
+    /// Begins a control message; returns the offset of its data.
     fn header(&mut self, at: usize, level: i32, kind: i32, data: usize) -> usize {
         let at = put(&mut self.bytes, at, &(HEADER + data).to_ne_bytes());
         let at = put(&mut self.bytes, at, &level.to_ne_bytes());
         put(&mut self.bytes, at, &kind.to_ne_bytes())
     }
 
-    /// Write what a train needs: the source address and, if not 0, the segment size. Returns the
-    /// length, or `None` if the families of source and destination differ.
+    /// Writes the control messages of a train: the source address and, if not 0, the segment size.
+    /// Returns the length, or `None` if the families of source and destination differ.
     pub(super) fn set(
         &mut self,
         to: &SocketAddr,
@@ -106,8 +106,8 @@ impl Control {
         segment: u16,
     ) -> Option<usize> {
         let mut len = 0;
-        // An IPv4 destination takes IPv4's message on IPv6 sockets too: the kernel hands such a
-        // datagram over to IPv4.
+        // An IPv4 destination takes IPv4's message on IPv6 sockets too, because the kernel passes
+        // such a datagram on to IPv4.
         let source = from.map(|ip| ip.to_canonical()).filter(|ip| !ip.is_unspecified());
         match (source, to.ip().to_canonical()) {
             (None, _) => {}
@@ -135,7 +135,7 @@ impl Control {
         Some(len)
     }
 
-    /// Read what the kernel wrote: the local address and, if the datagram is a coalesced one, its
+    /// Reads the kernel's control messages: the local address and, for a coalesced datagram, its
     /// segment size.
     pub(super) fn get(&self, len: usize) -> (Option<IpAddr>, Option<usize>) {
         let (mut local, mut segment) = (None, None);
@@ -163,7 +163,7 @@ impl Control {
         (local, segment)
     }
 
-    /// Read the error number of an ICMP message (`struct sock_extended_err` begins with it).
+    /// Reads the error number of an ICMP message (`struct sock_extended_err` begins with it).
     pub(super) fn error(&self, len: usize) -> Option<i32> {
         let mut rest = self.bytes.get(..len).unwrap_or(&self.bytes);
         while let Some(Message { kind, data, rest: next }) = next_message(rest) {
@@ -177,16 +177,16 @@ impl Control {
     }
 }
 
-/// One control message, as laid out in the buffer.
+/// One control message in the buffer.
 struct Message<'a> {
     /// Level and type.
     kind: (i32, i32),
     data: &'a [u8],
-    /// What follows it.
+    /// The bytes after it.
     rest: &'a [u8],
 }
 
-/// Split off the first control message.
+/// Splits off the first control message.
 fn next_message(bytes: &[u8]) -> Option<Message<'_>> {
     let (header, _) = bytes.split_at_checked(HEADER)?;
     let (len, kind) = header.split_first_chunk()?;
@@ -215,7 +215,7 @@ mod tests {
     ];
 
     proptest! {
-        /// Whatever is there, reading ends and takes nothing from beyond the length.
+        /// For any contents, reading ends and uses nothing beyond the length.
         #[test]
         fn no_control_messages_panic(
             bytes in prop::collection::vec(any::<u8>(), CONTROL),

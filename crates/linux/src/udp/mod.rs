@@ -1,9 +1,9 @@
-//! UDP sockets that move trains: many datagrams of one peer in one buffer (`UDP_SEGMENT` on the way
-//! out, `UDP_GRO` on the way in), and several of those in one system call.
+//! UDP sockets that move trains: many datagrams of one peer in one buffer (`UDP_SEGMENT` for sending, `UDP_GRO` for
+//! receiving), and several of those in one system call.
 //!
-//! Every datagram carries the local address it was sent to, and every answer can name the address
-//! it leaves from (`IP_PKTINFO`, RFC 3542 `IPV6_PKTINFO`), so a host with several addresses answers
-//! from the one that was asked.
+//! Every datagram carries the local address that it was sent to, and every answer can name the address that it leaves
+//! from (`IP_PKTINFO`, RFC 3542 `IPV6_PKTINFO`), so that a host with several addresses answers from the one that the
+//! client used.
 
 mod message;
 mod path;
@@ -36,34 +36,34 @@ pub enum Fragmentation {
     Forbidden,
 }
 
-/// How to make a socket.
+/// The options of a socket.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {
-    /// Local address; port 0 takes a free one.
+    /// Local address; with port 0 the kernel chooses a free one.
     pub bind: SocketAddr,
     /// For an IPv6 address: refuse IPv4 (otherwise `[::]` serves both).
     pub v6only: bool,
     /// Let several sockets share the port (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// Bytes the kernel may queue for us.
+    /// The number of bytes that the kernel may queue for us.
     pub recv_buffer: usize,
-    /// Bytes the kernel may queue from us.
+    /// The number of bytes that the kernel may queue from us.
     pub send_buffer: usize,
-    /// Take coalesced datagrams (`UDP_GRO`) where the kernel can.
+    /// Accept coalesced datagrams (`UDP_GRO`) if the kernel supports them.
     pub gro: bool,
     /// Mark on every packet (`SO_MARK`), for policy routing. Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
-    /// Send and receive by this interface only (`SO_BINDTODEVICE`), as one of a VRF.
+    /// Send and receive by this interface only (`SO_BINDTODEVICE`), such as one of a VRF.
     pub device: Option<String>,
     /// Fragmentation of what we send.
     pub fragmentation: Fragmentation,
-    /// Collect ICMP errors for [`UdpSocket::take_error`]. Until all are taken, epoll reports the
-    /// socket as failed again and again.
+    /// Collect ICMP errors for [`UdpSocket::take_error`]. Until all are taken, epoll keeps reporting the socket as
+    /// failed.
     pub icmp_errors: bool,
 }
 
 impl UdpOptions {
-    /// The defaults for a local address: 8 MB to receive, 2 MB to send, GRO on.
+    /// Creates the default options for a local address: 8 MB to receive, 2 MB to send, GRO on.
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind,
@@ -80,8 +80,8 @@ impl UdpOptions {
     }
 }
 
-/// A bound, unconnected, non-blocking socket. All calls take `&self`: it is shared by the threads
-/// that send and the one that receives.
+/// A bound, unconnected, non-blocking socket. All calls take `&self`: the threads that send and the one that receives
+/// share it.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
@@ -92,8 +92,8 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Make and bind a socket in the calling thread's network namespace. Errors are the kernel's
-    /// (`EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`, `EAFNOSUPPORT`, `EPERM` for the mark).
+    /// Creates and binds a socket in the calling thread's network namespace. Errors are the kernel's (`EADDRINUSE`,
+    /// `EADDRNOTAVAIL`, `EACCES`, `EAFNOSUPPORT`, `EPERM` for the mark).
     pub fn bind(options: &UdpOptions) -> io::Result<Self> {
         let v6 = options.bind.is_ipv6();
         let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
@@ -123,7 +123,7 @@ impl UdpSocket {
         Ok(Self { socket, local, v6, gro, fragmentation: options.fragmentation })
     }
 
-    /// Takes over a socket that another process made with these options.
+    /// Takes over a socket that another process created with these options.
     ///
     /// # Errors
     /// It is no bound UDP socket.
@@ -139,10 +139,10 @@ impl UdpSocket {
         Ok(Self { socket, local, v6, gro, fragmentation: options.fragmentation })
     }
 
-    /// Several sockets on one port, one for each thread that receives; the kernel gives all datagrams
-    /// of one sender to the same. Fails as [`UdpSocket::bind`] does, also where another process
-    /// shares its port: the first socket is bound for itself alone and invites the others afterwards,
-    /// so that no other process joins the group, not even one that starts at the same time. `reuse_port` has no effect.
+    /// Binds several sockets to one port, one for each thread that receives; the kernel delivers all datagrams of one
+    /// sender to the same socket. Fails as [`UdpSocket::bind`] does, also if another process shares its port: the first
+    /// socket is bound exclusively and permits the others afterwards, so that no other process joins the group, not
+    /// even one that starts at the same time. `reuse_port` has no effect.
     pub fn bind_group(options: &UdpOptions, count: usize) -> io::Result<Vec<Self>> {
         let first = Self::bind(&UdpOptions { reuse_port: false, ..options.clone() })?;
         let mut bind = options.bind;
@@ -158,34 +158,34 @@ impl UdpSocket {
         Ok(group)
     }
 
-    /// The bound address, with the port the kernel chose.
+    /// Returns the bound address, with the port that the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Whether the kernel coalesces what we receive.
+    /// Returns whether the kernel coalesces received datagrams.
     pub fn gro_enabled(&self) -> bool {
         self.gro
     }
 
-    /// Switch receive coalescing at run time. Coalesced datagrams that wait may still come.
+    /// Switches receive coalescing at run time. Coalesced datagrams in the queue may still be received.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
         send::set_option(&self.socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
     }
 
-    /// The sizes the kernel granted (receive, send), in its doubled accounting.
+    /// Returns the sizes that the kernel granted (receive, send), in its doubled accounting.
     pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
         Ok((self.socket.recv_buffer_size()?, self.socket.send_buffer_size()?))
     }
 
-    /// Send one datagram, `from` a local address where it matters. Larger than the path MTU is
-    /// fragmented as [`Fragmentation`] says.
+    /// Sends one datagram, `from` a local address if that matters. A datagram larger than the path MTU is fragmented
+    /// according to [`Fragmentation`].
     pub fn send_to(&self, to: SocketAddr, from: Option<IpAddr>, payload: &[u8]) -> io::Result<()> {
         send::one(&self.socket, self.v6, &Train { to, from, segment: 0, payload })
     }
 
-    /// Send trains in order, as many per system call as `scratch` has room for. On the first that
-    /// the kernel refuses it stops and says how many left before.
+    /// Sends trains in order, as many per system call as `scratch` has space for. Stops at the first that the kernel
+    /// refuses, and reports how many were sent before.
     pub fn send_trains(
         &self,
         trains: &[Train<'_>],
@@ -194,14 +194,14 @@ impl UdpSocket {
         send::many(&self.socket, self.v6, trains, scratch)
     }
 
-    /// Receive what waits, up to the slots of `batch`, without blocking. Returns the number of
-    /// buffers filled; `WouldBlock` when nothing waits.
+    /// Receives up to as many buffers as `batch` has slots, without blocking. Returns the number of buffers filled;
+    /// `WouldBlock` if there are none.
     pub fn recv_burst(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.receive(&self.socket)
     }
 
-    /// The oldest ICMP error that waits, if [`UdpOptions::icmp_errors`] asked for them. Anybody on
-    /// the path can forge one: good for advice, not for decisions.
+    /// Returns the oldest pending ICMP error, if [`UdpOptions::icmp_errors`] requested them. Any host on the path can
+    /// forge one: it may inform, but not decide anything.
     pub fn take_error(&self) -> io::Result<Option<PeerError>> {
         receive::read_error(&self.socket)
     }
@@ -236,8 +236,8 @@ pub(crate) fn force_send_buffer(socket: &impl AsFd, size: libc::c_int) -> io::Re
     send::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)
 }
 
-/// Past the system's limit where we may (CAP_NET_ADMIN), else up to it: a smaller buffer is no
-/// reason not to run.
+/// Exceeds the system's limit if permitted (CAP_NET_ADMIN), otherwise stays within it: a smaller buffer is no reason
+/// not to run.
 fn set_buffers(socket: &Socket, options: &UdpOptions) -> io::Result<()> {
     if sockopt::set_socket_recv_buffer_size_force(socket, options.recv_buffer).is_err() {
         socket.set_recv_buffer_size(options.recv_buffer)?;

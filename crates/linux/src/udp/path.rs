@@ -11,11 +11,11 @@ use super::send::set_option;
 use super::{Fragmentation, UdpSocket};
 
 impl UdpSocket {
-    /// Sends one datagram that neither we nor a router may fragment, whatever the path is believed to
-    /// take; only the first link's own limit holds (`EMSGSIZE`).
+    /// Sends one datagram that neither we nor a router may fragment, whatever path MTU the kernel believes in; only the
+    /// first link's own limit applies (`EMSGSIZE`).
     ///
-    /// What other threads send on this socket at the same moment may leave under the same rule: for a
-    /// system call's length a datagram too large for the path can be lost. So do it rarely.
+    /// Datagrams that other threads send on this socket at the same moment may be sent under the same rule: for the
+    /// duration of a system call a datagram too large for the path can be lost. Therefore call it rarely.
     pub fn send_whole(
         &self,
         to: SocketAddr,
@@ -39,8 +39,8 @@ impl UdpSocket {
         sent
     }
 
-    /// The largest IP packet to a host in the kernel's opinion: the device's limit, or less where ICMP
-    /// said so. `from` as in [`UdpSocket::send_to`].
+    /// Returns the largest IP packet to a host in the kernel's opinion: the device's limit, or less if ICMP reported
+    /// so. `from` as in [`UdpSocket::send_to`].
     pub fn path_mtu(&self, to: SocketAddr, from: Option<IpAddr>) -> io::Result<u16> {
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         let v6 = to.is_ipv6();
@@ -61,12 +61,12 @@ impl UdpSocket {
         } else {
             (libc::IPPROTO_IP, libc::IP_MTU)
         };
-        // Loopback's 65,536 is beyond any packet.
+        // Loopback's 65,536 exceeds any packet.
         Ok(u16::try_from(get_option(&probe, level, option)?).unwrap_or(u16::MAX))
     }
 }
 
-/// The socket's own values of `*_MTU_DISCOVER` and `IPV6_DONTFRAG`.
+/// Returns the socket's own values of `*_MTU_DISCOVER` and `IPV6_DONTFRAG`.
 pub(super) fn usual(fragmentation: Fragmentation, level: i32) -> (i32, i32) {
     let v6 = level == libc::IPPROTO_IPV6;
     let mode = match fragmentation {
@@ -80,7 +80,7 @@ pub(super) fn usual(fragmentation: Fragmentation, level: i32) -> (i32, i32) {
     (mode, 0)
 }
 
-/// `getsockopt` of an int.
+/// Calls `getsockopt` for an int.
 fn get_option(fd: &impl AsFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;

@@ -8,21 +8,21 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::message::{Control, Name};
 use super::send::{empty_header, empty_message, empty_part, is_transient};
 
-/// Bytes of one slot: the largest datagram, coalesced or not, fits.
+/// The size of one slot in bytes: the largest datagram, coalesced or not, fits.
 const SLOT: usize = 1 << 16;
 
-/// Most slots of a batch.
+/// The most slots of a batch.
 const MAX_SLOTS: usize = 256;
 
 /// One received buffer: a datagram, or several of equal size (the last may be shorter) from one
-/// peer, back to back.
+/// peer, without gaps.
 #[derive(Debug)]
 pub struct Received<'a> {
-    /// Who sent it; IPv4 also on a socket that serves both.
+    /// The sender; IPv4 also on a socket that serves both families.
     pub remote: SocketAddr,
-    /// Which of our addresses it was sent to.
+    /// The address of ours that it was sent to.
     pub local: Option<IpAddr>,
-    /// Length of each datagram but the last; never 0, and `data.len()` for a single datagram.
+    /// Length of each datagram except the last; never 0, and `data.len()` for a single datagram.
     pub segment: usize,
     /// The payloads. Empty for an empty datagram.
     pub data: &'a mut [u8],
@@ -31,7 +31,7 @@ pub struct Received<'a> {
 /// An ICMP error about a datagram that this socket sent.
 #[derive(Debug)]
 pub struct PeerError {
-    /// Where the datagram was sent.
+    /// The destination of the datagram.
     pub remote: SocketAddr,
     /// `ECONNREFUSED`: nothing listens on that port. `EHOSTUNREACH`, `ENETUNREACH`: no way there.
     /// `EACCES`, `EPERM`: a firewall refuses. `EMSGSIZE`: too large, with [`Fragmentation`] other
@@ -41,21 +41,21 @@ pub struct PeerError {
     pub error: io::Error,
 }
 
-/// Take one message from the socket's error queue.
+/// Takes one message from the socket's error queue.
 pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
     let (mut name, mut control) = (Name::default(), Control::default());
     loop {
-        // The datagram itself is not wanted: no buffer for it, and it is cut off.
+        // The datagram itself is not needed: it is truncated, because it has no buffer.
         let mut header = empty_header();
         header.msg_name = (&raw mut name).cast();
         header.msg_namelen = size_of::<Name>() as libc::socklen_t;
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of::<Control>() as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: the header's pointers go to locals that outlive the call, with their sizes.
+        // SAFETY: the header's pointers refer to locals that outlive the call, with their sizes.
         if unsafe { libc::recvmsg(fd.as_fd().as_raw_fd(), &raw mut header, flags) } >= 0 {
             let remote = name.get(header.msg_namelen as usize);
-            // Other news than an ICMP error (there is none that we asked for) is passed over.
+            // Messages other than ICMP errors (none was requested) are skipped.
             let errno = control.error(header.msg_controllen as _).filter(|errno| *errno != 0);
             if let (Some(remote), Some(errno)) = (remote, errno) {
                 return Ok(Some(PeerError { remote, error: io::Error::from_raw_os_error(errno) }));
@@ -71,19 +71,19 @@ pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
     }
 }
 
-/// Bytes that a burst should not much exceed: a part of a core's L2 cache.
+/// The number of bytes that a burst should not much exceed: a part of a core's L2 cache.
 const BURST: usize = 1 << 20;
-/// Buffers offered at least.
+/// The least number of buffers offered.
 const MIN_OFFERED: usize = 16;
 
 /// Buffers for a burst, 64 KiB each. Pages that no datagram reached are never touched. The default
-/// has no buffers and allocates nothing: it is what `mem::take` leaves.
+/// has no buffers and allocates nothing, so that `mem::take` is free.
 #[derive(Default)]
 pub struct RecvBatch {
     buffers: Vec<u8>,
     names: Vec<Name>,
     controls: Vec<Control>,
-    /// Pointed to by `messages`; read by the kernel only.
+    /// Referenced by `messages`; only the kernel reads them.
     _parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
     filled: usize,
@@ -91,12 +91,12 @@ pub struct RecvBatch {
     offered: usize,
 }
 
-// SAFETY: its pointers go to the memory of its own vectors, which moves with it and stays in place:
-// the vectors never grow.
+// SAFETY: its pointers refer to the memory of its own vectors, which moves with it and keeps its
+// address: the vectors never grow.
 unsafe impl Send for RecvBatch {}
 
 impl RecvBatch {
-    /// Room for this many buffers per call (1 to 256).
+    /// Creates a batch with this many buffers per call (1 to 256).
     pub fn new(slots: usize) -> Self {
         let n = slots.clamp(1, MAX_SLOTS);
         let mut buffers = vec![0; n * SLOT];
@@ -104,8 +104,8 @@ impl RecvBatch {
         let mut controls = vec![Control::default(); n];
         let mut parts = vec![empty_part(); n];
         let mut messages = vec![empty_message(); n];
-        // The kernel writes through these pointers. Vectors, not boxes: moving a box is a claim
-        // that no other pointer to its contents is in use.
+        // The kernel writes through these pointers. They are vectors, not boxes, because moving a
+        // box asserts that no other pointer to its contents is in use.
         let (buffer, part) = (buffers.as_mut_ptr(), parts.as_mut_ptr());
         let (name, control) = (names.as_mut_ptr(), controls.as_mut_ptr());
         for (i, message) in messages.iter_mut().enumerate() {
@@ -131,12 +131,12 @@ impl RecvBatch {
         }
     }
 
-    /// Gives back the memory of the buffers, with what they hold, until they are filled again.
+    /// Releases the memory of the buffers, with their contents, until they are filled again.
     pub fn release_memory(&mut self) {
         crate::memory::release(&mut self.buffers);
     }
 
-    /// How many buffers one call can fill.
+    /// Returns how many buffers one call can fill.
     pub fn slots(&self) -> usize {
         self.messages.len()
     }
@@ -153,9 +153,9 @@ impl RecvBatch {
         self.filled = 0;
         let mut pending = true;
         loop {
-            // SAFETY: every header's pointers go to this batch's own vectors, whose elements they
-            // cover with the right lengths (set in `new` and above); `&mut self` keeps everyone
-            // else away from them during the call.
+            // SAFETY: every header's pointers refer to this batch's own vectors, whose elements
+            // they cover with the right lengths (set in `new` and above); `&mut self` excludes any
+            // other access during the call.
             let count = unsafe {
                 libc::recvmmsg(
                     fd.as_fd().as_raw_fd(),
@@ -178,8 +178,8 @@ impl RecvBatch {
     }
 
     /// Offers as many buffers as datagrams of the last burst's size make [`BURST`] bytes; more than
-    /// before only if that burst filled all it was offered. Many long trains at once gain nothing,
-    /// and touch memory that stays resident and falls out of the cache.
+    /// before only if that burst filled all buffers offered. Many long trains at once have no
+    /// benefit, and touch memory that stays resident and falls out of the cache.
     fn offer_for_next(&mut self) {
         let received = self.messages.iter().take(self.filled);
         let bytes: usize = received.map(|message| message.msg_len as usize).sum();
@@ -191,8 +191,8 @@ impl RecvBatch {
         }
     }
 
-    /// What the last burst brought, in order. A datagram without a readable sender or cut short
-    /// (neither can happen with these sizes) is passed over.
+    /// Returns the datagrams of the last burst, in order. Skips a datagram that is truncated or has
+    /// no readable sender (neither can happen with these sizes).
     pub fn datagrams_mut(&mut self) -> impl Iterator<Item = Received<'_>> {
         let slots = self.buffers.chunks_exact_mut(SLOT).zip(&self.names).zip(&self.controls);
         slots.zip(&self.messages).take(self.filled).filter_map(

@@ -8,23 +8,23 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::message::{Control, Name};
 
-/// Longest payload of one train: an IPv4 packet's 65,535 bytes without its headers.
+/// The longest payload of one train: an IPv4 packet's 65,535 bytes without its headers.
 pub const MAX_PAYLOAD: usize = 65_507;
 
-/// Most segments of one train that every kernel with `UDP_SEGMENT` takes.
+/// The most segments of one train that every kernel with `UDP_SEGMENT` accepts.
 pub const MAX_SEGMENTS: usize = 64;
 
-/// Datagrams of equal size to one peer, back to back.
+/// Datagrams of equal size to one peer, without gaps.
 #[derive(Copy, Clone, Debug)]
 pub struct Train<'a> {
-    /// Destination; an IPv4 one is fine on a socket that serves both.
+    /// Destination; may be IPv4 on a socket that serves both families.
     pub to: SocketAddr,
     /// Source address, of the destination's family; `None` leaves the choice to the kernel.
     pub from: Option<IpAddr>,
-    /// Length of each datagram but the last, which may be shorter. 0, or not below the payload's
-    /// length: the payload is one datagram.
+    /// Length of each datagram except the last, which may be shorter. If it is 0, or not below the payload's length,
+    /// the payload is one datagram.
     pub segment: u16,
-    /// At most [`MAX_PAYLOAD`] bytes and [`MAX_SEGMENTS`] segments, or the kernel refuses the train.
+    /// At most [`MAX_PAYLOAD`] bytes and [`MAX_SEGMENTS`] segments; otherwise the kernel refuses the train.
     pub payload: &'a [u8],
 }
 
@@ -34,15 +34,14 @@ impl Train<'_> {
     }
 }
 
-/// Why [`send_trains`](super::UdpSocket::send_trains) stopped.
+/// The reason why [`send_trains`](super::UdpSocket::send_trains) stopped.
 ///
-/// `WouldBlock` and `ENOBUFS`: the socket or the interface is full. `EMSGSIZE` (`EINVAL` on older
-/// kernels): segments larger than the path MTU; send that train's datagrams singly. `EIO`: the
-/// device cannot segment; send everything singly from now on. `ENETUNREACH`, `EHOSTUNREACH`: no route,
-/// or (`EINVAL` for IPv6) `from` is no address of ours.
+/// `WouldBlock` and `ENOBUFS`: the socket or the interface is full. `EMSGSIZE` (`EINVAL` on older kernels): segments
+/// larger than the path MTU; send that train's datagrams singly. `EIO`: the device cannot segment; send everything
+/// singly from now on. `ENETUNREACH`, `EHOSTUNREACH`: no route, or (`EINVAL` for IPv6) `from` is no address of ours.
 #[derive(Debug)]
 pub struct SendStop {
-    /// How many trains left; the one with this index failed.
+    /// How many trains were sent; the one with this index failed.
     pub sent: usize,
     /// The kernel's error, with its errno.
     pub error: io::Error,
@@ -56,7 +55,7 @@ impl fmt::Display for SendStop {
 
 impl std::error::Error for SendStop {}
 
-/// The arrays of one `sendmmsg`. Reuse it: it allocates nothing afterwards.
+/// The arrays of one `sendmmsg`, to be reused: they allocate nothing afterwards.
 pub struct SendScratch {
     names: Box<[Name]>,
     controls: Box<[Control]>,
@@ -64,12 +63,12 @@ pub struct SendScratch {
     messages: Box<[libc::mmsghdr]>,
 }
 
-// SAFETY: its pointers are written before each system call and never followed after it; they are
-// stale bits, not shared state.
+// SAFETY: its pointers are written before each system call and never used after it; they are dangling values, not
+// shared state.
 unsafe impl Send for SendScratch {}
 
 impl SendScratch {
-    /// Room for this many trains per system call (1 to 1024; about 200 bytes each).
+    /// Creates arrays for this many trains per system call (1 to 1024; about 200 bytes each).
     pub fn new(trains: usize) -> Self {
         let n = trains.clamp(1, 1024);
         Self {
@@ -80,7 +79,7 @@ impl SendScratch {
         }
     }
 
-    /// Fill the arrays with as many trains as fit; stops before one that cannot be expressed.
+    /// Fills the arrays with as many trains as fit; stops before one that cannot be expressed.
     fn fill(&mut self, v6_socket: bool, trains: &[Train<'_>]) -> usize {
         let rooms = self.names.iter_mut().zip(&mut self.controls);
         let rooms = rooms.zip(&mut self.parts).zip(&mut self.messages);
@@ -105,8 +104,8 @@ pub(super) fn empty_part() -> libc::iovec {
 }
 
 pub(super) fn empty_header() -> libc::msghdr {
-    // SAFETY: msghdr is plain data (pointers and lengths) for which all zeroes is a valid value.
-    // Written so because some C libraries have private padding fields in it.
+    // SAFETY: msghdr is plain data (pointers and lengths) for which all zeroes is a valid value. It has no literal,
+    // because some C libraries have private padding fields in it.
     unsafe { std::mem::zeroed() }
 }
 
@@ -114,8 +113,8 @@ pub(super) fn empty_message() -> libc::mmsghdr {
     libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }
 }
 
-/// One message header for a train. Its pointers are those of the arguments, all of which must live
-/// until the system call is over. `None`: the addresses do not fit the socket or each other.
+/// Builds one message header for a train. Its pointers are those of the arguments, all of which must live until the
+/// system call is over. `None`: the addresses do not fit the socket or each other.
 fn describe(
     train: &Train<'_>,
     v6_socket: bool,
@@ -139,9 +138,8 @@ fn describe(
     Some(header)
 }
 
-/// Whether the call is to be made again: after a signal, and once after an error that may be the
-/// last ICMP message's about another datagram (the next call reports it, and only once;
-/// the error queue has it too).
+/// Returns whether the call is to be repeated: after a signal, and once after an error that may be the last ICMP
+/// message's about another datagram (the next call reports it, and only once; the error queue has it too).
 pub(super) fn is_transient(error: &io::Error, pending: &mut bool) -> bool {
     match error.raw_os_error() {
         Some(libc::EINTR) => true,
@@ -165,7 +163,7 @@ fn wrong_family() -> io::Error {
     io::Error::from_raw_os_error(libc::EAFNOSUPPORT)
 }
 
-/// Send a single datagram.
+/// Sends a single datagram.
 pub(super) fn one(fd: &impl AsFd, v6_socket: bool, train: &Train<'_>) -> io::Result<()> {
     let (mut name, mut control, mut part) = (Name::default(), Control::default(), empty_part());
     let header =
@@ -191,7 +189,7 @@ pub(super) fn one(fd: &impl AsFd, v6_socket: bool, train: &Train<'_>) -> io::Res
     }
 }
 
-/// Send all trains, or report the first that fails.
+/// Sends all trains, or reports the first that fails.
 pub(super) fn many(
     fd: &impl AsFd,
     v6_socket: bool,
@@ -215,7 +213,7 @@ pub(super) fn many(
                 (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as _,
             )
         };
-        // A count short of `filled` hides the error of the next; asking again names it.
+        // A count below `filled` hides the error of the next train; the next call reports it.
         match usize::try_from(count) {
             Ok(count) => (sent, pending) = (sent + count, true),
             Err(_) => {
@@ -229,7 +227,7 @@ pub(super) fn many(
     Ok(())
 }
 
-/// `setsockopt` of an int.
+/// Calls `setsockopt` for an int.
 pub(super) fn set_option(fd: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: the kernel reads one int from a local that outlives the call.
     let rc = unsafe {

@@ -1,4 +1,4 @@
-//! Which socket of a group a datagram goes to, by what its first bytes say.
+//! Selection of a socket of a group by the first bytes of a datagram.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,25 +6,25 @@ use std::os::fd::AsRawFd;
 
 use super::UdpSocket;
 
-/// Where datagrams name their sender: in bits of their first four bytes, of which other bits say whether they do.
+/// Where datagrams name their sender: in bits of their first four bytes, of which other bits indicate whether they do.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SenderField {
-    /// The bits that say whether a datagram names its sender, and what they must be. Of the first four
-    /// bytes in network order, as all here.
+    /// The mask of the bits that indicate whether a datagram names its sender, within the first four bytes in network
+    /// order, as all masks here.
     pub lead: u32,
-    /// What these bits are in a datagram that does.
+    /// The value of these bits in a datagram that does.
     pub value: u32,
-    /// The lowest bits, which are the sender's number; with all of them set there is none.
+    /// The mask of the lowest bits, which are the sender's number; if all of them are set there is none.
     pub sender: u32,
 }
 
 /// A socket that no group has: the kernel falls back to the hash of the addresses.
 const BY_ADDRESS: u32 = u32::MAX;
 
-/// Have the kernel give datagrams that name their sender to the socket of its number, counted round a group
-/// that [`UdpSocket::bind_group`] made. So senders that are numbered one after another are spread evenly, and
-/// keep their socket when their address changes. All others are spread by address, as without this. A group of
-/// one is left as it is.
+/// Makes the kernel deliver datagrams that name their sender to the socket of its number, modulo the size of a group
+/// that [`UdpSocket::bind_group`] created. Consecutive numbers are thus spread evenly, and a sender keeps its socket
+/// when its address changes. All others are distributed by address, as without this call. A group of one socket is left
+/// unchanged.
 ///
 /// # Errors
 /// The kernel's: `ENOPROTOOPT` before Linux 4.5. The group works all the same.
@@ -48,8 +48,8 @@ pub fn steer(group: &[UdpSocket], field: &SenderField) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Classic BPF over a datagram's payload; what is too short for it goes to the first socket. See the kernel's
-/// Documentation/networking/filter.rst and `SO_ATTACH_REUSEPORT_CBPF` in socket(7).
+/// Builds a classic BPF program over a datagram's payload; datagrams too short for it go to the first socket. See the
+/// kernel's Documentation/networking/filter.rst and `SO_ATTACH_REUSEPORT_CBPF` in socket(7).
 fn program(field: &SenderField, count: u32) -> [libc::sock_filter; 10] {
     let op = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

@@ -7,7 +7,7 @@ fn socket(bind: &str) -> UdpSocket {
     UdpSocket::bind(&UdpOptions::new(bind.parse().unwrap())).unwrap()
 }
 
-/// Wait for something to read, then take one burst.
+/// Waits for something to read, then receives one burst.
 fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
     let (poller, mut events) = (Poller::new().unwrap(), Events::new());
     poller.add(socket, 0, Interest::READ).unwrap();
@@ -42,7 +42,7 @@ fn several_trains_leave_in_one_call_and_keep_their_order() {
     let (a, b) = (socket("[::1]:0"), socket("[::1]:0"));
     let payloads: Vec<Vec<u8>> = (0..10u8).map(|i| vec![i; 100 * (i as usize + 1)]).collect();
     let trains: Vec<_> = payloads.iter().map(|p| train(b.local_addr(), 100, p)).collect();
-    // Less room than trains: several system calls, one order.
+    // Less space than trains: several system calls, one order.
     let mut scratch = SendScratch::new(3);
     a.send_trains(&trains, &mut scratch).unwrap();
     let mut batch = RecvBatch::new(16);
@@ -133,7 +133,7 @@ fn a_port_in_use_is_the_kernels_error() {
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
 }
 
-/// Two namespaces joined by an Ethernet of 1500 bytes, a socket in each.
+/// Creates two namespaces joined by an Ethernet of 1500 bytes, with a socket in each.
 fn across(version: &str) -> (crate::netns::NetNs, UdpSocket, UdpSocket) {
     use crate::net::Address;
     use crate::netns::NetNs;
@@ -189,7 +189,7 @@ fn segments_larger_than_the_path_stop_at_their_train_and_pass_singly() {
         let stop = a.send_trains(&trains, &mut SendScratch::default()).unwrap_err();
         assert_eq!(stop.sent, 2);
         assert!(matches!(stop.error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)), "{stop}");
-        // The remedy that SendStop names: one by one the kernel fragments them.
+        // The remedy that SendStop names: sent one by one, the kernel fragments them.
         for part in large.chunks(2000) {
             a.send_to(b.local_addr(), None, part).unwrap();
         }
@@ -226,7 +226,8 @@ fn a_full_socket_would_block_at_the_first_train_that_does_not_fit() {
     let mut options = UdpOptions::new(SocketAddr::new(a.local_addr().ip(), 0));
     options.send_buffer = 1;
     let small = ns.run(|| UdpSocket::bind(&options)).unwrap().unwrap();
-    // No host has this address: datagrams to it wait for a neighbour, on the sender's account.
+    // No host has this address: datagrams to it wait for a neighbour, and count against the
+    // sender's buffer.
     let to = "192.0.2.99:9".parse().unwrap();
     let payload = vec![0; 40_000];
     let trains = [train(to, 1400, &payload); 40];
@@ -298,7 +299,7 @@ fn a_port_without_a_listener_is_named_and_hinders_no_other() {
         assert!(a.take_error().unwrap().is_none());
         let gone = socket(deaf).local_addr();
         let peer = socket(heard);
-        // Two, so that one error waits when the next is sent.
+        // Two, so that one error is pending when the next is sent.
         let unreachable = [train(gone, 0, b"x"), train(gone, 0, b"y")];
         let mut scratch = SendScratch::default();
         a.send_trains(&unreachable, &mut scratch).unwrap();
@@ -312,7 +313,7 @@ fn a_port_without_a_listener_is_named_and_hinders_no_other() {
         assert!(a.take_error().unwrap().is_none());
         let mut batch = RecvBatch::new(8);
         assert_eq!(receive(&peer, &mut batch), 3);
-        // An error that waits is not the receiver's either.
+        // A pending error does not affect the receiver either.
         a.send_to(gone, None, b"x").unwrap();
         let nothing = a.recv_burst(&mut batch).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
@@ -358,7 +359,7 @@ fn a_group_shares_its_port_with_no_other_socket() {
     let address = group[0].local_addr();
     assert!(group.len() == 3 && group.iter().all(|socket| socket.local_addr() == address));
     let again = UdpOptions::new(address);
-    // A second server, with as many workers or one: both are told, neither steals datagrams.
+    // A second server, with as many workers or one: both calls fail, and neither steals datagrams.
     for count in [1, 3] {
         let error = UdpSocket::bind_group(&again, count).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{count}");
@@ -393,7 +394,7 @@ fn a_group_divides_senders_and_keeps_each_ones_order() {
             served.push(got.len());
         }
         assert_eq!(served.iter().sum::<usize>(), senders.len(), "{served:?}");
-        // By chance none has all: 4 ^ -63.
+        // The probability that one socket has all is 4 ^ -63.
         assert!(served.iter().all(|count| *count < senders.len()), "{served:?}");
     }
 }
@@ -438,7 +439,8 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
             assert_eq!(short, if at == 0 { 64 } else { 0 });
             others.push(other);
         }
-        // By their addresses: both of a sender to the same. By chance none has all: count ^ -63.
+        // By their addresses: both of a sender reach the same socket. The probability that one has
+        // all is count ^ -63.
         assert_eq!(others.iter().sum::<usize>(), 2 * 64, "{others:?}");
         assert!(others.iter().all(|other| *other < 2 * 64 && other % 2 == 0), "{others:?}");
     }
@@ -448,7 +450,8 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
     assert_eq!(receive(&lone[0], &mut RecvBatch::new(2)), 1);
 }
 
-/// The kernel's own answer: who is bound to another device than a packet comes by does not get it.
+/// The kernel itself delivers nothing to a socket that is bound to another device than a packet
+/// arrives by.
 #[test]
 fn a_socket_of_a_device_takes_packets_of_that_device_alone() {
     let of = |device: &str| {
@@ -459,7 +462,7 @@ fn a_socket_of_a_device_takes_packets_of_that_device_alone() {
     let missing = of("no-such-device").unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(libc::ENODEV));
     let bound = match of("lo") {
-        // Before Linux 5.7 it takes a right.
+        // Before Linux 5.7 this needs a privilege.
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => return,
         other => other.unwrap(),
     };

@@ -1,7 +1,6 @@
-//! Which arguments of system calls are allowed: the numbers that this program uses.
+//! The allowed arguments of system calls: the values that this program uses.
 //!
-//! A filter sees registers and no memory. What a call reads from memory (an address, the arguments of
-//! `clone3`) it cannot judge.
+//! A filter sees registers but no memory. It cannot check arguments in memory (an address, the arguments of `clone3`).
 #![allow(clippy::unnecessary_cast, reason = "numbers of ioctl have another type with musl")]
 
 use std::collections::BTreeMap;
@@ -10,12 +9,12 @@ use seccompiler::{BackendError, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition
 
 use super::Profile;
 
-/// The rules of each allowed call; none: with any arguments.
+/// The rules of each allowed call; without rules any arguments are allowed.
 pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 type Built<T> = Result<T, BackendError>;
 
-/// Address families that every daemon opens sockets of. No raw packets (but for a bridge), no AF_ALG, nothing exotic.
+/// Address families of every daemon's sockets. No raw packets (except for a bridge), no AF_ALG, no rare families.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
 /// The device's offloads, which are switched off at run time where the kernel refuses them.
@@ -35,7 +34,7 @@ const DAEMON_IOCTLS: [u64; 10] = [
     libc::TCGETS as u64,
 ];
 
-/// Typing into a terminal. Programs, whose requests are theirs, must not do it either.
+/// Insertion of input into a terminal, which programs must not do either, although their other requests are allowed.
 const TERMINAL_IOCTLS: [u64; 2] = [libc::TIOCSTI as u64, libc::TIOCLINUX as u64];
 
 /// `PR_GET_AUXV` (include/uapi/linux/prctl.h): the standard library asks for the processor's features.
@@ -56,7 +55,7 @@ const PRCTLS: [libc::c_int; 9] = [
 
 type Options = (libc::c_int, &'static [libc::c_int]);
 
-/// What a worker sets on sockets that are open.
+/// Options that a worker sets on open sockets.
 const PLANE_OPTIONS: [Options; 4] = [
     (libc::IPPROTO_IP, &[libc::IP_MTU_DISCOVER]),
     (libc::IPPROTO_IPV6, &[libc::IPV6_MTU_DISCOVER, libc::IPV6_DONTFRAG]),
@@ -64,7 +63,7 @@ const PLANE_OPTIONS: [Options; 4] = [
     (libc::SOL_UDP, &[libc::UDP_GRO]),
 ];
 
-/// What is set on sockets that a daemon makes, by level.
+/// Options of sockets that a daemon creates, by level.
 const DAEMON_OPTIONS: [Options; 6] = [
     (
         libc::SOL_SOCKET,
@@ -118,7 +117,7 @@ const DAEMON_OPTIONS: [Options; 6] = [
     ),
 ];
 
-/// What a bridge sets on packet sockets.
+/// Options that a bridge sets on packet sockets.
 const PACKET_OPTIONS: Options = (
     libc::SOL_PACKET,
     &[
@@ -171,7 +170,7 @@ pub(super) fn narrow(profile: Profile, rules: &mut Rules) -> Built<()> {
     Ok(())
 }
 
-/// As the kernel compares it: 32 bits.
+/// Returns the value as the kernel compares it: 32 bits.
 fn number(value: libc::c_int) -> u64 {
     u64::from(value.cast_unsigned())
 }
@@ -185,7 +184,7 @@ fn one_of(argument: u8, values: impl IntoIterator<Item = u64>) -> Built<Vec<Secc
     values.into_iter().map(rule).collect()
 }
 
-/// The first argument has of these bits exactly those.
+/// Requires that of the bits `of` exactly `those` are set in the first argument.
 fn bits(of: libc::c_int, those: libc::c_int) -> Built<SeccompCondition> {
     condition(0, SeccompCmpOp::MaskedEq(number(of)), number(those))
 }
