@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! Resting ──> the ceiling? ──answered──> Resting (found: the ceiling)
-//!                  └─no─> what ICMP said? the floor? ──no──> Resting (mute: nothing is known)
+//!                  └─no─> the ICMP value? the floor? ──no──> Resting (mute: nothing is known)
 //!                               └─answered─> between the largest that was answered and the smallest
 //!                                            that was not, until they are neighbours ──> Resting
 //! ```
