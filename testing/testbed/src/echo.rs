@@ -1,7 +1,7 @@
-//! Echo requests and their answers, counted until the last one has had its time.
+//! Echo requests and their answers, counted until the last answer has had enough time.
 //!
-//! The program `ping` gives the last answer 50 ms, or twice the longest round trip: on a busy machine an answer that is on its
-//! way then counts as lost.
+//! The program `ping` gives the last answer 50 ms, or twice the longest round trip: on a busy machine an answer in
+//! transit then counts as lost.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -14,30 +14,30 @@ use crate::failure::{Context, Result};
 use crate::net::Namespace;
 use crate::wait::ScaledInstant;
 
-/// Time for all answers to [`ping`].
+/// The time limit for all answers to [`ping`].
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// Time for an answer that must not come. Where one comes it takes a millisecond.
+/// The time to wait for an answer that must not arrive. An answer takes a millisecond.
 const NO_REPLY_WAIT: Duration = Duration::from_millis(600);
-/// Time for the answers that are missing when the last request of [`echo_all`] is sent.
+/// The time limit for the answers that are missing when the last request of [`echo_all`] is sent.
 const LATE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Type, code, checksum, identifier, sequence number.
 const HEADER: usize = 8;
 
-/// Sends requests with `size` bytes from inside `from` until `count` answers came or eight seconds have passed on
-/// [`ScaledInstant`]'s clock; returns how many came.
+/// Sends requests with `size` bytes from inside `from` until `count` answers arrived or eight seconds have passed on
+/// [`ScaledInstant`]'s clock; returns how many arrived.
 ///
 /// # Errors
-/// No socket.
+/// The socket could not be opened.
 pub fn ping(from: &Namespace, to: IpAddr, size: usize, count: u32) -> Result<u32> {
     ping_within(from, to, size, count, TIMEOUT)
 }
 
-/// Whether requests stay without an answer, as they must.
+/// Returns whether requests remain unanswered, as they must.
 ///
 /// # Errors
-/// No socket.
+/// The socket could not be opened.
 pub fn silent(from: &Namespace, to: IpAddr) -> Result<bool> {
     Ok(ping_within(from, to, 56, 1, NO_REPLY_WAIT)? == 0)
 }
@@ -67,26 +67,26 @@ fn ping_within(
 /// Requests and answers of several hosts.
 #[derive(Debug, Clone, Default)]
 pub struct Echoes {
-    /// Requests that left.
+    /// Requests that were sent.
     pub sent: u64,
     /// Round trips in milliseconds, sorted.
     pub times: Vec<f64>,
 }
 
 impl Echoes {
-    /// Requests without an answer.
+    /// Returns the number of requests without an answer.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.times.len() as u64)
     }
 
-    /// The round trip that 99 of 100 do not exceed.
+    /// Returns the 99th percentile of the round trips.
     #[must_use]
     pub fn p99(&self) -> Option<f64> {
         self.percentile(99)
     }
 
-    /// The round trip that half of them do not exceed.
+    /// Returns the median of the round trips.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
         self.percentile(50)
@@ -98,10 +98,10 @@ impl Echoes {
     }
 }
 
-/// All of them send `count` requests at the same time, one every `pause`, and wait for the answers.
+/// Makes all hosts send `count` requests at the same time, one every `pause`, and waits for the answers.
 ///
 /// # Errors
-/// No socket.
+/// A socket could not be opened.
 pub fn echo_all(from: &[&Namespace], to: IpAddr, count: u32, pause: Duration) -> Result<Echoes> {
     let work = move || {
         let mut session = Session::open(to, 56)?;
@@ -130,15 +130,15 @@ pub fn echo_all(from: &[&Namespace], to: IpAddr, count: u32, pause: Duration) ->
     Ok(all)
 }
 
-/// One host's requests.
+/// The requests of one host.
 struct Session {
-    /// Not connected: that would keep the address that the host has now, which may not be the tunnel's yet.
+    /// Not connected: a connected socket would keep the host's present address, which may not be the tunnel's yet.
     socket: Socket,
     to: SockAddr,
     v6: bool,
     id: u16,
     size: usize,
-    /// When each was sent; `None` once it is answered.
+    /// The time of each request; `None` once it is answered.
     sent: Vec<Option<Instant>>,
     /// Round trips in milliseconds.
     times: Vec<f64>,
@@ -166,7 +166,8 @@ impl Session {
         })
     }
 
-    /// A request that the kernel refuses was not sent: where there is no route yet, a later one may find it.
+    /// Sends a request. One that the kernel refuses does not count as sent: before there is a route, a later one may
+    /// succeed.
     fn send(&mut self) {
         let number = u16::try_from(self.sent.len()).unwrap_or(u16::MAX);
         let request = request(self.v6, self.id, number, self.size);
@@ -176,18 +177,18 @@ impl Session {
         }
     }
 
-    /// Takes answers until then, or one. That a host is not reachable now, which the kernel reports for neighbours that are
-    /// slow to answer, does not mean that it will not be.
+    /// Receives answers until the given time, or one. The kernel reports neighbours that are slow to answer as
+    /// unreachable, which may be temporary.
     fn listen(&mut self, until: Instant) {
         let mut buffer = [0; 65536];
         loop {
             match (&self.socket).read(&mut buffer) {
                 Ok(length) => {
                     self.take(buffer.get(..length).unwrap_or_default());
-                    // The caller may have what it waits for.
+                    // The caller may have the answer that it waits for.
                     return;
                 }
-                // Also that of an earlier request: each error is reported once.
+                // The error may be that of an earlier request: each error is reported once.
                 Err(_) if Instant::now() >= until => return,
                 Err(_) => {}
             }
@@ -204,7 +205,7 @@ impl Session {
     }
 }
 
-/// An echo request; of ICMPv6 the kernel adds the checksum.
+/// Builds an echo request; the kernel adds the checksum of ICMPv6.
 fn request(v6: bool, id: u16, number: u16, size: usize) -> Vec<u8> {
     let [id, number] = [id, number].map(u16::to_be_bytes);
     let mut packet = vec![if v6 { 128 } else { 8 }, 0, 0, 0, id[0], id[1], number[0], number[1]];
@@ -216,7 +217,7 @@ fn request(v6: bool, id: u16, number: u16, size: usize) -> Vec<u8> {
     packet
 }
 
-/// The number of the request that a packet answers, if it is an answer to one of these with the same content.
+/// Returns the number of the request that a packet answers, if it answers one of these with the same content.
 fn answer(v6: bool, id: u16, size: usize, packet: &[u8]) -> Option<u16> {
     // Raw sockets of IPv4 see the IP header.
     let header = if v6 { 0 } else { usize::from(packet.first()? & 15) * 4 };
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_request_of_ipv4_has_its_checksum() {
-        // The sum over a packet with its checksum is all ones, so that the checksum of it is zero.
+        // The sum over a packet including its checksum is all ones, so that the checksum of it is zero.
         for size in [0, 1, 56, 3000] {
             assert_eq!(checksum(&request(false, 0xfefe, 0xffff, size)), 0, "{size}");
         }

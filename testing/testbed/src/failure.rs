@@ -1,12 +1,12 @@
-//! The error of all tests: a sentence, with logs where there are any.
+//! The error of all tests: a sentence, followed by logs if there are any.
 
 use std::fmt;
 
-/// A failed expectation or a failed preparation, as text for a person.
+/// A failed expectation or preparation, as text for a human reader.
 #[derive(Debug, Clone)]
 pub struct Failure(pub String);
 
-/// The result of everything in this crate.
+/// The result of every fallible function in this crate.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl fmt::Display for Failure {
@@ -41,12 +41,12 @@ impl From<&str> for Failure {
     }
 }
 
-/// Puts what was being tried before the reason.
+/// Adds the attempted operation before the reason.
 pub trait Context<T> {
-    /// `what: reason`, or `what` alone where there was nothing.
+    /// Returns `what: reason`, or `what` alone for a missing value.
     ///
     /// # Errors
-    /// The same failure, longer.
+    /// The same failure with the added text.
     fn context(self, what: impl fmt::Display) -> Result<T>;
 }
 
@@ -65,7 +65,7 @@ impl<T> Context<T> for Option<T> {
 /// Fails with `text` unless `condition` holds.
 ///
 /// # Errors
-/// `text`, when it does not.
+/// `text`, if the condition does not hold.
 pub fn ensure(condition: bool, text: impl FnOnce() -> String) -> Result<()> {
     if condition { Ok(()) } else { Err(Failure(text())) }
 }

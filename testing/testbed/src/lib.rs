@@ -1,12 +1,14 @@
-//! The test bed: what interoperability tests, measurements, demos and the programs' own tests run in.
+//! The testbed of the interoperability tests, the measurements, the demos and the programs' own tests.
 //!
-//! [`sandbox`] makes a sandbox (mounts, pids, network) in which everything that a run creates lives and with
-//! which it ends, however the run ends. [`net`] joins namespaces by veth pairs, [`process`] runs daemons and watches
-//! their logs, [`test_process`] does the same for tests that panic, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`peer`] names the programs under test, [`tunnel`] knows
-//! what they say, [`traffic`] and [`echo`] send and count, [`wait`] has limits that hold on a busy machine, [`skip`] names the checks that do not run. [`laptop`] is a laptop's surroundings: access networks behind NAT and a host
-//! outside. [`postgres`] makes throw-away database clusters.
+//! [`sandbox`] creates a sandbox (mounts, pids, network) that contains everything that a run creates and ends with it,
+//! however the run ends. [`net`] joins namespaces by veth pairs. [`process`] runs daemons and watches their logs, and
+//! [`test_process`] does the same for tests that panic. [`pki`] has OpenSSL and Easy-RSA create certificates. [`peer`]
+//! names the programs under test, [`tunnel`] knows their log lines. [`traffic`] and [`echo`] send and count, [`wait`]
+//! has limits that hold on a busy machine, [`skip`] reports the checks that do not run. [`laptop`] provides a laptop's
+//! surroundings: access networks behind NAT and a host outside. [`postgres`] creates throw-away database clusters.
 //!
-//! The crate knows `adit-linux` and none of the crates under test, so that a defect of theirs cannot hide a failure.
+//! The crate depends on `adit-linux` and on none of the crates under test, so that a defect of theirs cannot hide a
+//! failure.
 #![forbid(unsafe_code)]
 
 pub mod echo;

@@ -17,10 +17,10 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::process::{Daemon, output, run_with_input};
 use crate::wait::ScaledInstant;
 
-/// Where `ip netns` keeps its names.
+/// The directory in which `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
 
-/// Number of threads that make namespaces: the kernel mostly waits while it makes one.
+/// The number of threads that create namespaces: the kernel mostly waits while it creates one.
 const PARALLEL: usize = 8;
 
 /// A network namespace of the sandbox, removed when dropped.
@@ -42,7 +42,7 @@ const MOUNT_OWN_FILES: &str = "set -e; mount --bind \"$1\" /etc; mount -t tmpfs 
      mount -t tmpfs -o mode=0755 tmpfs /var/lib; echo mounted; exec sleep infinity";
 
 impl Namespace {
-    /// Makes a namespace with its loopback up. `label` is part of its name.
+    /// Creates a namespace with its loopback up. `label` is part of its name.
     ///
     /// # Errors
     /// `ip netns` failed.
@@ -50,7 +50,7 @@ impl Namespace {
         Namespace::several(&[label])?.pop().context("no namespace was made")
     }
 
-    /// Makes several namespaces with their loopbacks up, which is faster than one by one.
+    /// Creates several namespaces with their loopbacks up, which is faster than one by one.
     ///
     /// # Errors
     /// `ip netns` failed.
@@ -74,13 +74,13 @@ impl Namespace {
         Ok(namespaces)
     }
 
-    /// Its name for `ip netns`.
+    /// Returns its name for `ip netns`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Gives programs inside an /etc of their own, which is the folder `etc`, and an empty /run and /var/lib.
+    /// Gives programs inside their own /etc, which is the folder `etc`, and an empty /run and /var/lib.
     ///
     /// # Errors
     /// `unshare` or `mount` failed.
@@ -94,7 +94,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// A command that will run inside.
+    /// Creates a command that will run inside.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         if let Some(OwnFiles { holder }) = &self.files {
@@ -109,7 +109,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a program inside to its end and returns what it printed.
+    /// Runs a program inside to its end and returns its output.
     ///
     /// # Errors
     /// It failed: with its output.
@@ -119,10 +119,10 @@ impl Namespace {
         output(command)
     }
 
-    /// Runs `work` on a new thread that lives inside this namespace.
+    /// Runs `work` on a new thread inside this namespace.
     ///
     /// # Errors
-    /// The namespace is gone.
+    /// The namespace no longer exists.
     pub fn thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -134,10 +134,10 @@ impl Namespace {
         }))
     }
 
-    /// The namespace itself, for work inside that needs no program.
+    /// Returns the namespace itself, for work inside that needs no program.
     ///
     /// # Errors
-    /// The namespace is gone.
+    /// The namespace no longer exists.
     pub fn handle(&self) -> Result<NetNs> {
         NetNs::open(&self.name).context(&self.name)
     }
@@ -145,7 +145,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // As `ip netns del` does, without a process. What is left over ends with the sandbox.
+        // Does what `ip netns del` does, without a process. Remnants end with the sandbox.
         let path = Path::new(NAMES).join(&self.name);
         let _ = umount2(&path, MntFlags::MNT_DETACH);
         let _ = std::fs::remove_file(&path);
@@ -169,7 +169,7 @@ pub fn ip(inside: Option<&Namespace>, lines: impl Iterator<Item = String>) -> Re
     run_with_input(command, &(lines.join("\n") + "\n")).map(drop)
 }
 
-/// Does `work` with all items, in parts at once.
+/// Processes all items, in chunks in parallel.
 fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&[T]) -> Result<()> + Sync) -> Result<()> {
     let parts = items.chunks(items.len().div_ceil(PARALLEL).max(1));
     thread::scope(|scope| {
@@ -181,15 +181,16 @@ fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&[T]) -> Result<()> + Sync) -
     })
 }
 
-/// Gives an end of a veth pair its addresses (IPv6 without a search for duplicates) and offloads, and switches it on.
+/// Gives an end of a veth pair its addresses (IPv6 without duplicate address detection) and offloads, and switches it
+/// on.
 ///
 /// # Errors
 /// The kernel refused.
 pub fn configure_veth(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> Result<()> {
     let handle = namespace.handle()?;
     handle.run(|| offload.set(VETH))??;
-    // No search for duplicates of its link-local address either, during which the first second may pass without answers to
-    // neighbour solicitations; and there is no router to seek.
+    // No duplicate address detection for its link-local address either, during which it may not answer neighbour
+    // solicitations for a second; and there is no router to discover.
     for key in ["accept_dad", "router_solicitations"] {
         handle.set_sysctl(&format!("net.ipv6.conf.{VETH}.{key}"), "0")?;
     }
@@ -206,8 +207,8 @@ pub fn configure_veth(namespace: &Namespace, addresses: &[IpNet], offload: Offlo
 /// The switch's own interface, whose carrier does not matter: only its ports carry packets.
 const BRIDGE: &str = "bridge";
 
-/// Waits until all interfaces that are up can carry packets. The kernel reports the carrier a moment after the other end has
-/// come up; until then they receive no neighbour solicitation, and the next one follows a second later.
+/// Waits until all interfaces that are up can carry packets. The kernel reports the carrier a moment after the other
+/// end has come up; until then they receive no neighbour solicitation, and the next one follows a second later.
 ///
 /// # Errors
 /// They cannot after five seconds.
@@ -236,9 +237,9 @@ pub fn wait_for_carriers(namespaces: &[&Namespace]) -> Result<()> {
 /// A host of a [`star`]: a label and its addresses.
 pub type Host = (String, Vec<IpNet>);
 
-/// Makes hosts at one switch (a bridge), each with a veth pair to it: the switch's namespace and the hosts'. Only the first
-/// host and each of the others reach each other: a switch that carries everyone's multicast to everyone would be busy with
-/// nothing else.
+/// Creates hosts at one switch (a bridge), each with a veth pair to it; returns the switch's namespace and the hosts'.
+/// Only the first host and each of the others can reach each other: a switch that forwards every host's multicast to
+/// all others would be busy with nothing else.
 ///
 /// # Errors
 /// `ip` or the kernel refused.
@@ -253,7 +254,7 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     in_parallel(&numbered, |part| {
         ip(Some(&switch), part.iter().flat_map(|(n, namespace, _)| port(*n, namespace)))
     })?;
-    // A switch forwards what it gets: it neither merges nor keeps merged what the mode wants alone.
+    // A switch forwards packets unchanged: it neither merges them nor keeps merged what the mode wants separate.
     let at_ports = if offload == Offload::All { Offload::All } else { Offload::Wire };
     switch
         .handle()?
@@ -268,7 +269,7 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     Ok((switch, all))
 }
 
-/// The lines that join a host to the switch.
+/// Returns the lines that join a host to the switch.
 fn port(n: usize, namespace: &Namespace) -> Vec<String> {
     let peer = format!("type veth peer name {VETH} netns {}", namespace.name);
     let mut lines = vec![format!("link add port{n} up master {BRIDGE} {peer}")];
@@ -278,14 +279,14 @@ fn port(n: usize, namespace: &Namespace) -> Vec<String> {
     lines
 }
 
-/// Makes a veth pair between two namespaces; both ends are called [`VETH`] and still down.
+/// Creates a veth pair between two namespaces; both ends are called [`VETH`] and down.
 ///
 /// # Errors
 /// `ip` failed.
 pub fn veth_pair(one: &Namespace, other: &Namespace) -> Result<()> {
     let (one, other) = (one.name(), other.name());
     // For interfaces with the same index as their peer the kernel reports a carrier only once a second
-    // (linkwatch_urgent_event in net/core/link_watch.c): two numbers save that second.
+    // (linkwatch_urgent_event in net/core/link_watch.c): different indices save that second.
     let (near, far) = (format!("{VETH} index 10"), format!("{VETH} index 11"));
     let line = format!("link add {near} netns {one} type veth peer name {far} netns {other}");
     ip(None, [line].into_iter())
@@ -297,25 +298,26 @@ pub const VETH: &str = "veth0";
 /// Two namespaces joined by one veth pair.
 #[derive(Debug)]
 pub struct Pair {
-    /// Where the server runs: 192.0.2.1 and 2001:db8::1.
+    /// The server's namespace: 192.0.2.1 and 2001:db8::1.
     pub server: Namespace,
-    /// Where the client runs: 192.0.2.2 and 2001:db8::2.
+    /// The client's namespace: 192.0.2.2 and 2001:db8::2.
     pub client: Namespace,
 }
 
-/// What each end of the veth pair may leave to the other.
+/// The offloads of each end of the veth pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
-    /// As veth comes: super-packets cross the veth pair whole.
+    /// The default of veth: super-packets cross the pair whole.
     All,
-    /// Every packet crosses alone, and the receiver's kernel merges them again: a network card with GRO.
+    /// Every packet crosses separately, and the receiver's kernel merges them again: a network card with GRO.
     WireGro,
-    /// Every packet crosses alone and stays alone.
+    /// Every packet crosses separately and stays separate.
     Wire,
 }
 
 impl Offload {
-    /// Sets it at an interface of the calling thread's namespace. [`Offload::All`] is what a new interface has.
+    /// Applies this to an interface of the calling thread's namespace. [`Offload::All`] is the default of a new
+    /// interface.
     ///
     /// # Errors
     /// The interface refuses.
@@ -331,7 +333,7 @@ impl Offload {
     }
 }
 
-/// What `ethtool -K` calls tso, gso and tx-udp-segmentation.
+/// The names for which `ethtool -K` has tso, gso and tx-udp-segmentation.
 const SEGMENTATION: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -342,7 +344,7 @@ const SEGMENTATION: [&str; 7] = [
     "tx-udp-segmentation",
 ];
 
-/// Which end of a [`Pair`].
+/// An end of a [`Pair`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The server's.
@@ -352,7 +354,7 @@ pub enum End {
 }
 
 impl End {
-    /// The outer address of this end.
+    /// Returns the outer address of this end.
     #[must_use]
     pub fn outer(self, v6: bool) -> IpAddr {
         let host = match self {
@@ -366,7 +368,7 @@ impl End {
         }
     }
 
-    /// Both addresses with their networks.
+    /// Returns both addresses with their networks.
     ///
     /// # Errors
     /// None: the prefix lengths fit.
@@ -377,7 +379,7 @@ impl End {
 }
 
 impl Pair {
-    /// Makes the two namespaces and the veth pair.
+    /// Creates the two namespaces and the veth pair.
     ///
     /// # Errors
     /// `ip` failed.
@@ -392,7 +394,7 @@ impl Pair {
         Ok(Pair { server, client })
     }
 
-    /// The namespace of an end.
+    /// Returns the namespace of an end.
     #[must_use]
     pub fn namespace(&self, end: End) -> &Namespace {
         match end {
@@ -421,7 +423,7 @@ impl Pair {
         Ok(())
     }
 
-    /// tcpdump of the server's end of the veth pair, one line for each UDP datagram.
+    /// Starts tcpdump at the server's end of the veth pair, with one line for each UDP datagram.
     #[must_use]
     pub fn tcpdump(&self) -> Command {
         let mut command = self.server.command("tcpdump");
@@ -444,7 +446,7 @@ impl Pair {
         Ok(total)
     }
 
-    /// As [`dropped`], at both ends.
+    /// Counts the packets that the kernel has dropped at both ends; see [`dropped`].
     ///
     /// # Errors
     /// The counters could not be read.
@@ -470,13 +472,13 @@ impl Pair {
 pub struct Star {
     /// 192.0.2.1
     pub server: Namespace,
-    /// 192.0.2.11 and on.
+    /// 192.0.2.11 and the following.
     pub clients: Vec<Namespace>,
     _switch: Namespace,
 }
 
 impl Star {
-    /// Makes the namespaces and their veth pairs to a bridge.
+    /// Creates the namespaces and their veth pairs to a bridge.
     ///
     /// # Errors
     /// `ip` failed.
@@ -492,8 +494,9 @@ impl Star {
     }
 }
 
-/// Counts the packets that the kernel has dropped so far: at full sockets and full devices of these namespaces, and at the
-/// processors' full queues between devices, which all namespaces of the machine share. No program causes these losses.
+/// Counts the packets that the kernel has dropped so far: at full sockets and full devices of these namespaces, and at
+/// the processors' full queues between devices, which all namespaces of the machine share. No program causes these
+/// losses.
 ///
 /// # Errors
 /// The counters could not be read.
@@ -506,13 +509,13 @@ pub fn dropped(namespaces: &[&Namespace]) -> Result<u64> {
     Ok(total)
 }
 
-/// The second number of each processor's line, in hexadecimal.
+/// Sums the second number of each processor's line, which is hexadecimal.
 fn softnet_drops(softnet: &str) -> u64 {
     let dropped = softnet.lines().filter_map(|line| line.split_whitespace().nth(1));
     dropped.filter_map(|number| u64::from_str_radix(number, 16).ok()).sum()
 }
 
-/// The sum of the receive buffer errors of UDP and of bare numbers, which are the devices' counters.
+/// Sums the receive buffer errors of UDP and the bare numbers, which are the devices' counters.
 fn socket_and_device_drops(counters: &str) -> u64 {
     let mut total = 0;
     let mut names: Vec<&str> = Vec::new();

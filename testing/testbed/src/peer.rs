@@ -7,14 +7,14 @@ use std::process::Command;
 use crate::failure::{Result, ensure};
 use crate::net::Namespace;
 
-/// A program that takes OpenVPN's command line.
+/// A program with OpenVPN's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// The system's `openvpn`.
     OpenVpn,
     /// `adit openvpn`.
     Adit(PathBuf),
-    /// The `openvpn` of a private root, by the dynamic linker of that root.
+    /// The `openvpn` of a private root, started by the dynamic linker of that root.
     Root {
         /// The Debian suite that it came from.
         suite: &'static str,
@@ -24,7 +24,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The `adit` beside this program, or the one that `ADIT` names.
+    /// Returns the `adit` next to this program, or the one that `ADIT` names.
     ///
     /// # Errors
     /// There is none.
@@ -37,14 +37,14 @@ impl Program {
         Ok(Program::Adit(path))
     }
 
-    /// The `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it was fetched.
+    /// Returns the `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it was fetched.
     #[must_use]
     pub fn of_suite(roots: &Path, suite: &'static str) -> Option<Program> {
         let root = roots.join(suite).canonicalize().ok()?;
         let program = root.join("usr/sbin/openvpn");
         let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
         let libraries = [root.join("lib").join(&machine), root.join("usr/lib").join(&machine)];
-        // Named ld-2.31.so or ld-linux-x86-64.so.2; the links to it may be absolute and lead out of the root.
+        // Its name is ld-2.31.so or ld-linux-x86-64.so.2; the links to it may be absolute and lead out of the root.
         let loader = libraries.iter().find_map(|folder| {
             std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).find(|path| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -58,13 +58,13 @@ impl Program {
         })
     }
 
-    /// Whether it knows `disable-dco`, and would use the kernel's module without it.
+    /// Returns whether it knows `disable-dco`, and would use the kernel's module without it.
     #[must_use]
     pub fn may_offload(&self) -> bool {
         matches!(self, Program::OpenVpn | Program::Root { suite: "sid", .. })
     }
 
-    /// How messages call it.
+    /// Returns its name in messages.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -74,13 +74,13 @@ impl Program {
         }
     }
 
-    /// The command that runs it in a namespace with this config file.
+    /// Returns the command that runs it in a namespace with this configuration file.
     #[must_use]
     pub fn command(&self, namespace: &Namespace, config: &Path) -> Command {
         self.command_with(namespace, &["--config".into(), config.into()])
     }
 
-    /// The command that runs it in a namespace with these options.
+    /// Returns the command that runs it in a namespace with these options.
     #[must_use]
     pub fn command_with(&self, namespace: &Namespace, options: &[OsString]) -> Command {
         let mut command = match self {

@@ -1,4 +1,4 @@
-//! Certificates and keys for the tests, made by the tools that people use: OpenSSL, Easy-RSA and openvpn itself.
+//! Certificates and keys for the tests, created by the tools that users have: OpenSSL, Easy-RSA and openvpn itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use crate::sandbox::{Sandbox, text};
 /// The password of the protected key files.
 pub const PASSWORD: &str = "correct horse";
 
-/// Who made the certificates.
+/// The tool that creates the certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PkiTool {
     /// OpenSSL: EC P-256, a common name and no alternative name.
     OpenSslEc,
-    /// Easy-RSA: RSA 2048, as its defaults make it.
+    /// Easy-RSA: RSA 2048, its default.
     EasyRsa,
 }
 
-/// Paths to everything that a run needs. The files are named alike for both makers.
+/// Paths to everything that a run needs. Both tools use the same file names.
 #[derive(Debug, Clone)]
 pub struct Pki {
     openssl: PathBuf,
@@ -29,7 +29,7 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// Makes it all, once for a run.
+    /// Creates all files, once for a run.
     ///
     /// # Errors
     /// A tool is missing or failed.
@@ -73,7 +73,7 @@ impl Pki {
 /// Runs `openssl` in `dir` with these words.
 fn openssl(dir: &Path, words: &str) -> Result<()> {
     let mut command = Command::new("openssl");
-    // A word cannot contain a bare `\0`, so it represents the spaces inside one.
+    // A word cannot contain a bare `\0`, so it represents the spaces within a word.
     command.current_dir(dir).args(words.split_whitespace().map(|word| word.replace('\0', " ")));
     output(command).map(drop)
 }
@@ -135,7 +135,7 @@ fn make_openssl(dir: &Path) -> Result<()> {
     )
 }
 
-/// Certificates that are no longer or not yet valid: only `openssl ca` takes dates.
+/// Creates certificates that are no longer or not yet valid: only `openssl ca` takes dates.
 fn make_dated(dir: &Path) -> Result<()> {
     let config = "[ca]\ndefault_ca=here\n[here]\ndatabase=index.txt\nnew_certs_dir=.\nrand_serial=yes\n\
                   default_md=sha256\ncrlnumber=crlnumber\npolicy=any\nunique_subject=no\n[any]\ncommonName=supplied\n";

@@ -1,4 +1,4 @@
-//! Running programs: short ones to their end, daemons with their logs watched.
+//! Running programs: short ones to their end, and daemons whose logs are watched.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::failure::{Context, Failure, Result};
 use crate::wait::ScaledInstant;
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to its end and returns its output.
 ///
 /// # Errors
 /// It could not be started, or it failed: then with its output.
@@ -33,7 +33,7 @@ pub fn output(mut command: Command) -> Result<String> {
     check_status(&shown, &done)
 }
 
-/// As [`output`], with something to read on standard input.
+/// Runs a command as [`output`] does, with data on standard input.
 ///
 /// # Errors
 /// As [`run`].
@@ -42,7 +42,7 @@ pub fn run_with_input(mut command: Command, input: impl AsRef<[u8]>) -> Result<S
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context(&shown)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends before it has read everything says why in its status.
+        // A program that ends before it has read everything reports the reason in its status.
         let _ = stdin.write_all(input.as_ref());
     }
     let done = child.wait_with_output().context(&shown)?;
@@ -58,14 +58,14 @@ fn check_status(shown: &str, done: &Output) -> Result<String> {
     Err(Failure(format!("{shown}: {}: {} {}", done.status, stderr.trim(), stdout.trim())))
 }
 
-/// The command as a person would type it.
+/// Returns the command as a user would type it.
 #[must_use]
 pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// A running daemon whose log lines are kept. It is killed when this is dropped.
+/// A running daemon whose log lines are kept. It is killed on drop.
 #[derive(Debug)]
 pub struct Daemon {
     name: String,
@@ -106,7 +106,7 @@ impl Daemon {
     /// Waits for a log line that contains `needle`, from the beginning of the log, and returns it.
     ///
     /// # Errors
-    /// It did not come in time, or the daemon ended without it: then with the end of its log.
+    /// It did not appear in time, or the daemon ended without it: then with the end of its log.
     pub fn wait_for(&mut self, needle: &str, limit: Duration) -> Result<String> {
         self.wait_for_nth(needle, 1, limit)
     }
@@ -124,7 +124,7 @@ impl Daemon {
                 return Ok(line.clone());
             }
             let left = end.saturating_duration_since(ScaledInstant::now());
-            // After the end of the process its last lines may still be on their way through the pipe.
+            // After the end of the process its last lines may still be in the pipe.
             let ended = ended.filter(|_| Arc::strong_count(&self.log) == 1);
             if left.is_zero() || ended.is_some() {
                 drop(lines);
@@ -142,10 +142,10 @@ impl Daemon {
         }
     }
 
-    /// Waits for a log line that contains one of these texts in lower case, whatever its own case, and returns it.
+    /// Waits for a log line that contains one of these lower-case texts, ignoring case, and returns it.
     ///
     /// # Errors
-    /// None came in time.
+    /// None appeared in time.
     pub fn wait_for_any(&self, texts: &[&str], limit: Duration) -> Result<String> {
         let end = ScaledInstant::now() + limit;
         let fits = |line: &&String| {
@@ -165,19 +165,19 @@ impl Daemon {
         }
     }
 
-    /// Counts the log lines that contain `needle` so far.
+    /// Counts the log lines so far that contain `needle`.
     #[must_use]
     pub fn count(&self, needle: &str) -> usize {
         self.log.lock().iter().filter(|line| line.contains(needle)).count()
     }
 
-    /// The log so far.
+    /// Returns the log so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.log.lock().join("\n")
     }
 
-    /// A failure of this daemon with its command and the telling lines at the end of its log.
+    /// Returns a failure of this daemon with its command and the relevant lines at the end of its log.
     #[must_use]
     pub fn failure(&self, what: &str) -> Failure {
         let lines = self.log.lock();
@@ -192,7 +192,7 @@ impl Daemon {
         Failure(format!("{}: {what}\n    $ {}\n    {tail}", self.name, self.shown))
     }
 
-    /// Its process id, in the sandbox.
+    /// Returns its process id, in the sandbox.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -201,16 +201,16 @@ impl Daemon {
     /// Sends a signal.
     ///
     /// # Errors
-    /// The process is gone.
+    /// The process no longer exists.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).context("process id")?;
         kill(Pid::from_raw(pid), signal).context(format!("{}: {signal}", self.name))
     }
 
-    /// The exit status, if the process has ended.
+    /// Returns the exit status, if the process has ended.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not report it.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -218,7 +218,7 @@ impl Daemon {
     /// Waits for the end of the process and of its log.
     ///
     /// # Errors
-    /// It still runs when the time is over.
+    /// It is still running after `limit`.
     pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let end = ScaledInstant::now() + limit;
         loop {
@@ -233,8 +233,8 @@ impl Daemon {
         }
     }
 
-    /// Waits until the last lines of a process that has ended are in the log; for a second at most, since a child of its own
-    /// may keep the pipe open.
+    /// Waits until the last lines of a process that has ended are in the log; for a second at most, since a child of
+    /// the process may keep the pipe open.
     fn drain_log(&self) {
         let end = ScaledInstant::now() + Duration::from_secs(1);
         while Arc::strong_count(&self.log) > 1 && ScaledInstant::now() < end {
@@ -242,10 +242,10 @@ impl Daemon {
         }
     }
 
-    /// Ends the process by SIGTERM and checks that it went of its own accord.
+    /// Ends the process by SIGTERM and checks that it ended in order.
     ///
     /// # Errors
-    /// It does not end, or ends by something else than exit 0 or SIGTERM.
+    /// It does not end, or ends otherwise than by exit 0 or SIGTERM.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let status = self.wait_exit(Duration::from_secs(10))?;
@@ -255,18 +255,18 @@ impl Daemon {
         Err(self.failure(&format!("ended with {status} after SIGTERM")))
     }
 
-    /// User and system time of all its threads, in seconds.
+    /// Returns user and system time of all its threads, in seconds.
     ///
     /// # Errors
-    /// The process is gone.
+    /// The process no longer exists.
     pub fn cpu_seconds(&self) -> Result<f64> {
         cpu_seconds(self.child.id())
     }
 
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     ///
     /// # Errors
-    /// The process is gone.
+    /// The process no longer exists.
     pub fn rss_kib(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
@@ -274,13 +274,13 @@ impl Daemon {
     }
 }
 
-/// User and system time of all threads of a process, in seconds.
+/// Returns user and system time of all threads of a process, in seconds.
 ///
 /// # Errors
-/// The process is gone.
+/// The process no longer exists.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field is the program's name in parentheses and may hold anything; utime and stime are 14 and 15.
+    // The second field is the program's name in parentheses and may contain anything; utime and stime are 14 and 15.
     let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
     let fields: Vec<u64> = after.split(' ').skip(11).take(2).flat_map(str::parse).collect();
     let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);

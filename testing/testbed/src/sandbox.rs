@@ -1,8 +1,8 @@
 //! A sandbox: mount, pid and network namespaces around the whole run.
 //!
-//! The program starts itself again as pid 1 of a pid namespace. Whatever it creates (daemons, namespaces, mounts, files)
-//! hangs on that process and is removed by the kernel when it ends, by success, panic, Ctrl-C or kill -9. Names and
-//! ports inside need not be unique on the host, and two runs do not see each other.
+//! The program starts itself again as pid 1 of a pid namespace. Everything that it creates (daemons, namespaces,
+//! mounts, files) belongs to that process, and the kernel removes it when the process ends: by success, panic, Ctrl-C
+//! or kill -9. Names and ports inside need not be unique on the host, and two runs do not see each other.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -13,20 +13,20 @@ use crate::failure::{Context, Result, ensure};
 use crate::process::run;
 
 const MARK: &str = "ADIT_SANDBOX";
-/// Of the folders in the host's own view, followed by the process that made them.
+/// The prefix of the folders that the host sees, followed by the process that created them.
 const PREFIX: &str = "adit-sandbox-";
 
-/// The sandbox that this process lives in.
+/// The sandbox of this process.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     dir: PathBuf,
 }
 
-/// What [`enter`] found.
+/// The result of [`enter`].
 pub enum Entered {
     /// This process is inside.
     Inside(Sandbox),
-    /// The copy inside has ended, with this code: end with it too.
+    /// The copy inside has ended with this code, with which the caller must end too.
     Ended(ExitCode),
 }
 
@@ -61,7 +61,7 @@ fn outside() -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Removes the empty folders on which killed runs had mounted theirs. A run that lives is recognised by its process.
+/// Removes the empty folders on which killed runs had mounted theirs. Its process shows whether a run is still alive.
 fn sweep() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {
@@ -71,7 +71,7 @@ fn sweep() {
             pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
         };
         if pid.is_some_and(dead) {
-            // Not empty is not ours; gone already is well.
+            // A folder that is not empty is not ours; one that no longer exists needs no removal.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -79,7 +79,7 @@ fn sweep() {
 
 fn inside(dir: PathBuf) -> Result<Sandbox> {
     run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tmpfs", text(&dir)])?;
-    // Namespaces' names, control sockets and journals of changes: none of them is the host's concern.
+    // Names of namespaces, control sockets and undo logs: none of them concerns the host.
     run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"])?;
     fs::create_dir("/run/netns")?;
     run("ip", &["link", "set", "lo", "up"])?;
@@ -87,10 +87,10 @@ fn inside(dir: PathBuf) -> Result<Sandbox> {
 }
 
 impl Sandbox {
-    /// Makes a folder of the sandbox, in memory.
+    /// Creates a folder of the sandbox, in memory.
     ///
     /// # Errors
-    /// The name is taken.
+    /// The name is in use.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         fs::create_dir(&path).context(path.display())?;
@@ -98,7 +98,7 @@ impl Sandbox {
     }
 }
 
-/// A path as text; all paths here are of our own making.
+/// Returns a path as text; this crate creates all paths here.
 #[must_use]
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()

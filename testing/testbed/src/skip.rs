@@ -1,13 +1,13 @@
-//! Skipped checks, each of which is reported by name, so that none is left out silently.
+//! Skipped checks, each of which is reported by name, so that none is skipped silently.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Names the file that collects skipped checks over a whole run, one a line.
+/// Names the file that collects skipped checks over a whole run, one per line.
 pub const COLLECTED_IN: &str = "ADIT_SKIPPED";
 
-/// Ends a test that needs root where there is none, and counts it as skipped.
+/// Ends a test that needs root if there is none, and counts it as skipped.
 #[macro_export]
 macro_rules! needs_root {
     () => {
@@ -17,7 +17,7 @@ macro_rules! needs_root {
     };
 }
 
-/// Whether this is not root; then the calling test is skipped. For [`needs_root!`].
+/// Returns whether this is not root, and counts the calling test as skipped then. For [`needs_root!`].
 ///
 /// # Panics
 /// As [`skip`].
@@ -34,7 +34,7 @@ pub fn without_root() -> bool {
 /// The reason of [`needs_root!`].
 pub const NEEDS_ROOT: &str = "needs root";
 
-/// Reports that a check does not run, and why; `make test` names all of them in its last line.
+/// Reports that a check does not run, and why; `make test` lists all of them in its last line.
 ///
 /// # Panics
 /// The file that collects them cannot be written.
@@ -45,7 +45,8 @@ pub fn skip(check: &str, why: &str) {
     }
 }
 
-/// Adds a line to the file that collects skipped checks, by one write: the lines of processes that run at once stay whole.
+/// Adds a line to the file that collects skipped checks, by a single write: the lines of concurrent processes stay
+/// whole.
 ///
 /// # Errors
 /// It cannot be written.

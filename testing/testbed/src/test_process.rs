@@ -1,4 +1,4 @@
-//! The programs' own tests: processes in namespaces without names, whose failures are panics.
+//! Processes for the programs' own tests, in namespaces without names, whose failures are panics.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct TestProcess {
 }
 
 impl TestProcess {
-    /// Starts a program with `dir` as its folder. Its output is appended to the file `log` there.
+    /// Starts a program with `dir` as its working directory. Its output is appended to the file `log` there.
     ///
     /// # Panics
     /// It cannot be started.
@@ -42,22 +42,22 @@ impl TestProcess {
         Self { child, log }
     }
 
-    /// Its output so far.
+    /// Returns its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Sends a signal by its name, as `TERM`.
+    /// Sends a signal by its name, such as `TERM`.
     ///
     /// # Panics
-    /// The process is gone.
+    /// The process no longer exists.
     pub fn signal(&mut self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// Asks it to end and returns its exit code.
+    /// Ends it by SIGTERM and returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.signal("TERM");
         until("the process ends", || self.child.try_wait().unwrap().is_some());
@@ -75,7 +75,7 @@ impl Drop for TestProcess {
     }
 }
 
-/// The helper of a process, if it has one.
+/// Returns the helper of a process, if it has one.
 pub fn helper_of(pid: u32) -> Option<u32> {
     let parent = pid.to_string();
     fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
@@ -87,7 +87,7 @@ pub fn helper_of(pid: u32) -> Option<u32> {
     })
 }
 
-/// Kills a process and its helper, which would undo at once what the other leaves: so the helper first.
+/// Kills a process and its helper: the helper first, because it would at once undo what the other leaves.
 pub fn kill_with_helper(running: &mut TestProcess) {
     let pid = running.child.id();
     let helper = helper_of(pid).unwrap();
@@ -97,14 +97,14 @@ pub fn kill_with_helper(running: &mut TestProcess) {
     until("the helper has ended", || !alive(helper));
 }
 
-/// Whether a process runs: a zombie only waits for its parent.
+/// Returns whether a process is running: a zombie only waits for its parent.
 pub fn alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| {
         !text.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
     })
 }
 
-/// Waits until a condition holds; a test that waits longer has failed.
+/// Waits until a condition holds; a test that waits too long fails.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = ScaledInstant::now();
     while !condition() {
@@ -127,7 +127,7 @@ pub fn address(ns: &NetNs, device: &str, net: &str) {
     .unwrap();
 }
 
-/// Whether an address answers pings from within a namespace, within a few tries.
+/// Returns whether an address answers pings from within a namespace, within a few tries.
 pub fn answers(ns: &NetNs, address: &str) -> bool {
     let mut ping = ns.command("ping").unwrap();
     ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -15,12 +15,12 @@ use crate::wait::ScaledInstant;
 
 pub use crate::echo::{Echoes, echo_all, ping, silent};
 
-/// What became of a stream of numbered datagrams.
+/// The outcome of a stream of numbered datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delivery {
     /// How many were sent.
     pub sent: u32,
-    /// How many different ones arrived whole.
+    /// How many different ones arrived intact.
     pub received: u32,
     /// How many arrived again.
     pub duplicated: u32,
@@ -45,7 +45,7 @@ impl Stream {
     /// 100 bursts a second at most.
     ///
     /// # Errors
-    /// No socket.
+    /// A socket could not be opened.
     pub fn start(
         from: &Namespace,
         to: &Namespace,
@@ -58,7 +58,7 @@ impl Stream {
         let receiver = to.thread(move || {
             let socket = UdpSocket::bind(target).context(target)?;
             roomy(&socket)?;
-            // The sender may start now; it does not matter if it has given up.
+            // The sender may start now; it does not matter if it has already ended.
             let _ = ready.send(());
             receive(&socket)
         })?;
@@ -75,7 +75,7 @@ impl Stream {
     /// Stops and counts.
     ///
     /// # Errors
-    /// A socket failed on the way.
+    /// A socket failed during the stream.
     pub fn finish(self) -> Result<Delivery> {
         self.stop.store(true, Ordering::Relaxed);
         let (sent, delivery) = join_both(self.sender, self.receiver)?;
@@ -83,7 +83,7 @@ impl Stream {
     }
 }
 
-/// Gives a receiver room for some thousand datagrams: a receiver that waits for a processor loses none.
+/// Gives a receiver a buffer for some thousand datagrams, so that it loses none while it waits for a processor.
 ///
 /// # Errors
 /// No root.
@@ -96,7 +96,7 @@ fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|_| Err("a traffic thread panicked".into()))
 }
 
-/// Joins both ends. When both fail, the cause may be at either, so the failure names both.
+/// Joins both ends. If both fail, the cause may be at either, so the failure names both.
 fn join_both<S, R>(
     sender: JoinHandle<Result<S>>,
     receiver: JoinHandle<Result<R>>,
@@ -110,7 +110,7 @@ fn join_both<S, R>(
     }
 }
 
-/// The content of datagram `number`: its number, then a pattern that depends on it.
+/// Returns the content of datagram `number`: its number, then a pattern that depends on it.
 fn datagram(number: u32, size: usize) -> Vec<u8> {
     let pattern = number.wrapping_mul(2_654_435_761).to_be_bytes();
     number.to_be_bytes().into_iter().chain(pattern.into_iter().cycle()).take(size.max(4)).collect()
@@ -122,7 +122,7 @@ fn send(socket: &UdpSocket, to: SocketAddr, largest: usize, stop: &AtomicBool) -
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..8 {
-            // 37 and the range share no factor, so every size comes.
+            // 37 and the range have no common factor, so every size occurs.
             let size = 16 + (number as usize).wrapping_mul(37) % (largest - 15);
             match socket.send_to(&datagram(number, size), to) {
                 Ok(_) => number += 1,
@@ -180,7 +180,7 @@ pub fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, bytes: usize) -> R
     tcp_to_port(from, to, SocketAddr::new(address, TCP_PORT), bytes)
 }
 
-/// As [`tcp`], to a port of the caller's choice. When it returns, every byte has been read.
+/// Moves bytes as [`tcp`] does, to a port of the caller's choice. When it returns, every byte has been read.
 ///
 /// # Errors
 /// As [`tcp`].
@@ -235,7 +235,7 @@ pub fn tcp_to_port(
     Ok(started.elapsed())
 }
 
-/// The byte at a position of the TCP stream: a pattern whose period is no power of two.
+/// Returns the byte at a position of the TCP stream: a pattern whose period is no power of two.
 fn at(position: usize) -> u8 {
     u8::try_from(position % 251).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Log lines of programs that speak OpenVPN, and the addresses in a tunnel.
+//! Log lines of programs that implement OpenVPN, and the addresses in a tunnel.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,14 +25,14 @@ pub struct InnerAddrs {
 }
 
 impl InnerAddrs {
-    /// IPv6 where the tunnel has it, else IPv4.
+    /// Returns the IPv6 address if the tunnel has one, else the IPv4 address.
     #[must_use]
     pub fn newest(self) -> IpAddr {
         self.v6.unwrap_or(self.v4)
     }
 }
 
-/// The addresses of the tunnel's interface at one end.
+/// Returns the addresses of the tunnel's interface at one end.
 ///
 /// # Errors
 /// `ip` failed, or there is no IPv4 address.
@@ -40,7 +40,7 @@ pub fn inner_addrs(namespace: &Namespace) -> Result<InnerAddrs> {
     inner_addrs_on(namespace, "tun0")
 }
 
-/// The addresses of an interface.
+/// Returns the addresses of an interface.
 ///
 /// # Errors
 /// As [`inner_addrs`].

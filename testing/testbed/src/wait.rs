@@ -1,9 +1,9 @@
 //! Waiting with limits that hold on a busy machine.
 //!
-//! A limit of ten seconds means: ten seconds of a machine that has nothing else to do. [`ScaledInstant`] is a clock that runs slower
-//! when more tasks want to run than there are processors, by the share that each of them gets, and hardly at all while
-//! the whole machine is stopped. A program that is stuck still runs into its limit, later; one that only waits for a
-//! processor does not.
+//! A limit of ten seconds means ten seconds of a machine that has nothing else to do. [`ScaledInstant`] is a clock that
+//! runs slower when there are more runnable tasks than processors, by the share that each task gets, and that almost
+//! stops while the whole machine is stopped. A program that is stuck still reaches its limit, only later; one that
+//! waits for a processor does not.
 
 use std::fs;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -24,19 +24,19 @@ const SLOWEST: f64 = 1.0 / 12.0;
 pub struct ScaledInstant(Duration);
 
 impl ScaledInstant {
-    /// The present moment.
+    /// Returns the present moment.
     #[must_use]
     pub fn now() -> ScaledInstant {
         ScaledInstant(reading().total(Instant::now()))
     }
 
-    /// The time since then, on this clock.
+    /// Returns the time since then, on this clock.
     #[must_use]
     pub fn elapsed(self) -> Duration {
         ScaledInstant::now().saturating_duration_since(self)
     }
 
-    /// The time from `earlier` to this moment, zero where it is the later one.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: ScaledInstant) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -66,7 +66,7 @@ pub fn until(what: &str, limit: Duration, mut seen: impl FnMut() -> Result<bool>
     Ok(())
 }
 
-/// What was counted up to a sample, and how fast the clock runs since.
+/// The time counted up to a sample, and the speed of the clock since.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     counted: Duration,
@@ -85,12 +85,12 @@ impl Reading {
     }
 }
 
-/// The share of a processor that a task gets when so many want to run.
+/// Returns the share of a processor that a task gets when this many are runnable.
 fn share(runnable: u32, processors: u32) -> f64 {
     (f64::from(processors) / f64::from(runnable.max(1))).clamp(SLOWEST, 1.0)
 }
 
-/// The tasks of the whole machine that run or want to, without the one that asks. `text` is /proc/loadavg.
+/// Returns the number of runnable tasks of the whole machine, without the calling one. `text` is /proc/loadavg.
 fn runnable(text: &str) -> Option<u32> {
     let tasks = text.split_whitespace().nth(3)?;
     Some(tasks.split('/').next()?.parse::<u32>().ok()?.saturating_sub(1))
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(busy.counted, Duration::from_millis(100));
         let idle = busy.next(after(300), 1.0);
         assert_eq!(idle.counted, Duration::from_millis(150));
-        // Nothing ran for a minute, not even the sampling.
+        // Nothing ran for a minute, including the sampling.
         let resumed = idle.next(after(60_300), 1.0);
         assert_eq!(resumed.counted, Duration::from_millis(450));
     }

@@ -1,4 +1,4 @@
-//! The last line of `make test`: what was skipped is counted and named, and fails a run of CI.
+//! The last line of `make test`: skipped checks are counted and named, and fail a run of CI.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use adit_testbed::skip;
 
-/// Exit code and lines of scripts/summary.sh for these skipped checks.
+/// Returns exit code and lines of scripts/summary.sh for these skipped checks.
 fn summary(skipped: &[(&str, &str)], ci: bool) -> (Option<i32>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("skipped");

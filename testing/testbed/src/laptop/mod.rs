@@ -36,7 +36,7 @@ use crate::net::{Namespace, ip, wait_for_carriers};
 use crate::process::{output, run_with_input};
 use services::{Log, Service};
 
-/// The VPN server's address. Its clients' traffic leaves with it.
+/// The VPN server's address, which is also the source address of its clients' traffic.
 pub const VPS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// The same over IPv6.
 pub const VPS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, 0, 7);
@@ -44,7 +44,7 @@ pub const VPS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, 0, 7);
 pub const WEB: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 /// The same over IPv6.
 pub const WEB6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 4, 0, 0, 0, 0, 0x80);
-/// A resolver outside the local networks, which both access networks may hand out.
+/// A resolver outside the local networks, which both access networks may assign.
 pub const PUBLIC_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 /// The resolver that the VPN server pushes.
 pub const VPN_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 54);
@@ -63,7 +63,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// The laptop's interface there.
+    /// Returns the laptop's interface in this network.
     #[must_use]
     pub fn interface(self) -> &'static str {
         match self {
@@ -72,19 +72,19 @@ impl Access {
         }
     }
 
-    /// The router's address on the local network, which is also its resolver's.
+    /// Returns the router's address on the local network, which is also its resolver's.
     #[must_use]
     pub fn router(self) -> Ipv4Addr {
         Ipv4Addr::new(192, 168, self.number(), 1)
     }
 
-    /// The address that the laptop gets first.
+    /// Returns the address that the laptop gets first.
     #[must_use]
     pub fn lease(self) -> Ipv4Addr {
         Ipv4Addr::new(192, 168, self.number(), 50)
     }
 
-    /// The router's address outside, with which the laptop's traffic leaves.
+    /// Returns the router's outer address, which the laptop's traffic has as its source.
     #[must_use]
     pub fn outside(self) -> Ipv4Addr {
         match self {
@@ -104,7 +104,7 @@ impl Access {
 /// The laptop's IPv6 address at the café.
 pub const LAPTOP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x30, 0, 0, 0, 0, 0x50);
 
-/// The resolver that the access networks hand out.
+/// The resolver that the access networks assign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolver {
     /// The router's own, which forwards to [`PUBLIC_RESOLVER`].
@@ -113,7 +113,7 @@ pub enum Resolver {
     Outside,
 }
 
-/// The namespaces, the services in them, and what they have logged.
+/// The namespaces, the services in them, and the requests that these have logged.
 #[derive(Debug)]
 pub struct Internet {
     /// The laptop's namespace.
@@ -125,14 +125,14 @@ pub struct Internet {
     folder: PathBuf,
     resolver: Resolver,
     log: Log,
-    // Services end before their namespaces' names go.
+    // Services end before the names of their namespaces are removed.
     _services: Vec<Service>,
     outside: Namespace,
     _internet: Namespace,
 }
 
 impl Internet {
-    /// Builds everything; `folder` is the scene's own.
+    /// Builds everything; `folder` is used by this scene only.
     ///
     /// # Errors
     /// `ip`, `nft` or the kernel refused.
@@ -186,7 +186,7 @@ impl Internet {
         })
     }
 
-    /// Brings the laptop into an access network, as a DHCP client and router discovery do.
+    /// Connects the laptop to an access network, as a DHCP client and router discovery do.
     ///
     /// # Errors
     /// `ip` refused.
@@ -194,7 +194,7 @@ impl Internet {
         self.lease(access, access.lease())
     }
 
-    /// The same with another address from DHCP; the former one is taken away.
+    /// Connects the laptop with another address from DHCP; the former one is removed.
     ///
     /// # Errors
     /// `ip` refused.
@@ -215,7 +215,7 @@ impl Internet {
         self.write_resolv_conf(&self.resolver(access).to_string())
     }
 
-    /// Takes the laptop out of an access network: the interface goes down and loses its addresses.
+    /// Disconnects the laptop from an access network: the interface goes down and loses its addresses.
     ///
     /// # Errors
     /// `ip` refused.
@@ -247,7 +247,8 @@ impl Internet {
         wait_for_carriers(&[&self.laptop])
     }
 
-    /// Takes the carrier from the laptop's interface, or gives it back: the router's end of the veth pair goes down.
+    /// Removes the carrier from the laptop's interface, or restores it: the router's end of the veth pair goes down or
+    /// up.
     ///
     /// # Errors
     /// `ip` refused.
@@ -257,7 +258,7 @@ impl Internet {
         if on { wait_for_carriers(&[&self.laptop]) } else { Ok(()) }
     }
 
-    /// The resolver that an access network hands out.
+    /// Returns the resolver that an access network assigns.
     #[must_use]
     pub fn resolver(&self, access: Access) -> Ipv4Addr {
         match self.resolver {
@@ -280,41 +281,41 @@ impl Internet {
         self.folder.join("laptop-etc/resolv.conf")
     }
 
-    /// The laptop's /etc/resolv.conf.
+    /// Returns the laptop's /etc/resolv.conf.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn resolv_conf(&self) -> Result<String> {
-        // By the laptop's own eyes: a program may have made it a link into its /run.
+        // Read inside the laptop, because a program may have made it a link into its /run.
         self.laptop.run("cat", &["/etc/resolv.conf"])
     }
 
-    /// Asks for a name as the laptop's programs do; `None` where there is no answer.
+    /// Resolves a name as the laptop's programs do; `None` if there is no answer.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<IpAddr> {
         let listing = self.laptop.run("getent", &["ahostsv4", name]).ok()?;
         listing.split_whitespace().next()?.parse().ok()
     }
 
-    /// Requests that the laptop sends.
+    /// Returns a sender of requests from the laptop.
     #[must_use]
     pub fn probe(&self) -> Probe<'_> {
         Probe::new(&self.laptop)
     }
 
-    /// All requests so far that reached the host outside, or a router's local address.
+    /// Returns all requests so far that reached the host outside, or a router's local address.
     #[must_use]
     pub fn visits(&self) -> Vec<Visit> {
         self.log.visits()
     }
 
-    /// All questions so far that reached the resolvers outside for names that contain `part`.
+    /// Returns all queries so far that reached the resolvers outside for names that contain `part`.
     #[must_use]
     pub fn queries(&self, part: &str) -> Vec<Query> {
         self.log.queries().into_iter().filter(|query| query.name.contains(part)).collect()
     }
 
-    /// A phone in a third local network, behind the café's NAT, with this lease and the public resolver.
+    /// Adds a phone in a third local network, behind the café's NAT, with this lease and the public resolver.
     ///
     /// # Errors
     /// `ip` refused.
@@ -332,7 +333,7 @@ impl Internet {
         Ok(phone)
     }
 
-    /// Lets the server's host forward, and hide what it forwards behind its address, for a server that does not do it.
+    /// Makes the server's host forward and masquerade, for a server that does not set this up itself.
     ///
     /// # Errors
     /// `nft` refused.
@@ -341,13 +342,13 @@ impl Internet {
         masquerade(&self.vps, "eth0")
     }
 
-    /// The namespace of the host outside.
+    /// Returns the namespace of the host outside.
     #[must_use]
     pub fn outside(&self) -> &Namespace {
         &self.outside
     }
 
-    /// The router of an access network.
+    /// Returns the router of an access network.
     #[must_use]
     pub fn router(&self, access: Access) -> &Namespace {
         match access {
@@ -382,7 +383,7 @@ const CAFE: &[(&str, &str)] = &[
     ("lan", "fe80::1/64"),
 ];
 
-/// A veth pair between two interfaces, which are made and still down. `number` is unique among the veth pairs of a world.
+/// Creates a veth pair between two interfaces, both down. `number` is unique among the veth pairs of a world.
 fn connect(number: u32, near: (&Namespace, &str), far: (&Namespace, &str)) -> Result<()> {
     // Different indices at both ends, so that the kernel announces the carrier at once (see `net::veth_pair`).
     let index = |end: u32| 10 + 2 * number + end;
@@ -393,7 +394,7 @@ fn connect(number: u32, near: (&Namespace, &str), far: (&Namespace, &str)) -> Re
     ip(None, [format!("link add {near} type veth peer {far}")].into_iter())
 }
 
-/// No search for duplicate addresses and for routers, which would cost the first second.
+/// Disables duplicate address detection and router discovery, which would take the first second.
 fn quiet(space: &Namespace) -> Result<()> {
     let handle = space.handle()?;
     let links = handle.configure(async |net| net.links().await)?.context(space.name())?;
@@ -425,7 +426,7 @@ fn forward(space: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Hides what is forwarded by `device` behind the device's address; IPv6 of the café has addresses of its own.
+/// Masquerades packets that are forwarded by `device` with the device's address; the café's IPv6 is routed without NAT.
 fn masquerade(space: &Namespace, device: &str) -> Result<()> {
     let rules = format!(
         "table inet world {{ chain postrouting {{ type nat hook postrouting priority srcnat;\n\
@@ -437,7 +438,7 @@ fn masquerade(space: &Namespace, device: &str) -> Result<()> {
     run_with_input(command, rules).map(drop)
 }
 
-/// Files of the machine's /etc that programs need, beside those that are written here.
+/// Files of the machine's /etc that programs need, in addition to those that are written here.
 const FROM_THE_MACHINE: &[&str] = &[
     "alternatives",
     "gai.conf",
@@ -457,7 +458,7 @@ const FROM_THE_MACHINE: &[&str] = &[
     "ssl",
 ];
 
-/// An /etc of its own under `path`, with empty hosts and name look-ups by files and DNS.
+/// Creates an /etc under `path`, with empty hosts and name look-ups by files and DNS.
 fn own_etc(path: &Path) -> Result<PathBuf> {
     fs::create_dir(path)?;
     let there = FROM_THE_MACHINE.iter().map(|name| Path::new("/etc").join(name));

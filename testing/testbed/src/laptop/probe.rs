@@ -12,15 +12,15 @@ use crate::wait::ScaledInstant;
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The host answered that the request came from this address.
+    /// The host answered that the request had this source address.
     From(IpAddr),
     /// The kernel, or a router, refused it.
     Refused(ErrorKind),
-    /// Nothing came back in time.
+    /// No answer arrived in time.
     Silence,
 }
 
-/// Sends requests from one namespace.
+/// A sender of requests from one namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe<'a> {
     from: &'a Namespace,
@@ -28,44 +28,44 @@ pub struct Probe<'a> {
 
 /// How long one request waits for its answer before the next one is sent.
 const TRY: Duration = Duration::from_millis(250);
-/// Between two requests of which the first was refused.
+/// The pause between two requests of which the first was refused.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl<'a> Probe<'a> {
-    /// Requests from this namespace.
+    /// Creates a sender in this namespace.
     #[must_use]
     pub fn new(from: &'a Namespace) -> Probe<'a> {
         Probe { from }
     }
 
-    /// One datagram, and what came back within `timeout`.
+    /// Sends one datagram and returns the answer within `timeout`.
     ///
     /// # Errors
-    /// The namespace is gone.
+    /// The namespace no longer exists.
     pub fn udp(&self, to: impl Into<IpAddr>, timeout: Duration) -> Result<Answer> {
         let to = SocketAddr::new(to.into(), PORT);
         Ok(self.from.handle()?.run(|| datagram(to, timeout))?)
     }
 
-    /// One connection, and what came back within `timeout`.
+    /// Opens one connection and returns the answer within `timeout`.
     ///
     /// # Errors
-    /// The namespace is gone.
+    /// The namespace no longer exists.
     pub fn tcp(&self, to: impl Into<IpAddr>, timeout: Duration) -> Result<Answer> {
         let to = SocketAddr::new(to.into(), PORT);
         Ok(self.from.handle()?.run(|| connection(to, timeout))?)
     }
 
-    /// Sends one datagram from the calling thread's namespace, and waits for nothing.
+    /// Sends one datagram from the calling thread's namespace, without waiting for an answer.
     pub fn send_once(to: impl Into<IpAddr>) {
         let to = SocketAddr::new(to.into(), PORT);
         let _ = UdpSocket::bind((any(to), 0)).and_then(|socket| socket.send_to(b"who am I", to));
     }
 
-    /// Sends datagrams until one is answered; returns who the host says that this is, and how long it took.
+    /// Sends datagrams until one is answered; returns the source address in the answer, and how long it took.
     ///
     /// # Errors
-    /// None was answered within `limit`.
+    /// No datagram was answered within `limit`.
     pub fn until_answered(
         &self,
         to: impl Into<IpAddr>,
@@ -92,7 +92,7 @@ fn any(to: SocketAddr) -> IpAddr {
 fn datagram(to: SocketAddr, timeout: Duration) -> Answer {
     let asked = || {
         let socket = UdpSocket::bind((any(to), 0))?;
-        // Connected, so that an ICMP error is heard of.
+        // Connected, so that ICMP errors are reported.
         socket.connect(to)?;
         socket.set_read_timeout(Some(timeout))?;
         socket.send(b"who am I")?;

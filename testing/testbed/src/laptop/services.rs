@@ -1,4 +1,4 @@
-//! Services of the world: resolvers that log each question, and hosts that answer with a request's source address.
+//! Services of the world: resolvers that log each query, and hosts that answer with a request's source address.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -14,9 +14,9 @@ use crate::net::Namespace;
 /// The port at which a host answers `you are ADDRESS`, over UDP and TCP.
 pub(super) const PORT: u16 = 8007;
 const DNS: u16 = 53;
-/// How often a service checks whether it is to end.
+/// How often a service checks whether it must end.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest DNS message over UDP that is read.
+/// The longest DNS message over UDP that is read.
 const LONGEST: usize = 1232;
 
 /// The transport of a request.
@@ -41,18 +41,18 @@ pub struct Visit {
     pub at: Instant,
 }
 
-/// A question that reached a resolver outside.
+/// A query that reached a resolver outside.
 #[derive(Debug, Clone)]
 pub struct Query {
     /// The source address, as the service sees it.
     pub from: IpAddr,
     /// The destination address.
     pub to: IpAddr,
-    /// The name in question.
+    /// The queried name.
     pub name: String,
 }
 
-/// All requests and questions so far.
+/// All requests and queries so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Log(Arc<Mutex<Entries>>);
 
@@ -161,7 +161,7 @@ fn udp_mirror(inside: &Namespace, address: IpAddr, log: &Log) -> Result<Service>
         let mut buffer = [0; 64];
         let Ok((_, from)) = socket.recv_from(&mut buffer) else { return };
         log.visit(from.ip(), address, Transport::Udp);
-        // The answer is lost where the asker is gone.
+        // The answer is lost if the sender no longer exists.
         let _ = socket.send_to(format!("you are {}", from.ip()).as_bytes(), from);
     };
     Service::start(inside, move || udp(address, PORT), serve)
@@ -197,7 +197,7 @@ fn resolver(inside: &Namespace, address: IpAddr, log: &Log) -> Result<Service> {
     Service::start(inside, move || udp(address, DNS), serve)
 }
 
-/// A home router's resolver: it asks [`PUBLIC_RESOLVER`].
+/// Starts a home router's resolver, which forwards to [`PUBLIC_RESOLVER`].
 fn forwarder(inside: &Namespace, address: IpAddr) -> Result<Service> {
     let open = move || {
         let upstream = UdpSocket::bind("0.0.0.0:0")?;
@@ -211,7 +211,7 @@ fn forwarder(inside: &Namespace, address: IpAddr) -> Result<Service> {
         if upstream.send_to(&question, (PUBLIC_RESOLVER, DNS)).is_err() {
             return;
         }
-        // An answer that came too late for the one before it has another number.
+        // A late answer to the previous query has another number.
         while let Ok((length, _)) = upstream.recv_from(&mut buffer) {
             let reply = buffer.get(..length).unwrap_or_default();
             if reply.get(..2) == question.get(..2) {
@@ -223,7 +223,7 @@ fn forwarder(inside: &Namespace, address: IpAddr) -> Result<Service> {
     Service::start(inside, open, serve)
 }
 
-/// The name that a DNS question is about, and the reply.
+/// Returns the name that a DNS query asks for, and the reply.
 fn answer(question: &[u8]) -> Option<(String, Vec<u8>)> {
     let mut at = 12;
     let mut labels: Vec<String> = Vec::new();
@@ -253,11 +253,11 @@ fn answer(question: &[u8]) -> Option<(String, Vec<u8>)> {
     };
     let code = if known { 0 } else { 3 };
     let mut reply = question.get(..2)?.to_vec();
-    // An answer, recursion was asked for and is available; one question and perhaps one record.
+    // A response, with recursion desired and available; one question and at most one record.
     reply.extend([0x81, 0x80 | code, 0, 1, 0, u8::from(data.is_some()), 0, 0, 0, 0]);
     reply.extend(question.get(12..end)?);
     if let Some(data) = data {
-        // The name of the question again; class IN; a minute to live is long enough to be worth keeping.
+        // The name of the question again; class IN; a TTL of one minute is long enough to be cached.
         reply.extend([0xc0, 12]);
         reply.extend(kind.to_be_bytes());
         reply.extend([0, 1, 0, 0, 0, 60]);

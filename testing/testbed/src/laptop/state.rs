@@ -10,7 +10,7 @@ pub struct HostState {
     parts: Vec<(&'static str, String)>,
 }
 
-/// A part's name, and the shell command that prints it.
+/// The name of each part, and the shell command that prints it.
 const PARTS: &[(&str, &str)] = &[
     ("interfaces", "ls /sys/class/net"),
     ("IPv4 rules", "ip -4 rule"),
@@ -29,7 +29,7 @@ const PARTS: &[(&str, &str)] = &[
 ];
 
 impl HostState {
-    /// The state of a host now.
+    /// Returns the present state of a host.
     ///
     /// # Errors
     /// A command failed.
@@ -37,7 +37,7 @@ impl HostState {
         let shown = |&(name, script): &(&'static str, &str)| -> Result<(&'static str, String)> {
             let text = host.run("sh", &["-c", script])?;
             let mut lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-            // The kernel lists routes of several tables in an order of its own.
+            // The kernel lists routes of several tables in an arbitrary order.
             if name.ends_with("routes") || name == "kernel" {
                 lines.sort_unstable();
             }
@@ -46,7 +46,7 @@ impl HostState {
         Ok(HostState { parts: PARTS.iter().map(shown).collect::<Result<_>>()? })
     }
 
-    /// What is different, part by part with the lines that came and went; empty when nothing is.
+    /// Returns the differences, by part with the lines removed and added; empty if there are none.
     #[must_use]
     pub fn changes(&self, later: &HostState) -> String {
         let mut text = String::new();
@@ -62,7 +62,7 @@ impl HostState {
 }
 
 impl Internet {
-    /// The laptop's state now.
+    /// Returns the laptop's present state.
     ///
     /// # Errors
     /// A command failed.
@@ -70,7 +70,7 @@ impl Internet {
         HostState::of(&self.laptop)
     }
 
-    /// Fails unless the laptop is as it was.
+    /// Fails unless the laptop is in its former state.
     ///
     /// # Errors
     /// The differences.

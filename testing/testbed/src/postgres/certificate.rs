@@ -1,4 +1,4 @@
-//! Certificates for a database, by OpenSSL and the authority of a run's PKI, or by one of their own.
+//! Certificates for a database, by OpenSSL and the authority of a run's PKI, or an authority of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Makes one for these names in `folder`, under the authority of the run's OpenSSL files. A name is `DNS:db.example` or
-    /// `IP:192.0.2.1`.
+    /// Creates a certificate for these names in `folder`, under the authority of the run's OpenSSL files. A name is
+    /// `DNS:db.example` or `IP:192.0.2.1`.
     ///
     /// # Errors
     /// `openssl` failed.
@@ -30,7 +30,7 @@ impl Certificate {
         Certificate::under(folder, &file("ca.crt"), &file("ca.key"), names)
     }
 
-    /// Makes one for these names in `folder`, with a new authority beside it.
+    /// Creates a certificate for these names in `folder`, together with a new authority.
     ///
     /// # Errors
     /// `openssl` failed.
@@ -56,7 +56,7 @@ impl Certificate {
         );
         fs::write(path("database.ext"), extensions)?;
         let mut command = Command::new("openssl");
-        // The serial number at random: others may sign under the same authority at the same moment.
+        // A random serial number, because other tests may sign under the same authority at the same time.
         command.current_dir(folder).args(["x509", "-req", "-days", "365", "-in", "database.csr"]);
         command.arg("-CA").arg(ca).arg("-CAkey").arg(ca_key);
         command.args(["-extfile", "database.ext", "-out"]).arg(&chain);
@@ -66,7 +66,7 @@ impl Certificate {
     }
 }
 
-/// A new P-256 key and a request for it.
+/// Returns the command that creates a P-256 key and a request for it.
 fn request(folder: &Path, key: &Path) -> Command {
     let mut command = Command::new("openssl");
     command.current_dir(folder).args(["req", "-newkey", "ec", "-pkeyopt"]);

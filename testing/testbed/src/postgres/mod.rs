@@ -1,9 +1,9 @@
-//! Throw-away PostgreSQL clusters: made, started, killed, paused and filled up, and gone afterwards.
+//! Throw-away PostgreSQL clusters, which can be started, killed, paused and filled up.
 //!
-//! A cluster lives in one folder and listens on a socket in it, where everybody who may enter the folder is believed;
-//! in a namespace it also listens on TCP, where it asks for passwords (SCRAM) and speaks TLS if it was given a
-//! certificate. Neither names nor ports of the host are used, so any number runs beside each other and beside the
-//! host's own clusters. Its processes end with the [`Cluster`], and with this process however that ends.
+//! A cluster is one folder and listens on a socket in it, where every user who may enter the folder is trusted. In a
+//! namespace it also listens on TCP, where it asks for passwords (SCRAM) and offers TLS if it has a certificate. It
+//! uses neither names nor ports of the host, so that any number can run in parallel, and next to the host's own
+//! clusters. Its processes end with the [`Cluster`], and with this process however that ends.
 
 mod certificate;
 mod processes;
@@ -32,20 +32,20 @@ pub use programs::{ROOT, programs};
 
 /// The port, on TCP and in the socket's name: a cluster shares its namespace with no other.
 pub const PORT: u16 = 5432;
-/// The role that may do everything, on the socket without a password.
+/// The superuser, on the socket without a password.
 pub const SUPERUSER: &str = "postgres";
 
-/// Longest path of a socket, its end included.
+/// The longest path of a socket, including its terminator.
 const SOCKET_PATH: usize = 108;
-/// How long a start and an orderly end may take, beside others that do the same.
+/// The time limit for a start and an orderly stop, while other clusters do the same.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs a command in a root, with this machine's devices, processes and folders of things that do not last.
+/// Runs a command in a root, with this machine's devices, processes and temporary folders.
 const ENTER: &str = "root=$1; shift; for at in dev proc tmp run; do mkdir -p \"$root/$at\" && \
     mount --rbind \"/$at\" \"$root/$at\" || exit 1; done; exec chroot \"$root\" \"$@\"";
 
-/// Settings of every cluster here. With the first three a killed cluster leaves nothing behind in the system.
+/// Settings of every cluster. With the first three, a killed cluster leaves nothing behind in the system.
 const SETTINGS: &[(&str, &str)] = &[
     ("dynamic_shared_memory_type", "mmap"),
     ("shared_memory_type", "mmap"),
@@ -57,25 +57,25 @@ const SETTINGS: &[(&str, &str)] = &[
     ("min_wal_size", "32MB"),
 ];
 
-/// Those of them that change nothing of the server's speed.
+/// Those settings that do not affect the server's speed.
 const ASIDE: &[&str] = &["external_pid_file", "log_min_messages", "log_line_prefix"];
 
-/// What a cluster is made with.
+/// The options of a cluster.
 #[derive(Debug, Default)]
 pub struct Options<'a> {
-    /// Where it listens on TCP, on all addresses. Without one it has its socket alone.
+    /// The namespace in which it listens on TCP, on all addresses. Without one it has only its socket.
     pub namespace: Option<&'a Namespace>,
-    /// Settings in words of `postgresql.conf`, after those that every cluster here has.
+    /// Settings in the syntax of `postgresql.conf`, after those that every cluster has.
     pub settings: &'a [(&'a str, &'a str)],
     /// TLS with this certificate.
     pub certificate: Option<&'a Certificate>,
-    /// Passwords travel over TLS alone: `hostssl` instead of `host`.
+    /// Accept passwords over TLS only: `hostssl` instead of `host`.
     pub only_tls: bool,
-    /// Leaves memory, the size of the log and its segments at PostgreSQL's defaults, for measurements.
+    /// Leave memory, the size of the log and its segments at PostgreSQL's defaults, for measurements.
     pub measured: bool,
 }
 
-/// Why there can be no cluster here, for tests that then say so and go on.
+/// Returns why there can be no cluster here, for tests that then report this and continue.
 #[must_use]
 pub fn missing() -> Option<String> {
     match programs() {
@@ -85,10 +85,10 @@ pub fn missing() -> Option<String> {
     }
 }
 
-/// A temporary folder, in memory where the system has a place for that, which the server's user may pass.
+/// Creates a temporary folder, in memory where the system has a place for that, which the server's user may pass.
 ///
 /// # Errors
-/// It could not be made.
+/// It could not be created.
 pub fn scratch() -> Result<tempfile::TempDir> {
     let shared = Path::new("/dev/shm");
     let place = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
@@ -103,7 +103,7 @@ pub struct Cluster {
     folder: PathBuf,
     network: Option<PathBuf>,
     programs: PathBuf,
-    /// Where the server is, if not where the other programs are: a root, and the folder in it.
+    /// The location of the server, if it differs from that of the other programs: a root, and the folder in it.
     root: Option<(PathBuf, PathBuf)>,
     user: User,
     running: Option<Running>,
@@ -118,17 +118,18 @@ struct Running {
 }
 
 impl Cluster {
-    /// Makes a cluster in `folder`, which is new or empty, and starts it. Needs root: the server refuses to be root.
+    /// Creates a cluster in `folder`, which is new or empty, and starts it. Needs root, from which it changes to the
+    /// server's user.
     ///
     /// # Errors
-    /// No PostgreSQL here (see [`programs`]), no root, the folder's path is too long for a socket, or the server says no.
+    /// No PostgreSQL here (see [`programs`]), no root, the folder's path is too long for a socket, or the server fails.
     pub fn start(folder: &Path, options: &Options<'_>) -> Result<Cluster> {
         let mut cluster = Cluster::make(folder, options)?;
         cluster.resume_service()?;
         Ok(cluster)
     }
 
-    /// Makes a cluster that does not run yet.
+    /// Creates a cluster that is not running yet.
     ///
     /// # Errors
     /// As [`Cluster::start`].
@@ -144,7 +145,7 @@ impl Cluster {
         let user = user.context("neither a user postgres nor a user nobody")?;
         fs::create_dir_all(folder).context(folder.display())?;
         chown(folder, Some(user.uid), Some(user.gid))?;
-        // The socket believes everybody who reaches it.
+        // The socket trusts every user who can reach it.
         fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
         let network = options.namespace.map(|space| Path::new("/run/netns").join(space.name()));
         let (root, running) = (programs::root()?, None);
@@ -153,8 +154,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes a cluster in `folder` that follows this one (a standby), and starts it: what is committed here is there a
-    /// moment later, and it takes no writes before [`Cluster::promote`].
+    /// Creates a cluster in `folder` that follows this one (a standby), and starts it: transactions committed here
+    /// appear there a moment later, and it accepts no writes before [`Cluster::promote`].
     ///
     /// # Errors
     /// As [`Cluster::start`].
@@ -181,10 +182,10 @@ impl Cluster {
         Ok(other)
     }
 
-    /// Lets a follower go on by itself and take writes.
+    /// Makes a standby independent, so that it accepts writes.
     ///
     /// # Errors
-    /// It follows no other process.
+    /// It is no standby.
     pub fn promote(&self) -> Result<()> {
         self.sql(SUPERUSER, "SELECT pg_promote()").map(drop)
     }
@@ -216,7 +217,7 @@ impl Cluster {
         self.configure(&settings)
     }
 
-    /// Puts a certificate and its key in place, owned by the server's user. A server that runs takes them at
+    /// Installs a certificate and its key, owned by the server's user. A running server uses them after
     /// [`Cluster::reload`].
     ///
     /// # Errors
@@ -231,7 +232,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds settings to `postgresql.conf`, of which the last of a name counts. A server that runs takes them at
+    /// Adds settings to `postgresql.conf`; the last of a name takes effect. A running server uses them after
     /// [`Cluster::reload`], or at its next start.
     ///
     /// # Errors
@@ -246,18 +247,18 @@ impl Cluster {
         fs::write(&path, before + &lines).context(path.display())
     }
 
-    /// Lets the server read its files again.
+    /// Makes the server read its files again.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn reload(&self) -> Result<()> {
         self.running()?.daemon.signal(Signal::SIGHUP)
     }
 
-    /// Starts the server, or starts it again after an end of any kind, and waits until it takes connections.
+    /// Starts the server, or starts it again after an end of any kind, and waits until it accepts connections.
     ///
     /// # Errors
-    /// It does not come up: with its log.
+    /// It does not start: with its log.
     pub fn resume_service(&mut self) -> Result<()> {
         ensure(self.running.is_none(), || "the cluster runs already".to_owned())?;
         let mut command = self.command("postgres");
@@ -265,7 +266,7 @@ impl Cluster {
         let (started, daemon) = std::sync::mpsc::channel();
         let (keeper, end) = std::sync::mpsc::channel::<()>();
         thread::spawn(move || {
-            // A receiver that is gone has no use for the daemon, which ends with the message.
+            // If the receiver no longer exists, the message is dropped and the daemon with it.
             let _ = started.send(Daemon::spawn("postgres", command));
             let _ = end.recv();
         });
@@ -285,10 +286,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the server and waits for its end. Its clients lose their connections.
+    /// Stops the server and waits for its end. Its clients lose their connections.
     ///
     /// # Errors
-    /// It does not run, or does not end.
+    /// It is not running, or does not end.
     pub fn stop_service(&mut self, how: StopMode) -> Result<()> {
         let mut running = self.running.take().context("the cluster does not run")?;
         let signal = match how {
@@ -301,48 +302,48 @@ impl Cluster {
         };
         running.daemon.signal(signal)?;
         running.daemon.wait_exit(TIMEOUT)?;
-        // Its children see that it is gone, and nothing else may start in this folder before they have left.
+        // Its children notice that it has ended, and no other server may start in this folder before they have exited.
         processes::wait_without(&self.data(), TIMEOUT)
     }
 
-    /// Stops all its processes where they stand, as a machine that is stuck does: connections stay and no one answers.
+    /// Pauses all its processes, as on a machine that hangs: connections stay and are not answered.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn pause(&self) -> Result<()> {
         processes::signal_tree(self.running()?.daemon.pid(), Signal::SIGSTOP);
         Ok(())
     }
 
-    /// Lets them go on.
+    /// Resumes the paused processes.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn resume(&self) -> Result<()> {
         processes::signal_tree(self.running()?.daemon.pid(), Signal::SIGCONT);
         Ok(())
     }
 
-    /// The first process.
+    /// Returns the id of the first process.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn pid(&self) -> Result<u32> {
         Ok(self.running()?.daemon.pid())
     }
 
-    /// All its processes.
+    /// Returns the ids of all its processes.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn pids(&self) -> Result<Vec<u32>> {
         Ok(processes::tree(self.pid()?))
     }
 
-    /// The server's log since its last start.
+    /// Returns the server's log since its last start.
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub fn log(&self) -> Result<String> {
         Ok(self.running()?.daemon.log())
     }
@@ -351,19 +352,19 @@ impl Cluster {
         self.running.as_ref().context("the cluster does not run")
     }
 
-    /// The folder of the socket, as `host` of a connection: `psql -h FOLDER`.
+    /// Returns the folder of the socket, as `host` of a connection: `psql -h FOLDER`.
     #[must_use]
     pub fn socket_folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The data directory.
+    /// Returns the data directory.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    /// A URL for hosts that reach the namespace at `address`.
+    /// Returns a URL for hosts that reach the namespace at `address`.
     #[must_use]
     pub fn url(&self, address: IpAddr, role: &str, password: &str, database: &str) -> String {
         let host = match address {
@@ -373,43 +374,44 @@ impl Cluster {
         format!("postgres://{role}:{password}@{host}:{PORT}/{database}")
     }
 
-    /// A URL by the socket, for users who may enter its folder.
+    /// Returns a URL by the socket, for users who may enter its folder.
     #[must_use]
     pub fn socket_url(&self, role: &str, database: &str) -> String {
         let host = text(&self.folder).replace('/', "%2F");
         format!("postgres://{role}@{host}:{PORT}/{database}")
     }
 
-    /// Runs SQL as the superuser and returns the rows, one a line, columns parted by `|`. The first error ends it.
+    /// Runs SQL as the superuser and returns the rows, one per line, with columns separated by `|`. The first error
+    /// ends it.
     ///
     /// # Errors
-    /// What the server or `psql` says.
+    /// The error of the server or `psql`.
     pub fn sql(&self, database: &str, sql: &str) -> Result<String> {
         self.sql_as(SUPERUSER, database, sql)
     }
 
-    /// As [`Cluster::sql`], under another role.
+    /// Runs SQL as [`Cluster::sql`] does, under another role.
     ///
     /// # Errors
     /// As [`Cluster::sql`].
     pub fn sql_as(&self, role: &str, database: &str, sql: &str) -> Result<String> {
         let mut command = self.psql(role, database);
         command.args(["--no-align", "--tuples-only", "--quiet"]);
-        // By standard input: a statement may be longer than a command line.
+        // By standard input, because a statement may be longer than a command line.
         let said = run_with_input(command, sql)?;
         Ok(said.trim_end_matches('\n').to_owned())
     }
 
-    /// One value that is a number.
+    /// Runs SQL and returns one value that is a number.
     ///
     /// # Errors
-    /// As [`Cluster::sql`], or it is none.
+    /// As [`Cluster::sql`], or the value is no number.
     pub fn number(&self, database: &str, sql: &str) -> Result<i64> {
         let said = self.sql(database, sql)?;
         said.trim().parse().map_err(|_| Failure(format!("{sql}: {said:?} is no number")))
     }
 
-    /// `psql` of a role on the socket, whose further arguments are the caller's.
+    /// Returns a `psql` command of a role on the socket, to which the caller adds arguments.
     #[must_use]
     pub fn psql(&self, role: &str, database: &str) -> Command {
         let mut command = Command::new(self.programs.join("psql"));
@@ -420,8 +422,8 @@ impl Cluster {
         command
     }
 
-    /// A role that may log in with this password, with these further words of `CREATE ROLE`, and a database of the same
-    /// name that is its own.
+    /// Creates a role that may log in with this password, with these further words of `CREATE ROLE`, and a database of
+    /// the same name that it owns.
     ///
     /// # Errors
     /// The server refuses.
@@ -430,7 +432,8 @@ impl Cluster {
         self.sql(SUPERUSER, &format!("CREATE DATABASE {role} OWNER {role}")).map(drop)
     }
 
-    /// A tablespace in memory that holds so many MiB and no more, and its folder. In a sandbox only: it is a mount.
+    /// Creates a tablespace in memory that holds at most this many MiB, and returns its folder. In a sandbox only: it
+    /// is a mount.
     ///
     /// # Errors
     /// The mount or the server refuses.
@@ -443,19 +446,19 @@ impl Cluster {
         Ok(path)
     }
 
-    /// One of PostgreSQL's programs, as the server's user in the server's namespace.
+    /// Returns a command for one of PostgreSQL's programs, as the server's user in the server's namespace.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(if self.network.is_some() { "nsenter" } else { "env" });
-        // Not by `ip netns exec`: the server would not see what is mounted after its start.
+        // Not by `ip netns exec`: the server would not see later mounts.
         if let Some(network) = &self.network {
             command.arg(format!("--net={}", network.display())).arg("--");
         }
         let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
-        // The few bytes of System V memory that lock the folder end with the last process.
+        // The few bytes of System V memory that lock the folder disappear with the last process.
         command.args(["unshare", "--ipc"]);
         match &self.root {
             None => command.arg("--"),
-            // What is mounted here later is to be seen there.
+            // Later mounts must be visible in the root.
             Some((root, _)) => command
                 .args(["--mount", "--propagation", "slave", "--", "sh", "-c", ENTER, "sh"])
                 .arg(root),
@@ -478,10 +481,10 @@ impl Drop for Cluster {
     }
 }
 
-/// How a server ends.
+/// The way in which a server ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
-    /// In order: open transactions are rolled back, everything is written.
+    /// Orderly: open transactions are rolled back, everything is written.
     Fast,
     /// At once: the next start recovers from the log.
     Immediate,

@@ -1,4 +1,4 @@
-//! A server's processes. Each of its children is the leader of a session of its own, so no group holds them all.
+//! A server's processes. Each of its children is the leader of a session of its own, so no group contains them all.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,19 +11,20 @@ use nix::unistd::Pid;
 use crate::failure::{Result, ensure};
 use crate::wait::ScaledInstant;
 
-/// The process and its children, itself first.
+/// Returns the process and its children, itself first.
 pub(super) fn tree(parent: u32) -> Vec<u32> {
     let mut found = vec![parent];
     found.extend(all().filter(|pid| parent_of(*pid) == Some(parent)));
     found
 }
 
-/// Signals a process, first so that it starts no others meanwhile, and its children. What is gone already is well.
+/// Signals a process, first so that it starts no others meanwhile, and its children. Processes that no longer exist are
+/// ignored.
 pub(super) fn signal_tree(parent: u32, signal: Signal) {
     let send = |pid: u32, signal| {
         let _ = i32::try_from(pid).map(|pid| kill(Pid::from_raw(pid), signal));
     };
-    // Stopped first also where it is to be killed: its children are found by it.
+    // Stopped first even if it is to be killed: its children are found through it.
     send(parent, Signal::SIGSTOP);
     for child in tree(parent).into_iter().skip(1) {
         send(child, signal);
@@ -36,7 +37,7 @@ pub(super) fn signal_tree(parent: u32, signal: Signal) {
 /// # Errors
 /// Some still live after `limit`.
 pub(super) fn wait_without(data: &Path, limit: Duration) -> Result<()> {
-    // By device and number: a server in a root of its own has another name for it.
+    // By device and inode number, because a server in a root of its own has another path to it.
     let place = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     let folder = place(data)?;
     let begun = ScaledInstant::now();
@@ -61,7 +62,7 @@ fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The fourth field of `stat`; the second is a name in parentheses that may hold anything.
+/// Returns the fourth field of `stat`; the second is a name in parentheses that may contain anything.
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()

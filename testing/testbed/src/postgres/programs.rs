@@ -1,18 +1,18 @@
-//! Where Debian and others put PostgreSQL's programs.
+//! Location of PostgreSQL's programs on Debian and other systems.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Result};
 
-/// Oldest version that adit works with.
+/// The oldest version that adit works with.
 const OLDEST: u32 = 15;
-/// Debian's folder, with one below for each version.
+/// Debian's folder, which has a subfolder for each version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// Names a root that has another version of the server, of scripts/postgres-roots.sh: clusters are of that one then.
+/// Names a root with another version of the server, of scripts/postgres-roots.sh, which clusters use then.
 pub const ROOT: &str = "ADIT_POSTGRES_ROOT";
 
-/// That root, and the folder of the server's programs in it.
+/// Returns that root, and the folder of the server's programs in it.
 ///
 /// # Errors
 /// There is no server.
@@ -24,7 +24,8 @@ pub(super) fn root() -> Result<Option<(PathBuf, PathBuf)>> {
     Ok(Some((root, PathBuf::from(format!("{DEBIAN}/{version}/bin")))))
 }
 
-/// The folder of `postgres`, `initdb` and `psql`: the newest under Debian's folder, or else one that is in `PATH`.
+/// Returns the folder of `postgres`, `initdb` and `psql`: the newest under Debian's folder, or else one that is in
+/// `PATH`.
 ///
 /// # Errors
 /// There is none, or only an older one than adit works with.
@@ -41,7 +42,7 @@ pub fn programs() -> Result<PathBuf> {
         ))
 }
 
-/// The greatest of the folders that are called by a version which is new enough.
+/// Returns the greatest of the folders that are named by a sufficiently new version.
 fn newest(folder: &Path) -> Option<u32> {
     let versions = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
         let version = entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -63,7 +64,7 @@ mod tests {
             std::fs::create_dir_all(&bin).unwrap();
             std::fs::write(bin.join("postgres"), "").unwrap();
         }
-        // A client alone.
+        // Only a client.
         std::fs::create_dir_all(folder.path().join("18/bin")).unwrap();
         assert_eq!(newest(folder.path()), Some(17));
         std::fs::remove_dir_all(folder.path().join("17")).unwrap();

@@ -1,7 +1,7 @@
-//! A machine between a node and its database, for what only the link between them can do: notifications that get lost,
-//! answers that take their time, a link that is cut.
+//! A proxy between a node and its database, for faults of the link between them: lost notifications, slow answers, a
+//! broken link.
 //!
-//! It reads the messages that the server sends, so nodes must come without TLS.
+//! It reads the messages that the server sends, so nodes must connect without TLS.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,26 +13,26 @@ use std::time::Duration;
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
 
-/// Longest message that is passed on; PostgreSQL's own limit is a gibibyte.
+/// The longest message that is forwarded; PostgreSQL's own limit is a gibibyte.
 const MESSAGE: usize = 64 << 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the link does from now on.
+/// The faults of the link from now on.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// Notifications are left out.
+    /// Notifications are dropped.
     pub mute: AtomicBool,
-    /// Each answer of the server and each notification waits so long, milliseconds.
+    /// Each answer of the server and each notification is delayed by this many milliseconds.
     pub delay_ms: AtomicU64,
     /// New connections are closed at once.
     pub closed: AtomicBool,
-    /// Notifications that were left out.
+    /// The number of dropped notifications.
     pub muted: AtomicU64,
     connections: Mutex<Vec<TcpStream>>,
 }
 
 impl Link {
-    /// Cuts every connection that there is.
+    /// Closes every existing connection.
     pub fn cut(&self) {
         for stream in self.lock().drain(..) {
             // It may have ended by itself.
@@ -45,19 +45,19 @@ impl Link {
     }
 }
 
-/// Listens inside a namespace and passes everything to the database there or elsewhere. It ends when this is dropped.
+/// Listens inside a namespace and forwards everything to the database there or elsewhere. It ends on drop.
 #[derive(Debug)]
 pub struct Proxy {
-    /// What happens on the link.
+    /// The faults of the link.
     pub link: Arc<Link>,
     end: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// Starts one that listens at `at` in this namespace and connects to `to` from there.
+    /// Starts a proxy that listens at `at` in this namespace and connects to `to` from there.
     ///
     /// # Errors
-    /// The address is taken.
+    /// The address is in use.
     pub fn start(namespace: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Proxy> {
         let (link, end) = (Arc::new(Link::default()), Arc::new(AtomicBool::new(false)));
         let (shared, over) = (Arc::clone(&link), Arc::clone(&end));
@@ -91,7 +91,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Joins a client with the database. A connection that fails on either side ends on both.
+/// Connects a client with the database. A connection that fails on either side ends on both.
 fn pass(client: TcpStream, to: SocketAddr, link: &Arc<Link>) {
     let joined = || -> std::io::Result<()> {
         client.set_nonblocking(false)?;
@@ -118,7 +118,7 @@ fn pass(client: TcpStream, to: SocketAddr, link: &Arc<Link>) {
     }
 }
 
-/// Passes the server's messages on, each of which is a letter, a length and the rest.
+/// Forwards the server's messages, each of which is a letter, a length and the rest.
 fn answers(mut server: &TcpStream, mut client: &TcpStream, link: &Link) -> std::io::Result<()> {
     loop {
         let mut head = [0; 5];

@@ -1,8 +1,8 @@
-//! The harness itself, on the socket: what needs a namespace is seen by the scenarios.
+//! Tests of the harness itself, on the socket: the scenarios test what needs a namespace.
 
 use super::*;
 
-/// A cluster in a temporary folder, or the reason why there can be none here, printed.
+/// Creates a cluster in a temporary folder, or prints why there can be none here.
 fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
     if let Some(why) = missing() {
         let thread = thread::current();
