@@ -16,8 +16,11 @@ pub mod keys;
 pub mod negotiate;
 pub mod p2p;
 pub mod packet;
+mod reason;
 mod reliable;
 pub mod server;
 pub mod session;
 pub mod tls;
 pub mod wrap;
+
+pub use reason::{Blame, Reason};

@@ -11,7 +11,8 @@ use std::time::Duration;
 use adit_crypto::{BlockCipher, Digest};
 use adit_engine::command::{BlockSuite, Inactive, Keepalive, Traffic};
 use adit_engine::{Transport, auth};
-use adit_openvpn::client::{ClientEvent, Stop};
+use adit_openvpn::Reason;
+use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Limits, Settings};
@@ -57,7 +58,7 @@ fn traffic(packets: u64) -> Traffic {
     }
 }
 
-fn stopped(w: &World, c: usize) -> Option<&Stop> {
+fn stopped(w: &World, c: usize) -> Option<&Reason> {
     w.clients[c].events.iter().find_map(|event| match event {
         ClientEvent::Stopped(why) => Some(why),
         _ => None,
@@ -91,7 +92,7 @@ fn a_client_through_which_nothing_passes_says_good_bye_and_ends() {
         w.clients[c].plane.traffic = traffic(2);
         assert!(!w.run(60 * SECOND, |w| stopped(w, c).is_some()), "enough: {push:?}");
         assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()), "{push:?}");
-        assert_eq!(stopped(&w, c), Some(&Stop::Inactive));
+        assert_eq!(stopped(&w, c), Some(&Reason::Inactive));
         assert_eq!(w.downs(), ["remote-exit"], "{push:?}");
     }
 }
@@ -156,13 +157,13 @@ fn one_client_may_have_other_times_than_all() {
 fn a_client_has_its_own_time_too_also_before_it_is_up() {
     let (mut w, c) = connected(Settings::default(), with(session(50)), &[]);
     assert!(w.run(51 * SECOND, |w| stopped(w, c).is_some()));
-    assert_eq!(stopped(&w, c), Some(&Stop::SessionTimeout));
+    assert_eq!(stopped(&w, c), Some(&Reason::SessionTimeout));
 
     let mut w = World::new(server_config(Settings::default()), 1);
     let c = w.connect(client_config(with(session(50))), nothing_arrives(), 1);
     assert!(!w.run(49 * SECOND, |w| stopped(w, c).is_some()));
     assert!(w.run(2 * SECOND, |w| stopped(w, c).is_some()));
-    assert_eq!(stopped(&w, c), Some(&Stop::SessionTimeout));
+    assert_eq!(stopped(&w, c), Some(&Reason::SessionTimeout));
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn ping_exit_counts_from_the_first_packet_on() {
     let c = w.connect(config, nothing_arrives(), 1);
     assert!(!w.run(19 * SECOND, |w| stopped(w, c).is_some()));
     assert!(w.run(2 * SECOND, |w| stopped(w, c).is_some()));
-    assert_eq!(stopped(&w, c), Some(&Stop::Silent));
+    assert_eq!(stopped(&w, c), Some(&Reason::PingExit));
 
     // Once the client is connected, the data plane detects silence; the pushed value replaces the
     // configured one.
@@ -194,7 +195,7 @@ fn tls_exit_ends_a_client_whose_handshake_fails_and_no_other() {
         let c = w.connect(config, delay(), 1);
         w.run(30 * SECOND, |w| stopped(w, c).is_some());
         match stopped(&w, c) {
-            Some(Stop::HandshakeFailed(why)) if ends => assert!(!why.is_empty()),
+            Some(Reason::TlsExit(why)) if ends => assert!(!why.to_string().is_empty()),
             other => assert!(!ends && other.is_none(), "{other:?}"),
         }
     }
@@ -234,7 +235,8 @@ fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
 
 #[test]
 fn each_of_two_points_ends_by_its_own_rules() {
-    let cases = [(inactive(60, 0), Stop::Inactive, 60), (session(50), Stop::SessionTimeout, 50)];
+    let cases =
+        [(inactive(60, 0), Reason::Inactive, 60), (session(50), Reason::SessionTimeout, 50)];
     for (limits, expected, seconds) in cases {
         for configs in points(&with(limits)) {
             let mut w = points::World::new(configs, &delay(), 1);
@@ -271,7 +273,7 @@ fn a_point_with_ping_exit_ends_with_the_other_or_without_it() {
             w.kill(B);
             assert!(!w.run(15 * SECOND, |w| w.stopped(A).is_some()));
             assert!(w.run(10 * SECOND, |w| w.stopped(A).is_some()), "was there: {was_there}");
-            assert_eq!(w.stopped(A), Some(&Stop::Silent));
+            assert_eq!(w.stopped(A), Some(&Reason::PingExit));
         }
     }
 }

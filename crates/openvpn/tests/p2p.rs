@@ -12,7 +12,8 @@ use std::time::Duration;
 use adit_crypto::{BlockCipher, Cipher, Digest};
 use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{Input, Link, Notice, PeerId, SocketId, Transport, UnixTime};
-use adit_openvpn::client::{ClientEvent, Stop};
+use adit_openvpn::Reason;
+use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{Direction, Metadata, ServerKey, StaticKey};
 use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};
@@ -230,7 +231,7 @@ fn a_static_end_that_says_goodbye_is_not_waited_for() {
     let [_, other] = statics();
     let mut w = up([fixed(leaving), other]);
     w.act(A, |end, now, out| end.shutdown(now, out));
-    assert!(w.run(2 * SECOND, |w| w.stopped(A) == Some(&Stop::Requested)));
+    assert!(w.run(2 * SECOND, |w| w.stopped(A) == Some(&Reason::EndRequested)));
     assert!(w.run(SECOND, |w| w.restarts(B) == ["remote-exit"]), "{:?}", w.restarts(B));
     let notice =
         |packet: &&Packet| matches!(packet, Packet::Data(data) if !data.message.is_empty());
@@ -241,7 +242,7 @@ fn a_static_end_that_says_goodbye_is_not_waited_for() {
 fn without_exit_notify_nothing_is_said() {
     let mut w = up(statics());
     w.act(A, |end, now, out| end.shutdown(now, out));
-    assert_eq!(w.stopped(A), Some(&Stop::Requested));
+    assert_eq!(w.stopped(A), Some(&Reason::EndRequested));
     w.run(SECOND, |_| false);
     assert!(w.nodes[B].plane.messages.is_empty());
 }
@@ -598,7 +599,7 @@ fn an_end_that_says_goodbye_by_control_is_not_waited_for() {
     for n in [A, B] {
         let mut w = up(pair(&leaving));
         w.act(n, |end, now, out| end.shutdown(now, out));
-        assert!(w.run(2 * SECOND, |w| w.stopped(n) == Some(&Stop::Requested)));
+        assert!(w.run(2 * SECOND, |w| w.stopped(n) == Some(&Reason::EndRequested)));
         assert!(w.run(SECOND, |w| w.restarts(1 - n) == ["remote-exit"]));
         // And back again.
         w.kill(n);
@@ -658,7 +659,7 @@ fn rounds_of_failed_attempts_end_where_the_configuration_says() {
         1,
     );
     w.kill(B);
-    assert!(w.run(300 * SECOND, |w| w.stopped(A) == Some(&Stop::RetriesExhausted)));
+    assert!(w.run(300 * SECOND, |w| w.stopped(A) == Some(&Reason::RetriesExhausted)));
     let link = Link::datagram(SocketId(1), None, address(B));
     w.feed(A, Input::LinkUp(link));
     assert_eq!(

@@ -91,7 +91,7 @@ fn either_end_may_die_and_come_back() {
         let again = w.run(5 * SECOND, |w| w.nodes[n].engine.is_some() && w.ups(n) == 2);
         assert!(again, "{n} {quietly}: {:?}", w.nodes[n].events);
         assert!(w.passes(), "{n} {quietly}");
-        let silence = |e: &ClientEvent| matches!(e, ClientEvent::Restarting(why) if why.contains("ping-restart"));
+        let silence = |e: &ClientEvent| matches!(e, ClientEvent::Restarting(why) if why.to_string().contains("ping-restart"));
         assert!(!w.nodes[1 - n].events.iter().any(silence), "neither end waited for silence");
         // An end that does not notice the other's death has not restarted.
         assert_eq!(w.restarts(1 - n) == 0, quietly, "{n} {quietly}: {:?}", w.nodes[1 - n].events);

@@ -5,7 +5,8 @@ mod support;
 use std::time::Duration;
 
 use adit_engine::{Notice, Outbox, auth};
-use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientConfig, ClientEvent, TunnelConfig};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::server::{Disconnect, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
@@ -47,7 +48,7 @@ fn tunnel(w: &World, c: usize) -> &TunnelConfig {
     config.expect("the client is up")
 }
 
-fn stopped(w: &World, c: usize) -> Option<&Stop> {
+fn stopped(w: &World, c: usize) -> Option<&Reason> {
     w.clients[c].events.iter().find_map(|event| match event {
         ClientEvent::Stopped(why) => Some(why),
         _ => None,
@@ -172,7 +173,7 @@ fn exit_notices_end_the_other_side_at_once() {
     w.perform_client(c, out);
     let quick = Duration::from_millis(200);
     assert!(w.run(quick, |w| stopped(w, c).is_some()), "the notice is acknowledged");
-    assert_eq!(stopped(&w, c), Some(&Stop::Requested));
+    assert_eq!(stopped(&w, c), Some(&Reason::EndRequested));
     assert_eq!(w.downs(), ["remote-exit"]);
     assert!(w.plane.peers.is_empty() && w.clients[c].plane.peers.is_empty());
 
@@ -229,7 +230,7 @@ fn the_registry_decides_before_anything_is_pushed() {
     w.reply = auth::Response::Reject("disabled".into());
     let c = w.connect(client_config(Settings::default()), delay(10), 5);
     assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
-    assert!(matches!(stopped(&w, c), Some(Stop::AuthFailed(_))));
+    assert!(matches!(stopped(&w, c), Some(Reason::AuthFailed(_))));
     assert!(w.plane.peers.is_empty());
     let pushed = w.clients[c].events.iter().any(|event| matches!(event, ClientEvent::Pushed(_)));
     assert!(!pushed);
@@ -330,7 +331,7 @@ fn an_address_that_no_host_can_have_ends_the_attempt_and_not_the_client() {
     assert!(w.run(60 * SECOND, |w| attempts(w) >= 2), "{:?}", w.clients[c].events);
     assert!(!w.is_up(c) && stopped(&w, c).is_none());
     let named = w.clients[c].events.iter().any(
-        |event| matches!(event, ClientEvent::Restarting(why) if why.contains("ifconfig-ipv6 ff02::1/64")),
+        |event| matches!(event, ClientEvent::Restarting(why) if why.to_string().contains("ifconfig-ipv6 ff02::1/64")),
     );
     assert!(named, "{:?}", w.clients[c].events);
 }
@@ -344,7 +345,7 @@ fn a_session_ends_with_its_time() {
     assert!(w.run(5 * SECOND, |w| w.is_up(c)));
     assert!(!w.run(99 * SECOND, |w| stopped(w, c).is_some()));
     assert!(w.run(2 * SECOND, |w| stopped(w, c).is_some()));
-    assert_eq!(stopped(&w, c), Some(&Stop::SessionTimeout));
+    assert_eq!(stopped(&w, c), Some(&Reason::SessionTimeout));
 }
 
 #[test]
@@ -356,7 +357,7 @@ fn a_server_that_pushes_ping_exit_ends_its_silent_clients() {
     assert!(w.run(5 * SECOND, |w| w.is_up(c)));
     let peer = tunnel(&w, c).peer.expect("a peer");
     w.to_client(c, adit_engine::Input::Notice(Notice::PeerSilent(peer)));
-    assert_eq!(stopped(&w, c), Some(&Stop::Silent));
+    assert_eq!(stopped(&w, c), Some(&Reason::PingExit));
 }
 
 #[test]
@@ -395,7 +396,7 @@ fn no_common_cipher_is_said_to_the_client() {
     let mut w = World::new(server_config(only(Cipher::Aes256Gcm.into())), 9);
     let c = w.connect(client_config(only(Cipher::ChaCha20Poly1305.into())), delay(10), 9);
     assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
-    let Some(Stop::AuthFailed(words)) = stopped(&w, c) else { panic!("{:?}", stopped(&w, c)) };
+    let Some(Reason::AuthFailed(words)) = stopped(&w, c) else { panic!("{:?}", stopped(&w, c)) };
     assert!(words.contains("cipher negotiation failed"), "{words}");
 }
 
@@ -530,7 +531,7 @@ fn a_token_that_expired_gives_way_to_the_password() {
     w.perform_server(out);
     let gave_way = |w: &World| {
         w.clients[c].events.iter().any(
-            |event| matches!(event, ClientEvent::Restarting(why) if why.contains("auth-token")),
+            |event| matches!(event, ClientEvent::Restarting(why) if why.to_string().contains("auth-token")),
         )
     };
     assert!(w.run(10 * SECOND, gave_way), "{:?}", w.clients[c].events);

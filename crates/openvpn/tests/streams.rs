@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Transport, auth};
-use adit_openvpn::client::{ClientConfig, ClientEvent, Stop};
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::packet::{Control, Opcode, SessionId};
 use adit_openvpn::server::{Disconnect, ServerEvent};
@@ -485,7 +486,7 @@ fn a_refusal_is_heard_before_the_stream_ends() {
     w.reply = auth::Response::Reject("no".into());
     let c = w.connect(by_tcp(Settings::default()), delay(10), 1);
     let refused = |w: &World| {
-        let failed = |e: &ClientEvent| matches!(e, ClientEvent::Stopped(Stop::AuthFailed(_)));
+        let failed = |e: &ClientEvent| matches!(e, ClientEvent::Stopped(Reason::AuthFailed(_)));
         w.clients[c].events.iter().any(failed)
     };
     assert!(w.run(5 * SECOND, refused), "{:?}", w.clients[c].events);
@@ -502,7 +503,7 @@ fn a_kicked_client_hears_why_and_its_stream_ends() {
     w.perform_server(out);
     assert_eq!(w.hung_up.len(), 1);
     w.run(SECOND, |_| false);
-    let halted = |e: &ClientEvent| matches!(e, ClientEvent::Stopped(Stop::Halted(_)));
+    let halted = |e: &ClientEvent| matches!(e, ClientEvent::Stopped(Reason::Halted(_)));
     assert!(w.clients[c].events.iter().any(halted), "{:?}", w.clients[c].events);
 }
 
@@ -517,7 +518,7 @@ fn a_client_that_leaves_closes_its_stream_and_sends_no_exit_notice() {
     w.clients[c].engine.shutdown(now, &mut out);
     w.perform_client(c, out);
     assert!(w.clients[c].plane.sent_data.is_empty());
-    let stopped = |e: &ClientEvent| matches!(e, ClientEvent::Stopped(Stop::Requested));
+    let stopped = |e: &ClientEvent| matches!(e, ClientEvent::Stopped(Reason::EndRequested));
     assert!(w.clients[c].events.iter().any(stopped), "at once");
     w.run(SECOND, |_| false);
     assert_eq!(w.downs(), ["connection reset"]);

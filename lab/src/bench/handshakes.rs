@@ -172,8 +172,8 @@ impl Bench {
                 Output::Event(ClientEvent::Restarting(reason)) => {
                     return Err(Failure(format!("client {}: {reason}", self.next)));
                 }
-                Output::Event(ClientEvent::Stopped(stop)) => {
-                    return Err(Failure(format!("client {}: {stop:?}", self.next)));
+                Output::Event(ClientEvent::Stopped(reason)) => {
+                    return Err(Failure(format!("client {}: {reason}", self.next)));
                 }
                 _ => {}
             }

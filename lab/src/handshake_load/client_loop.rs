@@ -351,11 +351,11 @@ impl ClientLoop {
                     client.state = ClientState::Coming;
                     self.coming += 1;
                 }
-                *self.run.setbacks.entry(reason).or_default() += 1;
+                *self.run.setbacks.entry(reason.to_string()).or_default() += 1;
             }
-            ClientEvent::Stopped(why) => {
+            ClientEvent::Stopped(reason) => {
                 if client.state != ClientState::Leaving {
-                    *self.run.setbacks.entry(format!("{why:?}")).or_default() += 1;
+                    *self.run.setbacks.entry(reason.to_string()).or_default() += 1;
                 }
                 self.remove(token);
             }

@@ -15,7 +15,8 @@ use adit_engine::{Command, Instant, PeerId};
 use adit_linux::tcp::TcpListener;
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::UdpSocket;
-use adit_openvpn::client::{ClientEngine, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
 use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
 use adit_plane::{Plane, PlaneConfig, Relay};
@@ -182,7 +183,7 @@ pub enum Reaction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The engine ended.
-    Stopped(Stop),
+    Stopped(Reason),
     /// A signal that the hooks answered with [`Reaction::Stop`] or [`Reaction::Leave`].
     Signal(Signal),
     /// The control socket, or [`Hooks::tick`].
@@ -446,7 +447,7 @@ impl<E: DrivenEngine> Running<E> {
         &mut self,
         event: Event<ClientEvent>,
         hooks: &mut dyn Hooks,
-    ) -> Result<Option<Stop>, Fault> {
+    ) -> Result<Option<Reason>, Fault> {
         let event = match event {
             Event::Dialling(remote) => {
                 hooks.dialling(remote);

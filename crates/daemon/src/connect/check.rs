@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 use adit_linux::privileges::Capability;
-use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientEvent, TunnelConfig};
 use serde::Serialize;
 
 use super::ping::{echo, who_has};
@@ -309,26 +310,19 @@ impl Checker {
         }
     }
 
-    fn stopped(&mut self, stop: &Stop) {
+    fn stopped(&mut self, reason: &Reason) {
         if self.failed() {
             return;
         }
-        if *stop == Stop::Checked {
+        if *reason == Reason::Checked {
             return self.left_out();
         }
-        let (stage, detail) = match stop {
-            Stop::AuthFailed(_) => (Stage::Auth, explain(stop, self.with_password).to_string()),
-            Stop::Halted(_)
-            | Stop::Incompatible(_)
-            | Stop::SessionTimeout
-            | Stop::Silent
-            | Stop::Inactive
-            | Stop::HandshakeFailed(_) => {
-                (self.next_stage(), explain(stop, self.with_password).to_string())
-            }
-            Stop::Requested | Stop::Checked | Stop::RetriesExhausted => {
+        let (stage, detail) = match reason {
+            Reason::AuthFailed(_) => (Stage::Auth, explain(reason, self.with_password).to_string()),
+            Reason::EndRequested | Reason::Checked | Reason::RetriesExhausted => {
                 (self.next_stage(), self.diagnosis())
             }
+            _ => (self.next_stage(), explain(reason, self.with_password).to_string()),
         };
         self.fail(stage, detail);
     }
@@ -441,7 +435,7 @@ impl Hooks for Checker {
             ClientEvent::Pushed(_) | ClientEvent::Up(_) => {
                 self.pass(Stage::Auth, "the server accepts this client".into());
             }
-            ClientEvent::Restarting(reason) => self.last_reason.clone_from(reason),
+            ClientEvent::Restarting(reason) => self.last_reason = reason.to_string(),
             _ => {}
         }
     }
@@ -534,8 +528,8 @@ mod tests {
         let mut checker = Checker::new(false);
         checker.pass(Stage::Profile, String::new());
         checker.pass(Stage::Dns, String::new());
-        checker.event(&ClientEvent::Restarting("the server did not answer".into()));
-        checker.stopped(&Stop::RetriesExhausted);
+        checker.event(&ClientEvent::Restarting(Reason::NoAnswer));
+        checker.stopped(&Reason::RetriesExhausted);
         let last = checker.findings.last().unwrap();
         assert_eq!((last.stage, last.ok), (Stage::Reply, false));
         assert!(last.detail.contains("wrapping key"), "{}", last.detail);
@@ -544,7 +538,7 @@ mod tests {
     #[test]
     fn a_refusal_is_the_auth_stage_whatever_came_before() {
         let mut checker = Checker::new(false);
-        checker.stopped(&Stop::AuthFailed(String::new()));
+        checker.stopped(&Reason::AuthFailed(String::new()));
         assert_eq!(checker.findings.last().unwrap().stage, Stage::Auth);
     }
 

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_linux::privileges::Capability;
-use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientConfig, ClientEvent, TunnelConfig};
 use adit_openvpn::config::{self, ClientOptions, Files, Options, Role};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -177,47 +178,50 @@ pub(crate) fn control_socket(wanted: &ConnectOptions) -> PathBuf {
 
 fn conclude(ended: Ended, with_password: bool) -> Result<ExitCode, Fault> {
     match ended {
-        Ended::Signal(_) | Ended::Asked | Ended::Stopped(Stop::Requested) => {
+        Ended::Signal(_) | Ended::Asked | Ended::Stopped(Reason::EndRequested) => {
             say!(1, "disconnected");
             Ok(ExitCode::SUCCESS)
         }
-        Ended::Stopped(stop) => Err(explain(&stop, with_password)),
+        Ended::Stopped(reason) => Err(explain(&reason, with_password)),
     }
 }
 
 /// Why a client ended, and what to do.
-fn explain(stop: &Stop, with_password: bool) -> Fault {
-    match stop {
-        Stop::Requested | Stop::Checked => Fault::ours("it was asked to end"),
-        Stop::AuthFailed(words) if words.is_empty() && with_password => Fault::peer(
+fn explain(reason: &Reason, with_password: bool) -> Fault {
+    match reason {
+        Reason::EndRequested | Reason::Checked => Fault::ours("it was asked to end"),
+        Reason::AuthFailed(words) if words.is_empty() && with_password => Fault::peer(
             "the server refused this client (AUTH_FAILED): check user name and password, or ask \
              whether the certificate was revoked",
         ),
-        Stop::AuthFailed(words) if words.is_empty() => Fault::peer(
+        Reason::AuthFailed(words) if words.is_empty() => Fault::peer(
             "the server refused this client (AUTH_FAILED): its certificate was revoked or replaced; ask \
              for a new profile",
         ),
-        Stop::AuthFailed(words) => Fault::peer(format!(
+        Reason::AuthFailed(words) => Fault::peer(format!(
             "the server refused this client (AUTH_FAILED): {}",
             log::clean(words)
         )),
-        Stop::Halted(words) => {
+        Reason::Halted(words) => {
             Fault::peer(format!("the server sent this client away: {}", log::clean(words)))
         }
-        Stop::RetriesExhausted => Fault::peer(
+        Reason::RetriesExhausted => Fault::peer(
             "no server could be reached ('connect-retry-max'): try `adit connect --check PROFILE`",
         ),
-        Stop::Incompatible(reason) => Fault::peer(log::clean(reason)),
-        Stop::SessionTimeout => Fault::peer("the time for this session is over (session-timeout)"),
-        Stop::Silent => {
+        Reason::SessionTimeout => {
+            Fault::peer("the time for this session is over (session-timeout)")
+        }
+        Reason::PingExit => {
             Fault::peer("the server fell silent, and its clients are to end then (ping-exit)")
         }
-        Stop::Inactive => Fault::peer(
+        Reason::Inactive => Fault::peer(
             "too little passed through the tunnel, and clients are to end then (inactive)",
         ),
-        Stop::HandshakeFailed(reason) => {
-            Fault::peer(format!("the handshake failed (tls-exit): {}", log::clean(reason)))
-        }
+        Reason::TlsExit(reason) => Fault::peer(format!(
+            "the handshake failed (tls-exit): {}",
+            log::clean(&reason.to_string())
+        )),
+        other => Fault::peer(log::clean(&other.to_string())),
     }
 }
 
@@ -372,7 +376,10 @@ impl Hooks for ConnectLog<'_> {
             ClientEvent::Restarting(reason) => {
                 let lost = if self.up { "connection lost" } else { "connection failed" };
                 self.unanswered = None;
-                let reason = reason.strip_prefix("AUTH_FAILED,TEMP: ").unwrap_or(reason);
+                let reason = match reason {
+                    Reason::AuthFailedForNow(words) => words.clone(),
+                    other => other.to_string(),
+                };
                 tracing::warn!("{lost}: {reason}: retrying");
                 self.up = false;
             }
@@ -523,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_refusal_speaks_of_passwords_only_where_there_are_any() {
-        let refused = Stop::AuthFailed(String::new());
+        let refused = Reason::AuthFailed(String::new());
         assert!(explain(&refused, true).to_string().contains("user name and password"));
         let text = explain(&refused, false).to_string();
         assert!(text.contains("ask for a new profile") && !text.contains("password"), "{text}");

@@ -7,7 +7,8 @@ use std::time::Duration;
 use adit_engine::command::{BlockSuite, Counters};
 use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
-use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientEvent, TunnelConfig};
 use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
 use adit_openvpn::negotiate::DnsOptions;
 
@@ -139,39 +140,39 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
             say!(1, "{name}[hard,] received, process exiting");
             exit(0)
         }
-        Ended::Asked | Ended::Stopped(Stop::Requested | Stop::Checked) => {
+        Ended::Asked | Ended::Stopped(Reason::EndRequested | Reason::Checked) => {
             say!(1, "SIGTERM[soft,exit] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Stop::AuthFailed(_)) => {
+        Ended::Stopped(Reason::AuthFailed(_)) => {
             say!(1, "SIGTERM[soft,auth-failure] received, process exiting");
             exit(1)
         }
-        Ended::Stopped(Stop::SessionTimeout) => {
+        Ended::Stopped(Reason::SessionTimeout) => {
             say!(1, "Session timeout, exiting");
             say!(1, "SIGTERM[soft,session-timeout] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Stop::Inactive) => {
+        Ended::Stopped(Reason::Inactive) => {
             say!(1, "Inactivity timeout (--inactive), exiting");
             say!(1, "SIGTERM[soft,inactive] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Stop::HandshakeFailed(reason)) => {
+        Ended::Stopped(Reason::TlsExit(reason)) => {
             tracing::error!("TLS Error: TLS handshake failed: {reason}");
             say!(1, "SIGTERM[soft,tls-error] received, process exiting");
             exit(1)
         }
-        Ended::Stopped(Stop::Silent) => {
+        Ended::Stopped(Reason::PingExit) => {
             say!(1, "Inactivity timeout (--ping-exit), exiting");
             say!(1, "SIGTERM[soft,ping-exit] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Stop::Halted(_)) => {
+        Ended::Stopped(Reason::Halted(_)) => {
             say!(1, "SIGTERM[soft,server-pushed-halt] received, process exiting");
             exit(1)
         }
-        Ended::Stopped(Stop::RetriesExhausted) => {
+        Ended::Stopped(Reason::RetriesExhausted) => {
             let rounds = role.connect_retry_max.unwrap_or_default();
             tracing::error!(
                 "All connections have been connect-retry-max ({rounds}) times unsuccessful, exiting"
@@ -179,7 +180,7 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
             tracing::error!("Exiting due to fatal error");
             exit(1)
         }
-        Ended::Stopped(Stop::Incompatible(reason)) => {
+        Ended::Stopped(reason) => {
             tracing::error!("{reason}");
             tracing::error!("Exiting due to fatal error");
             exit(1)
@@ -237,11 +238,11 @@ impl Hooks for ClientHooks<'_> {
             ClientEvent::Restarting(reason) => {
                 compat_log::restarting(reason, &self.server, self.options.hand_window.as_secs());
             }
-            ClientEvent::Stopped(Stop::AuthFailed(words)) => {
+            ClientEvent::Stopped(Reason::AuthFailed(words)) => {
                 let words = if words.is_empty() { String::new() } else { format!(",{words}") };
                 say!(1, "AUTH: Received control message: AUTH_FAILED{words}");
             }
-            ClientEvent::Stopped(Stop::Halted(words)) => {
+            ClientEvent::Stopped(Reason::Halted(words)) => {
                 say!(1, "Connection halted by the server ('{words}')");
             }
             ClientEvent::Stopped(_) => {}

@@ -22,9 +22,11 @@ pub(super) fn is_logged(
         ServerEvent::Accepted(link) => (stranger(link), Kind::Accepted, ""),
         ServerEvent::HandshakeStarted(link, _) => (stranger(link), Kind::HandshakeStarted, ""),
         ServerEvent::HandshakeFailed(link, reason) => {
-            (stranger(link), Kind::HandshakeFailed, reason.as_str())
+            (stranger(link), Kind::HandshakeFailed, &*reason.to_string())
         }
-        ServerEvent::Refused(link, _, reason) => (stranger(link), Kind::Refused, reason.as_str()),
+        ServerEvent::Refused(link, _, reason) => {
+            (stranger(link), Kind::Refused, &*reason.to_string())
+        }
         ServerEvent::Unauthentic(link) => (stranger(link), Kind::Unauthentic, ""),
         ServerEvent::UsedElsewhere(used) => {
             (Source::Client(used.name.clone()), Kind::Warning, "used from two addresses")
@@ -52,9 +54,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use adit_openvpn::Reason;
     use adit_openvpn::packet::SessionId;
     use adit_openvpn::server::ClientInfo;
-    use adit_openvpn::tls::PeerIdentity;
+    use adit_openvpn::tls::{CertificateError, CertificateProblem, PeerIdentity, TlsError};
     use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
     use tracing_subscriber::registry::Registry;
 
@@ -143,7 +146,7 @@ mod tests {
                     message: text,
                 },
                 ServerEvent::ClientUp(Box::new(info())),
-                ServerEvent::ClientDown(PEER, "remote-exit".into(), Default::default()),
+                ServerEvent::ClientDown(PEER, Reason::RemoteExit, Default::default()),
             ]
         });
         let events = [Kind::Activity, Kind::Session, Kind::Warning].map(Kind::limit);
@@ -153,7 +156,15 @@ mod tests {
 
     #[test]
     fn strangers_of_one_site_make_so_many_lines_in_either_style() {
-        let subject = |n: u16| format!("peer certificate \"CN={n}\" refused: it is expired");
+        let expired = |n: u16| {
+            let problem = CertificateProblem::Expired;
+            let (subject, detail) = (format!("CN={n}"), "it is expired".into());
+            Reason::Tls(TlsError::Certificate(Box::new(CertificateError {
+                problem,
+                subject,
+                detail,
+            })))
+        };
         let sources: [fn(u16) -> String; 3] = [
             |n| format!("2001:db8:1:2::{n:x}"),
             |n| format!("2001:db8:1:{n:x}::1"),
@@ -165,8 +176,8 @@ mod tests {
                 vec![
                     ServerEvent::Accepted(link),
                     ServerEvent::HandshakeStarted(link, SessionId([1; 8])),
-                    ServerEvent::HandshakeFailed(link, subject(n)),
-                    ServerEvent::Refused(link, Box::new(identity()), subject(n)),
+                    ServerEvent::HandshakeFailed(link, expired(n)),
+                    ServerEvent::Refused(link, Box::new(identity()), expired(n)),
                     ServerEvent::Unauthentic(link),
                 ]
             });
@@ -187,7 +198,7 @@ mod tests {
     /// A failure has three lines in OpenVPN's style: all of them are logged, or none.
     #[test]
     fn the_lines_of_a_failure_are_limited_as_one() {
-        let failed = |_| vec![ServerEvent::HandshakeFailed(link("192.0.2.1"), "bad key".into())];
+        let failed = |_| vec![ServerEvent::HandshakeFailed(link("192.0.2.1"), Reason::Crypto)];
         let [friendly, stock] = lines(failed);
         // And one line that counts the rest.
         assert_eq!((friendly, stock), (2, 4));

@@ -1,3 +1,4 @@
+use crate::reason::Reason;
 use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -48,40 +49,15 @@ pub enum ClientEvent {
         cipher: DataCipher,
     },
     /// The session ended; the engine continues with the next server after a wait.
-    Restarting(String),
+    Restarting(Reason),
     /// The engine ended.
-    Stopped(Stop),
+    Stopped(Reason),
     /// A harmless note for the log.
     Note(String),
     /// A warning for the log.
     Warning(String),
     /// The findings about the path to the server, and the sizes derived from them.
     Path(PathReport),
-}
-
-/// The reason why a client ended for good.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The user requested it.
-    Requested,
-    /// A check went as far as it can without ending another session of the same certificate.
-    Checked,
-    /// The server sent AUTH_FAILED, with this text.
-    AuthFailed(String),
-    /// The server sent HALT.
-    Halted(String),
-    /// `connect-retry-max` rounds passed.
-    RetriesExhausted,
-    /// `session-timeout` is over.
-    SessionTimeout,
-    /// The other end was silent for `ping-exit`.
-    Silent,
-    /// There was too little traffic in the tunnel for `inactive`.
-    Inactive,
-    /// A handshake failed in this way, and `tls-exit` allows no second one.
-    HandshakeFailed(String),
-    /// The server requires a feature that we do not support.
-    Incompatible(String),
 }
 
 /// The tunnel as negotiated and pushed.

@@ -7,7 +7,8 @@ use crate::negotiate::DataCipher;
 
 use crate::keys::{KeyMethod2, Role};
 use crate::negotiate::{IvProto, PeerInfo};
-use crate::session::{Fault, Settings};
+use crate::reason::Reason;
+use crate::session::Settings;
 
 /// The agreed parameters of a session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -56,9 +57,9 @@ pub(super) fn agree(
     role: Role,
     settings: &Settings,
     remote: &KeyMethod2,
-) -> Result<Result<Agreed, NoCipher>, Fault> {
+) -> Result<Result<Agreed, NoCipher>, Reason> {
     let info =
-        PeerInfo::parse(&remote.peer_info).map_err(|_| Fault::Protocol("malformed peer info"))?;
+        PeerInfo::parse(&remote.peer_info).map_err(|_| Reason::Protocol("malformed peer info"))?;
     let proto = info.proto();
     let both = |bit| proto.has(IvProto::P2P_NCP) && proto.has(bit);
     let exporter = both(IvProto::TLS_EKM);

@@ -8,6 +8,7 @@ use super::event::ClientInfo;
 use super::pool::Lease;
 use crate::negotiate::PeerInfo;
 use crate::packet::SessionId;
+use crate::reason::Reason;
 use crate::session::{Budget, ControlChannel, Idle, PacketSizes, RekeySchedule};
 use crate::tls::PeerIdentity;
 
@@ -30,7 +31,7 @@ pub(super) enum Stage {
     /// The client's certificate is authenticated, and the authorization request is pending.
     Authorizing { ticket: auth::RequestId, until: Instant, negotiated: Box<Negotiated> },
     /// The client was refused; it stays until it acknowledges that.
-    Refused { until: Instant, reason: String },
+    Refused { until: Instant, reason: Reason },
     /// The client has a session.
     Connected(Box<Connected>),
     /// A newer session of the same name has replaced its session; the client is being notified.

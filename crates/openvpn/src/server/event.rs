@@ -1,3 +1,4 @@
+use crate::reason::Reason;
 use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -35,11 +36,11 @@ pub enum ServerEvent {
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
     /// A client's session ended, with the reason and the traffic of both channels.
-    ClientDown(PeerId, String, Counters),
-    /// A handshake ended without a session; the reason names the party at fault.
-    HandshakeFailed(Link, String),
+    ClientDown(PeerId, Reason, Counters),
+    /// A handshake ended without a session.
+    HandshakeFailed(Link, Reason),
     /// An authenticated client was refused for this reason, and has left.
-    Refused(Link, Box<PeerIdentity>, String),
+    Refused(Link, Box<PeerIdentity>, Reason),
     /// An unauthenticated packet arrived. At most a few a second are reported; the address may be
     /// forged.
     Unauthentic(Link),

@@ -8,11 +8,12 @@ use std::time::Duration;
 use adit_engine::command::Counters;
 use adit_engine::{Instant, Link, Outbox, UnixTime};
 
+use super::Settings;
 use super::budget::{Bucket, RENEGOTIATIONS};
 use super::key_negotiation::{Event, KeyNegotiation};
-use super::{Fault, Settings};
 use crate::keys::{DYNAMIC_TLS_CRYPT_LABEL, DataKeys, KeyMethod2, Role};
 use crate::packet::{Acks, Control, KEY_ID_MASK, Opcode, SessionId};
+use crate::reason::Reason;
 use crate::reliable::{Received, Reliable};
 use crate::tls::TlsSession;
 use crate::wrap::Wrapper;
@@ -177,15 +178,15 @@ impl ControlChannel {
         &self.newest
     }
 
-    /// Unwraps and processes a packet. `Err(Fault::Packet)` means that the packet is bad, every
+    /// Unwraps and processes a packet. `Err(Reason::Packet)` means that the packet is bad, every
     /// other error that the session is.
     pub(crate) fn frame(
         &mut self,
         now: Instant,
         packet: &mut [u8],
-        next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
+        next_tls: impl FnOnce() -> Result<TlsSession, Reason>,
         settings: &Settings,
-    ) -> Result<Vec<Event>, Fault> {
+    ) -> Result<Vec<Event>, Reason> {
         let renegotiation = packet.first().is_some_and(|byte| byte & KEY_ID_MASK != 0);
         if renegotiation {
             self.make_rewrapper()?;
@@ -205,9 +206,9 @@ impl ControlChannel {
         &mut self,
         now: Instant,
         control: &Control<'_>,
-        next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
+        next_tls: impl FnOnce() -> Result<TlsSession, Reason>,
         settings: &Settings,
-    ) -> Result<Vec<Event>, Fault> {
+    ) -> Result<Vec<Event>, Reason> {
         self.belongs_here(control)?;
         if control.opcode == Opcode::SoftResetV1 && self.may_begin(control.key_id) {
             if self.postponed.is_some() {
@@ -226,10 +227,10 @@ impl ControlChannel {
         let negotiation = match &mut self.former {
             _ if self.newest.key_id == control.key_id => &mut self.newest,
             Some(former) if former.key_id == control.key_id => former,
-            _ => return Err(Fault::Ignored("a key id that is not in use")),
+            _ => return Err(Reason::Ignored("a key id that is not in use")),
         };
         if negotiation.failed {
-            return Err(Fault::Ignored("a packet of a negotiation that has failed"));
+            return Err(Reason::Ignored("a packet of a negotiation that has failed"));
         }
         negotiation.reliable.acknowledged(now, &control.acks);
         let mut events = Vec::new();
@@ -239,9 +240,9 @@ impl ControlChannel {
             // The message may contain the peer's keys.
             self.soiled |= !negotiation.is_complete();
             match negotiation.advance(&mut events) {
-                Err(fault) if tolerates && !fault.is_harmless() => {
+                Err(reason) if tolerates && !reason.is_harmless() => {
                     self.fail(now, control.key_id);
-                    events.push(Event::Failed(fault));
+                    events.push(Event::Failed(reason));
                 }
                 result => result?,
             }
@@ -287,17 +288,17 @@ impl ControlChannel {
     }
 
     /// Fails the negotiation in progress, which authenticated another identity than the session's.
-    /// Returns the fault to report if anyone could have forged this negotiation.
+    /// Returns the reason to report if anyone could have forged this negotiation.
     ///
     /// # Errors
-    /// Returns the fault if only the peer can be its cause: it ends the session.
-    pub(crate) fn reject(&mut self, now: Instant, fault: Fault) -> Result<Fault, Fault> {
+    /// Returns the reason if only the peer can be its cause: it ends the session.
+    pub(crate) fn reject(&mut self, now: Instant, reason: Reason) -> Result<Reason, Reason> {
         let key_id = self.newest.key_id;
         if !self.tolerates(key_id) {
-            return Err(fault);
+            return Err(reason);
         }
         self.fail(now, key_id);
-        Ok(fault)
+        Ok(reason)
     }
 
     /// Returns when to negotiate again after the newest negotiation has failed.
@@ -315,9 +316,9 @@ impl ControlChannel {
     pub(crate) fn resume_postponed(
         &mut self,
         now: Instant,
-        next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
+        next_tls: impl FnOnce() -> Result<TlsSession, Reason>,
         settings: &Settings,
-    ) -> Result<Vec<Event>, Fault> {
+    ) -> Result<Vec<Event>, Reason> {
         let due = self.postponed.take_if(|postponed| postponed.until <= now);
         let Some(Postponed { session, remote, key_id, message, .. }) = due else {
             return Ok(Vec::new());
@@ -341,13 +342,13 @@ impl ControlChannel {
         }
     }
 
-    fn belongs_here(&mut self, control: &Control<'_>) -> Result<(), Fault> {
+    fn belongs_here(&mut self, control: &Control<'_>) -> Result<(), Reason> {
         if control.remote.is_some_and(|remote| remote != self.local) {
-            return Err(Fault::Foreign("a session id that is not ours"));
+            return Err(Reason::Foreign("a session id that is not ours"));
         }
         match self.remote {
             Some(remote) if remote == control.session => Ok(()),
-            Some(_) => Err(Fault::Foreign("a session id that is not the peer's")),
+            Some(_) => Err(Reason::Foreign("a session id that is not the peer's")),
             // A reset that does not acknowledge ours could come from anyone, except within our own
             // connection. Point-to-point ends on TCP both begin at once, so neither reset
             // acknowledges the other.
@@ -357,7 +358,7 @@ impl ControlChannel {
                 self.remote = Some(control.session);
                 Ok(())
             }
-            None => Err(Fault::Foreign("a packet before the peer's reset")),
+            None => Err(Reason::Foreign("a packet before the peer's reset")),
         }
     }
 
@@ -375,7 +376,7 @@ impl ControlChannel {
         now: Instant,
         tls: TlsSession,
         settings: &Settings,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let key_id = match self.newest.failed && !self.newest.has_sent_keys() {
             true => self.newest.key_id,
             false => next_key_id(self.newest.key_id),
@@ -389,7 +390,7 @@ impl ControlChannel {
         key_id: u8,
         tls: TlsSession,
         settings: &Settings,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         self.make_rewrapper()?;
         let _ = self.pace.take(now);
         // The peer's request has the same key id, so it becomes part of this renegotiation.
@@ -415,13 +416,13 @@ impl ControlChannel {
     }
 
     /// Sends our key message on the newest negotiation.
-    pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Fault> {
+    pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Reason> {
         self.soiled = true;
         self.newest.send_keys(keys)
     }
 
     /// Sends a control message; while a negotiation is in progress, the message waits for its end.
-    pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Fault> {
+    pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Reason> {
         self.newest.send_message(message)
     }
 
@@ -437,7 +438,7 @@ impl ControlChannel {
 
     /// Makes the wrapper of renegotiations. Called before the first renegotiation begins, while the
     /// newest negotiation is the first one.
-    fn make_rewrapper(&mut self) -> Result<(), Fault> {
+    fn make_rewrapper(&mut self) -> Result<(), Reason> {
         if matches!(self.rewrapping, Rewrapping::Wanted) {
             let exported = self.newest.export(DYNAMIC_TLS_CRYPT_LABEL)?;
             self.rewrapping = Rewrapping::Made(self.wrapper.renegotiation(&exported)?);
@@ -446,8 +447,8 @@ impl ControlChannel {
     }
 
     /// Returns the keys of the newest negotiation.
-    pub(crate) fn data_keys(&mut self, exporter: bool) -> Result<DataKeys, Fault> {
-        let remote = self.remote.ok_or(Fault::Protocol("no session id of the peer"))?;
+    pub(crate) fn data_keys(&mut self, exporter: bool) -> Result<DataKeys, Reason> {
+        let remote = self.remote.ok_or(Reason::Protocol("no session id of the peer"))?;
         let (client, server) = match self.role {
             Role::Client => (self.local, remote),
             Role::Server => (remote, self.local),
@@ -470,7 +471,7 @@ impl ControlChannel {
         now: Instant,
         unix: UnixTime,
         out: &mut Outbox<E>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         if self.tolerates(self.newest.key_id)
             && !self.newest.failed
             && !self.newest.is_complete()

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use adit_engine::Instant;
 use zeroize::Zeroizing;
 
-use super::Fault;
 use crate::keys::{DATA_KEYS_LABEL, DataKeys, EXPORTED_LEN, KeyMethod2, PrfInput, Randoms, Role};
 use crate::packet::{Opcode, SessionId};
+use crate::reason::Reason;
 use crate::reliable::Reliable;
 use crate::tls::TlsSession;
 
@@ -33,7 +33,7 @@ pub(crate) enum Event {
     Message(Zeroizing<Vec<u8>>),
     /// A negotiation failed through a packet that anyone could have forged. The session continues
     /// with its present keys, and negotiates again.
-    Failed(Fault),
+    Failed(Reason),
 }
 
 pub(crate) struct KeyNegotiation {
@@ -138,14 +138,14 @@ impl KeyNegotiation {
     }
 
     /// Processes the messages that have arrived in order.
-    pub(crate) fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
+    pub(crate) fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Reason> {
         while let Some((opcode, payload)) = self.reliable.pop() {
             match opcode {
                 Opcode::ControlV1 | Opcode::ControlWkcV1 => {
                     self.tls.feed(&payload)?;
                     self.read(events)?;
                 }
-                _ if self.peer_was_reset => return Err(Fault::Protocol("a second reset")),
+                _ if self.peer_was_reset => return Err(Reason::Protocol("a second reset")),
                 _ => {
                     self.peer_was_reset = true;
                     events.push(Event::Reset(payload));
@@ -155,7 +155,7 @@ impl KeyNegotiation {
         Ok(())
     }
 
-    fn read(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
+    fn read(&mut self, events: &mut Vec<Event>) -> Result<(), Reason> {
         if !self.announced_tls && !self.tls.is_handshaking() {
             self.announced_tls = true;
             events.push(Event::TlsReady);
@@ -176,7 +176,7 @@ impl KeyNegotiation {
     }
 
     /// Sends our key method 2 message, followed by the messages that waited for it.
-    pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Fault> {
+    pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Reason> {
         self.tls.write(&keys.encode()?)?;
         self.sent_keys = true;
         self.local = Some(Secrets { pre_master: keys.pre_master, randoms: keys.randoms });
@@ -184,7 +184,7 @@ impl KeyNegotiation {
     }
 
     /// Sends a control message once the keys are exchanged. Returns false if too many are waiting.
-    pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Fault> {
+    pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Reason> {
         if self.waiting.len() >= MAX_WAITING {
             return Ok(false);
         }
@@ -193,7 +193,7 @@ impl KeyNegotiation {
         Ok(true)
     }
 
-    fn release_waiting(&mut self) -> Result<(), Fault> {
+    fn release_waiting(&mut self) -> Result<(), Reason> {
         if self.is_complete() && !self.failed {
             while let Some(message) = self.waiting.pop_front() {
                 self.tls.write(&message)?;
@@ -209,7 +209,7 @@ impl KeyNegotiation {
         now: Instant,
         room: usize,
         room_with_key: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         if !self.peer_was_reset {
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl KeyNegotiation {
         exporter: bool,
         client_session: SessionId,
         server_session: SessionId,
-    ) -> Result<DataKeys, Fault> {
+    ) -> Result<DataKeys, Reason> {
         let keys = self.derive(exporter, client_session, server_session);
         self.local = None;
         if let Some(remote) = &mut self.remote {
@@ -245,26 +245,26 @@ impl KeyNegotiation {
         exporter: bool,
         client_session: SessionId,
         server_session: SessionId,
-    ) -> Result<DataKeys, Fault> {
+    ) -> Result<DataKeys, Reason> {
         if exporter {
             return Ok(DataKeys::from_exporter(&*self.export(DATA_KEYS_LABEL)?, self.role));
         }
         let (Some(local), Some(remote)) = (&self.local, &self.remote) else {
-            return Err(Fault::Protocol("data keys before the key exchange"));
+            return Err(Reason::Protocol("data keys before the key exchange"));
         };
         let (pre_master, client, server) = match self.role {
             Role::Client => (&local.pre_master, &local.randoms, &remote.randoms),
             Role::Server => (&remote.pre_master, &remote.randoms, &local.randoms),
         };
         let Some(pre_master) = pre_master else {
-            return Err(Fault::Protocol("a key exchange without a pre-master secret"));
+            return Err(Reason::Protocol("a key exchange without a pre-master secret"));
         };
         let input = PrfInput { pre_master, client, server, client_session, server_session };
         Ok(DataKeys::from_prf(&input, self.role)?)
     }
 
     /// Exports key material from the TLS session.
-    pub(crate) fn export(&self, label: &[u8]) -> Result<Zeroizing<[u8; EXPORTED_LEN]>, Fault> {
+    pub(crate) fn export(&self, label: &[u8]) -> Result<Zeroizing<[u8; EXPORTED_LEN]>, Reason> {
         let mut material = Zeroizing::new([0; EXPORTED_LEN]);
         self.tls.export(label, material.as_mut_slice())?;
         Ok(material)

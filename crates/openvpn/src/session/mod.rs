@@ -3,7 +3,6 @@
 pub mod budget;
 mod common;
 mod control_channel;
-mod fault;
 mod idle;
 mod key_negotiation;
 mod packet_sizes;
@@ -18,7 +17,6 @@ pub(crate) use common::{
     misframed, options_string,
 };
 pub(crate) use control_channel::ControlChannel;
-pub(crate) use fault::{Fault, failed_negotiation};
 pub(crate) use idle::{Idle, session_end, silence_end};
 pub(crate) use key_negotiation::Event;
 pub(crate) use packet_sizes::PacketSizes;

@@ -506,11 +506,11 @@ impl World {
     }
 
     /// Returns the reasons that the server reported for clients' disconnects.
-    pub fn downs(&self) -> Vec<&str> {
+    pub fn downs(&self) -> Vec<String> {
         self.events
             .iter()
             .filter_map(|event| match event {
-                ServerEvent::ClientDown(_, reason, _) => Some(reason.as_str()),
+                ServerEvent::ClientDown(_, reason, _) => Some(reason.to_string()),
                 _ => None,
             })
             .collect()

@@ -9,7 +9,8 @@ use adit_engine::{
     Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, SocketId, Target,
     Transport, UnixTime,
 };
-use adit_openvpn::client::{ClientEvent, Remote, Stop, TunnelConfig};
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientEvent, Remote, TunnelConfig};
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 use adit_sim::{Impairment, Pipe};
 
@@ -554,18 +555,18 @@ impl World {
         up.expect("it is up")
     }
 
-    pub fn restarts(&self, n: usize) -> Vec<&str> {
+    pub fn restarts(&self, n: usize) -> Vec<String> {
         self.nodes[n]
             .events
             .iter()
             .filter_map(|event| match event {
-                ClientEvent::Restarting(reason) => Some(reason.as_str()),
+                ClientEvent::Restarting(reason) => Some(reason.to_string()),
                 _ => None,
             })
             .collect()
     }
 
-    pub fn stopped(&self, n: usize) -> Option<&Stop> {
+    pub fn stopped(&self, n: usize) -> Option<&Reason> {
         self.nodes[n].events.iter().find_map(|event| match event {
             ClientEvent::Stopped(why) => Some(why),
             _ => None,

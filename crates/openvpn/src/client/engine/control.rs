@@ -4,12 +4,11 @@ use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;
 
 use super::{ALERT_PATIENCE, ClientEngine, Out, Pull, State, same_path};
-use crate::client::{ClientEvent, Stop};
+use crate::client::ClientEvent;
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::negotiate::{ControlMessage, LocalInfo, PushAssembler};
-use crate::session::{
-    Event, Fault, RESEND_WRAPPED_KEY, failed_negotiation, options_string, silence_end,
-};
+use crate::reason::Reason;
+use crate::session::{Event, RESEND_WRAPPED_KEY, options_string, silence_end};
 use crate::tls::TlsSession;
 
 impl ClientEngine {
@@ -38,7 +37,7 @@ impl ClientEngine {
             true => Ok(TlsSession::client(tls)?),
             // The keys of the first negotiation depend on the options: it must be the only one
             // until then.
-            false => Err(Fault::Ignored("a renegotiation before there is a session")),
+            false => Err(Reason::Ignored("a renegotiation before there is a session")),
         };
         let events = control_channel.frame(now, packet, next_tls, &self.config.settings);
         if elsewhere && control_channel.remote().is_some() {
@@ -53,7 +52,7 @@ impl ClientEngine {
     }
 
     /// Sends the output of a step, and ends the session if the step failed.
-    pub(super) fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
+    pub(super) fn settle(&mut self, now: Instant, result: Result<(), Reason>, out: &mut Out) {
         let unix = self.clock.at(now);
         let link = self.link();
         let flushed = match &mut self.state {
@@ -64,19 +63,19 @@ impl ClientEngine {
         };
         match result.and(flushed) {
             Ok(()) => {}
-            Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => {
+            Err(reason) if link.is_none_or(|link| reason.is_harmless_on(link)) => {
                 self.dropped = self.dropped.saturating_add(1)
             }
             // An established session continues without the new key until its end.
-            Err(fault)
+            Err(reason)
                 if self.config.settings.limits.exit_on_tls_failure
                     && matches!(self.state, State::Connecting(_)) =>
             {
-                self.stop(Stop::HandshakeFailed(fault.to_string()), out);
+                self.stop(Reason::TlsExit(Box::new(reason)), out);
             }
-            Err(fault) => match self.state {
-                State::Up(_) => self.lost(now, fault.to_string(), out),
-                State::Connecting(_) => self.failed(now, fault.to_string(), out),
+            Err(reason) => match self.state {
+                State::Up(_) => self.lost(now, reason, out),
+                State::Connecting(_) => self.failed(now, reason, out),
                 _ => {}
             },
         }
@@ -87,7 +86,7 @@ impl ClientEngine {
         now: Instant,
         events: Vec<Event>,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         events.into_iter().try_for_each(|item| self.handle_event(now, item, out))
     }
 
@@ -96,7 +95,7 @@ impl ClientEngine {
         now: Instant,
         event: Event,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         match event {
             Event::Reset(payload) => {
                 if let State::Connecting(attempt) = &mut self.state {
@@ -116,9 +115,8 @@ impl ClientEngine {
                 Ok(())
             }
             Event::TlsReady => self.send_keys(),
-            Event::Failed(fault) => {
-                self.budget
-                    .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
+            Event::Failed(reason) => {
+                self.budget.report_event(now, out, ClientEvent::Warning, || reason.in_session());
                 Ok(())
             }
             Event::Keys => self.keys_exchanged(now, out),
@@ -152,10 +150,10 @@ impl ClientEngine {
             let server = tls.peer().cloned().unwrap_or_default();
             out.event(ClientEvent::Authenticated { server, tls: tls.description() });
         }
-        self.stop(Stop::Checked, out);
+        self.stop(Reason::Checked, out);
     }
 
-    pub(super) fn send_keys(&mut self) -> Result<(), Fault> {
+    pub(super) fn send_keys(&mut self) -> Result<(), Reason> {
         let settings = &self.config.settings;
         let (control_channel, cipher) = match &mut self.state {
             State::Connecting(attempt) => (&mut attempt.control_channel, None),
@@ -188,7 +186,7 @@ impl ClientEngine {
         })
     }
 
-    pub(super) fn keys_exchanged(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
+    pub(super) fn keys_exchanged(&mut self, now: Instant, out: &mut Out) -> Result<(), Reason> {
         match &mut self.state {
             State::Connecting(attempt) => {
                 let tls = attempt.control_channel.negotiation().tls();
@@ -205,9 +203,9 @@ impl ClientEngine {
                 let tls = tunnel.control_channel.negotiation().tls();
                 let server = tls.peer().cloned().unwrap_or_default();
                 if tls.peer().is_some() && server.subject != tunnel.server {
-                    let fault = Fault::Protocol("another certificate in a renegotiation");
-                    let fault = tunnel.control_channel.reject(now, fault)?;
-                    return self.handle_event(now, Event::Failed(fault), out);
+                    let reason = Reason::Protocol("another certificate in a renegotiation");
+                    let reason = tunnel.control_channel.reject(now, reason)?;
+                    return self.handle_event(now, Event::Failed(reason), out);
                 }
                 out.event(ClientEvent::Reverified { server, tls: tls.description() });
                 let keys = tunnel.control_channel.data_keys(tunnel.exporter)?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use adit_engine::{Command, Instant};
 
 use super::{ClientEngine, Exiting, Out, State};
-use crate::client::event::Stop;
 use crate::negotiate::ControlMessage;
+use crate::reason::Reason;
 use crate::session::exit_notice;
 
 /// The interval at which exit notices on the data channel are repeated.
@@ -17,10 +17,10 @@ const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 impl ClientEngine {
     /// Ends the client for good, after an exit notice if one is configured.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
-        self.end(now, Stop::Requested, out);
+        self.end(now, Reason::EndRequested, out);
     }
 
-    pub(super) fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
+    pub(super) fn end(&mut self, now: Instant, why: Reason, out: &mut Out) {
         match std::mem::replace(&mut self.state, State::Stopped) {
             State::Up(mut tunnel) if tunnel.exit_attempts.is_some() => {
                 let attempts = tunnel.exit_attempts.unwrap_or(1).max(1);
@@ -49,7 +49,7 @@ impl ClientEngine {
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
             State::Exiting(leaving) => leaving.why.clone(),
-            _ => Stop::Requested,
+            _ => Reason::EndRequested,
         };
         self.stop(why, out);
     }

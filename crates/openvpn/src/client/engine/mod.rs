@@ -11,13 +11,13 @@ use adit_engine::{
 };
 
 use super::config::{ClientConfig, Credentials};
-use super::event::{ClientEvent, Stop};
+use super::event::ClientEvent;
 use super::remotes::Remotes;
 use crate::negotiate::{ControlMessage, PushAssembler, ReplyItem};
 use crate::p2p::RemotePolicy;
+use crate::reason::Reason;
 use crate::session::{
-    Budget, ControlChannel, Fault, Idle, PacketSizes, RekeySchedule, WallClock, is_exit_notice,
-    misframed,
+    Budget, ControlChannel, Idle, PacketSizes, RekeySchedule, WallClock, is_exit_notice, misframed,
 };
 use crate::tls::{ClientTls, TlsSession};
 
@@ -105,7 +105,7 @@ struct Exiting {
     tunnel: Tunnel,
     notices_left: u8,
     next: Instant,
-    why: Stop,
+    why: Reason,
 }
 
 impl ClientEngine {
@@ -182,19 +182,19 @@ impl ClientEngine {
         let ours = tunnel.peer;
         match notice {
             Notice::PeerSilent(peer) if peer == ours && tunnel.exit_when_silent => {
-                self.end(now, Stop::Silent, out);
+                self.end(now, Reason::PingExit, out);
             }
             Notice::Traffic(peer, traffic)
                 if peer == ours
                     && tunnel.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
             {
-                self.end(now, Stop::Inactive, out);
+                self.end(now, Reason::Inactive, out);
             }
             Notice::PeerSilent(peer) if peer == ours => {
-                self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
+                self.lost(now, Reason::PingRestart, out);
             }
             Notice::InBand(peer, ref message) if peer == ours && is_exit_notice(message) => {
-                self.lost(now, "remote-exit".into(), out);
+                self.lost(now, Reason::RemoteExit, out);
             }
             Notice::KeyFirstUse(peer, key_id) if peer == ours => {
                 tunnel.schedule.first_use(now, key_id, out);
@@ -241,34 +241,32 @@ impl ClientEngine {
                     return self.checked(out);
                 }
                 if attempt.answer_by.is_some_and(|by| by <= now) {
-                    let reason = "the server did not answer (server-poll-timeout)";
-                    return self.failed(now, reason.into(), out);
+                    return self.failed(now, Reason::NoAnswer, out);
                 }
                 if attempt.ends.is_some_and(|at| at <= now) {
-                    return self.stop(Stop::SessionTimeout, out);
+                    return self.stop(Reason::SessionTimeout, out);
                 }
                 if attempt.silent_at.is_some_and(|at| at <= now) {
-                    return self.stop(Stop::Silent, out);
+                    return self.stop(Reason::PingExit, out);
                 }
                 if attempt.control_channel.expired(now) {
-                    return self.settle(now, Err(Fault::TimedOut), out);
+                    return self.settle(now, Err(Reason::HandshakeTimeout), out);
                 }
                 if attempt.pull.as_ref().is_some_and(|pull| pull.give_up <= now) {
-                    let reason = "no reply from server to push requests";
-                    return self.failed(now, reason.into(), out);
+                    return self.failed(now, Reason::NoPushReply, out);
                 }
                 let result = self.request_options(now);
                 self.settle(now, result, out);
             }
             State::Up(tunnel) => {
                 if tunnel.ends.is_some_and(|at| at <= now) {
-                    return self.end(now, Stop::SessionTimeout, out);
+                    return self.end(now, Reason::SessionTimeout, out);
                 }
                 if let Some(idle) = &mut tunnel.idle {
                     idle.tick(now, out);
                 }
                 if tunnel.control_channel.expired(now) {
-                    return self.settle(now, Err(Fault::TimedOut), out);
+                    return self.settle(now, Err(Reason::HandshakeTimeout), out);
                 }
                 let report = tunnel.sizes.tick(now, tunnel.update.settings(), out);
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
@@ -288,9 +286,6 @@ impl ClientEngine {
         }
     }
 }
-
-/// The reason when either end, or a host on the path, closed the stream.
-const CUT_OFF: &str = "connection reset";
 
 /// Returns whether a packet from one link may be answered to a control channel on the other. For a
 /// stream, it must be the very same connection.
@@ -316,7 +311,7 @@ impl ClientEngine {
             }
             Input::LinkUp(link) => out.push(Output::Hangup(link)),
             Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
-                self.failed(now, reason, out);
+                self.failed(now, Reason::DialFailed(reason), out);
             }
             // The end of a previous attempt's link has no meaning for this one.
             Input::LinkDown(link) => match &self.state {
@@ -324,7 +319,7 @@ impl ClientEngine {
                     self.cut_off(now, out);
                 }
                 State::Connecting(attempt) if attempt.control_channel.link == link => {
-                    self.failed(now, CUT_OFF.into(), out);
+                    self.failed(now, Reason::ConnectionReset, out);
                 }
                 State::Exiting(leaving) if leaving.tunnel.control_channel.link == link => {
                     self.gone(out);

@@ -7,16 +7,17 @@ use ipnet::IpNet;
 
 use super::update::Updates;
 use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
-use crate::client::event::{ClientEvent, Stop, TunnelConfig};
+use crate::client::event::{ClientEvent, TunnelConfig};
 use crate::negotiate::{
     ControlMessage, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions, RouteContext,
 };
+use crate::reason::Reason;
 use crate::session::{
-    Fault, Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu, session_end,
+    Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu, session_end,
 };
 
 impl ClientEngine {
-    pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Fault> {
+    pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Reason> {
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let Some(pull) = &mut attempt.pull else { return Ok(()) };
         if pull.next_request <= now {
@@ -31,24 +32,23 @@ impl ClientEngine {
         now: Instant,
         message: ControlMessage,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         match message {
             ControlMessage::PushReply(part) => return self.push_reply(now, &part, out),
             ControlMessage::PushUpdate(part) => self.push_update(now, &part, out),
             ControlMessage::AuthFailed(failed) if failed.temporary => {
-                let reason = format!("AUTH_FAILED,TEMP: {}", failed.reason);
+                let reason = Reason::AuthFailedForNow(failed.reason);
                 self.failed_with(now, reason, failed.advance, failed.backoff, out);
             }
             ControlMessage::AuthFailed(failed) => {
                 // A token is not used beyond the server that gave it; the password may be.
                 if let Some(own) = self.own_credentials.take() {
                     self.config.credentials = Some(own);
-                    let reason = format!("AUTH_FAILED (auth-token): {}", failed.reason);
-                    self.lost(now, reason, out);
+                    self.lost(now, Reason::AuthTokenRefused(failed.reason), out);
                 } else if self.config.retry_auth {
-                    self.failed(now, format!("AUTH_FAILED: {}", failed.reason), out);
+                    self.failed(now, Reason::AuthFailed(failed.reason), out);
                 } else {
-                    self.stop(Stop::AuthFailed(failed.reason), out);
+                    self.stop(Reason::AuthFailed(failed.reason), out);
                 }
             }
             ControlMessage::AuthPending(timeout) => {
@@ -62,18 +62,15 @@ impl ClientEngine {
                 self.budget.report_event(now, out, ClientEvent::Note, || text.into());
             }
             ControlMessage::Restart(restart) => {
-                let reason = match restart.reason.as_str() {
-                    "" => "the server asks for a restart".to_owned(),
-                    reason => format!("the server asks for a restart: {reason}"),
-                };
+                let reason = Reason::ServerRestart(restart.reason);
                 if restart.next_server {
                     self.failed(now, reason, out);
                 } else {
                     self.lost(now, reason, out);
                 }
             }
-            ControlMessage::Halt(reason) => self.stop(Stop::Halted(reason), out),
-            ControlMessage::Exit => self.lost(now, "remote-exit".into(), out),
+            ControlMessage::Halt(reason) => self.stop(Reason::Halted(reason), out),
+            ControlMessage::Exit => self.lost(now, Reason::RemoteExit, out),
             ControlMessage::Info(text) | ControlMessage::InfoPre(text) => {
                 let text = || format!("Info command was pushed by server ('{text}')");
                 self.budget.report_event(now, out, ClientEvent::Note, text);
@@ -91,7 +88,7 @@ impl ClientEngine {
         now: Instant,
         part: &str,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let Some(pull) = &mut attempt.pull else { return Ok(()) };
         let part = PushPart::lex(part);
@@ -100,18 +97,18 @@ impl ClientEngine {
             Ok(None) => return Ok(()),
             Ok(Some(items)) => items,
             Err(error) => {
-                self.failed(now, error.to_string(), out);
+                self.failed(now, error.into(), out);
                 return Ok(());
             }
         };
         match PushedOptions::from_reply(items, &self.config.pull_filters) {
             Ok((pushed, options)) => self.come_up(now, options, pushed, out),
             Err(error @ PushRefused::Unsupported { .. }) => {
-                self.stop(Stop::Incompatible(error.to_string()), out);
+                self.stop(error.into(), out);
                 Ok(())
             }
             Err(error) => {
-                self.failed(now, error.to_string(), out);
+                self.failed(now, error.into(), out);
                 Ok(())
             }
         }
@@ -123,16 +120,13 @@ impl ClientEngine {
         options: Vec<PushedOption>,
         pushed: PushedOptions,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let Some(cipher) = self.cipher(&pushed) else {
             let reason = match pushed.cipher {
-                Some(cipher) => format!("the server chose {cipher}, which is not in data-ciphers"),
-                None => {
-                    "the server pushed no cipher; name the one it uses in data-ciphers-fallback"
-                        .into()
-                }
+                Some(cipher) => Reason::CipherNotAllowed(cipher),
+                None => Reason::NoCipherPushed,
             };
-            self.stop(Stop::Incompatible(reason), out);
+            self.stop(reason, out);
             return Ok(());
         };
         // Steps that can fail come first: their failure belongs to the attempt.

@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use adit_engine::{Command, Instant, Link, Output};
 
-use super::{Attempt, CUT_OFF, ClientEngine, Out, State, Tunnel};
-use crate::client::{ClientEvent, Next, PATH_CHANGED, Stop};
+use super::{Attempt, ClientEngine, Out, State, Tunnel};
+use crate::client::{ClientEvent, Next};
 use crate::negotiate::AdvanceTo;
 use crate::packet::{Opcode, SessionId};
-use crate::session::{ControlChannel, Fault, session_end, silence_end};
+use crate::reason::Reason;
+use crate::session::{ControlChannel, session_end, silence_end};
 use crate::tls::TlsSession;
 use crate::wrap::{WrapConfig, Wrapper};
 
 impl ClientEngine {
     /// Ends the session and connects to the same server again.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
-        self.lost(now, "restart requested".into(), out);
+        self.lost(now, Reason::RestartRequested, out);
     }
 
     /// Processes a change of the path to the server, or its recovery after an outage. A wait or an
@@ -27,11 +28,11 @@ impl ClientEngine {
             State::Dialing => self.dial(out),
             State::Connecting(_) => {
                 self.leave(out);
-                out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
+                out.event(ClientEvent::Restarting(Reason::NetworkChanged));
                 self.dial(out);
             }
             State::Up(tunnel) if stale && tunnel.control_channel.link.is_stream() => {
-                self.lost(now, PATH_CHANGED.into(), out);
+                self.lost(now, Reason::NetworkChanged, out);
                 self.state = State::Waiting { until: now };
             }
             State::Up(tunnel) => tunnel.sizes.moved(now, tunnel.control_channel.link),
@@ -39,7 +40,7 @@ impl ClientEngine {
         }
     }
 
-    pub(super) fn stop(&mut self, why: Stop, out: &mut Out) {
+    pub(super) fn stop(&mut self, why: Reason, out: &mut Out) {
         self.leave(out);
         self.state = State::Stopped;
         out.event(ClientEvent::Stopped(why));
@@ -57,7 +58,7 @@ impl ClientEngine {
     }
 
     /// Ends a lost session and connects to the same server again.
-    pub(super) fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
+    pub(super) fn lost(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         if matches!(self.state, State::Exiting(_)) {
             // We were leaving anyway; an exit message that crossed ours must not make us reconnect.
             return self.gone(out);
@@ -71,21 +72,21 @@ impl ClientEngine {
     /// one by another transport.
     pub(super) fn cut_off(&mut self, now: Instant, out: &mut Out) {
         let wait = self.remotes.move_on();
-        self.lost(now, CUT_OFF.into(), out);
+        self.lost(now, Reason::ConnectionReset, out);
         if let State::Waiting { until } = &mut self.state {
             *until = now + wait;
         }
     }
 
     /// Ends a failed attempt and continues with the next server.
-    pub(super) fn failed(&mut self, now: Instant, reason: String, out: &mut Out) {
+    pub(super) fn failed(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         self.failed_with(now, reason, AdvanceTo::Address, None, out);
     }
 
     pub(super) fn failed_with(
         &mut self,
         now: Instant,
-        reason: String,
+        reason: Reason,
         advance: AdvanceTo,
         at_least: Option<Duration>,
         out: &mut Out,
@@ -101,7 +102,7 @@ impl ClientEngine {
         match next {
             Next::Exhausted => {
                 out.event(ClientEvent::Restarting(reason));
-                self.stop(Stop::RetriesExhausted, out);
+                self.stop(Reason::RetriesExhausted, out);
             }
             Next::After(wait) => {
                 out.event(ClientEvent::Restarting(reason));
@@ -116,7 +117,7 @@ impl ClientEngine {
 
     pub(super) fn dial(&mut self, out: &mut Out) {
         let Some(remote) = self.remotes.current() else {
-            return self.stop(Stop::RetriesExhausted, out);
+            return self.stop(Reason::RetriesExhausted, out);
         };
         let target = remote.target.clone();
         out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
@@ -126,7 +127,7 @@ impl ClientEngine {
 
     pub(super) fn connect(&mut self, now: Instant, link: Link, out: &mut Out) {
         let settings = &self.config.settings;
-        let attempt = Wrapper::client(&settings.wrap).map_err(Fault::from).and_then(|wrapper| {
+        let attempt = Wrapper::client(&settings.wrap).map_err(Reason::from).and_then(|wrapper| {
             let reset = match settings.wrap {
                 WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
                 _ => Opcode::HardResetClientV2,
@@ -155,9 +156,9 @@ impl ClientEngine {
                 };
                 self.state = State::Connecting(Box::new(attempt));
             }
-            Err(fault) => {
+            Err(reason) => {
                 out.push(Output::Hangup(link));
-                self.failed(now, fault.to_string(), out);
+                self.failed(now, reason, out);
             }
         }
     }

@@ -46,7 +46,7 @@ impl ClientEngine {
         let update = match tunnel.update.assembler.add(part) {
             Ok(None) => return,
             Ok(Some(update)) => update,
-            Err(error) => return self.lost(now, error.to_string(), out),
+            Err(error) => return self.lost(now, error.into(), out),
         };
         let filters = &self.config.pull_filters;
         let applied =
@@ -55,7 +55,7 @@ impl ClientEngine {
             });
         let (pushed, options, notes) = match applied {
             Ok(applied) => applied,
-            Err(error) => return self.lost(now, error.to_string(), out),
+            Err(error) => return self.lost(now, error.into(), out),
         };
         // The notes on the options as a whole were reported when these arrived.
         notes.into_iter().for_each(|note| out.event(ClientEvent::Note(note)));

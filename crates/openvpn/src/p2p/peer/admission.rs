@@ -8,9 +8,8 @@ use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
 use crate::keys::Role;
 use crate::p2p::negotiate::agree;
-use crate::session::{
-    ControlChannel, Fault, Idle, PacketSizes, RekeySchedule, fragment_size, inner_mtu,
-};
+use crate::reason::Reason;
+use crate::session::{ControlChannel, Idle, PacketSizes, RekeySchedule, fragment_size, inner_mtu};
 
 /// The TLS exporter label of the peer-id, which both ends write into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
@@ -19,21 +18,21 @@ const FIXED_PEER_ID: u32 = 0x0076_706e;
 
 impl PeerEngine {
     /// Makes a handshake the session, in place of the former one.
-    pub(super) fn admit(&mut self, now: Instant, at: usize, out: &mut Out) -> Result<(), Fault> {
+    pub(super) fn admit(&mut self, now: Instant, at: usize, out: &mut Out) -> Result<(), Reason> {
         // Steps that can fail come before there is anything to undo.
         let role = self.config.tls.role();
         let settings = &self.config.settings;
         let Some(attempt) = self.attempts.get_mut(at) else { return Ok(()) };
         let control_channel = &mut attempt.control_channel;
         let negotiation = control_channel.negotiation();
-        let remote = negotiation.remote_keys().ok_or(Fault::Protocol("no keys"))?;
+        let remote = negotiation.remote_keys().ok_or(Reason::Protocol("no keys"))?;
         let identity = negotiation.tls().peer().cloned().unwrap_or_default();
         let tls = negotiation.tls().description();
         let agreed = match agree(role, settings, remote)? {
             Ok(agreed) => agreed,
             Err(problem) => {
                 out.event(ClientEvent::Warning(problem.to_string()));
-                return Err(Fault::Protocol("data channel cipher negotiation failed"));
+                return Err(Reason::Protocol("data channel cipher negotiation failed"));
             }
         };
         let keys = control_channel.data_keys(agreed.exporter)?;
@@ -98,7 +97,7 @@ impl PeerEngine {
         Ok(())
     }
 
-    pub(super) fn send_keys_in_session(&mut self) -> Result<(), Fault> {
+    pub(super) fn send_keys_in_session(&mut self) -> Result<(), Reason> {
         let Some(session) = &self.session else { return Ok(()) };
         let (link, cipher) = (session.control_channel.link, session.schedule.cipher());
         let keys = self.our_keys(link, Some(cipher));
@@ -108,19 +107,19 @@ impl PeerEngine {
 
     /// Checks that a renegotiation has authenticated the session's own peer. If not, and if the
     /// session continues, returns the fault to report.
-    pub(super) fn check_identity(&mut self, now: Instant) -> Result<Option<Fault>, Fault> {
+    pub(super) fn check_identity(&mut self, now: Instant) -> Result<Option<Reason>, Reason> {
         let Some(session) = &mut self.session else { return Ok(None) };
         let identity = session.control_channel.negotiation().tls().peer();
         let fingerprint = identity.map_or("", |identity| &identity.fingerprint);
         if fingerprint == session.identity.fingerprint {
             return Ok(None);
         }
-        let fault = Fault::Protocol("another certificate in a renegotiation");
-        session.control_channel.reject(now, fault).map(Some)
+        let reason = Reason::Protocol("another certificate in a renegotiation");
+        session.control_channel.reject(now, reason).map(Some)
     }
 
     /// Processes a completed renegotiation.
-    pub(super) fn rekeyed(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
+    pub(super) fn rekeyed(&mut self, now: Instant, out: &mut Out) -> Result<(), Reason> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let tls = session.control_channel.negotiation().tls();
         let identity = tls.peer().cloned().unwrap_or_default();
@@ -139,7 +138,7 @@ impl PeerEngine {
 }
 
 /// Returns the peer-id of a session, which is the same in both directions.
-fn wire_id(control_channel: &ControlChannel, exporter: bool) -> Result<u32, Fault> {
+fn wire_id(control_channel: &ControlChannel, exporter: bool) -> Result<u32, Reason> {
     if !exporter {
         return Ok(FIXED_PEER_ID);
     }

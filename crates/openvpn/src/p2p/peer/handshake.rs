@@ -6,14 +6,15 @@ use zeroize::Zeroizing;
 use super::{
     Attempt, INVITED_EVERY, MAX_ATTEMPTS, MAX_OF_ONE, MAX_RESETS, Out, PeerEngine, State, new_tls,
 };
-use crate::client::{ClientEvent, Stop};
+use crate::client::ClientEvent;
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::p2p::negotiate::our_peer_info;
 use crate::p2p::occ;
 use crate::p2p::pending_streams::{Occupant, Vacancy};
 use crate::packet::{Opcode, SessionId};
+use crate::reason::Reason;
 use crate::server::Refused;
-use crate::session::{ControlChannel, Event, Fault, RESEND_WRAPPED_KEY, options_string};
+use crate::session::{ControlChannel, Event, RESEND_WRAPPED_KEY, options_string};
 use crate::wrap::{WrapConfig, Wrapper};
 
 impl PeerEngine {
@@ -26,7 +27,7 @@ impl PeerEngine {
             }
             // Under tls-crypt-v2 a server must wait for the client's key.
             Ok(None) => {}
-            Err(fault) => self.lost(now, fault.to_string(), out),
+            Err(reason) => self.lost(now, reason, out),
         }
     }
 
@@ -34,7 +35,7 @@ impl PeerEngine {
         &mut self,
         now: Instant,
         link: Link,
-    ) -> Result<Option<ControlChannel>, Fault> {
+    ) -> Result<Option<ControlChannel>, Reason> {
         let settings = &self.config.settings;
         let (wrapper, reset) = match self.config.tls.role() {
             Role::Client => {
@@ -175,7 +176,7 @@ impl PeerEngine {
         let settings = &self.config.settings;
         let mut control_channel = ControlChannel::resume(now, link, ids, wrapper, tls, settings);
         out.event(ClientEvent::ServerAnswered(link, control.session));
-        let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
+        let refuse = || Err(Reason::Ignored("a renegotiation before there is a session"));
         let events = control_channel.take(now, &control, refuse, settings);
         self.make(room, out);
         // An invitation without an answer is now useless.
@@ -184,8 +185,10 @@ impl PeerEngine {
         let at = self.attempts.len().saturating_sub(1);
         match events {
             Ok(events) => self.attempt_step(now, at, events, out),
-            Err(fault) if fault.is_harmless_on(link) => self.attempt_step(now, at, Vec::new(), out),
-            Err(fault) => self.attempt_failed(now, at, &fault, out),
+            Err(reason) if reason.is_harmless_on(link) => {
+                self.attempt_step(now, at, Vec::new(), out)
+            }
+            Err(reason) => self.attempt_failed(now, at, reason, out),
         }
     }
 
@@ -224,14 +227,14 @@ impl PeerEngine {
         let link = attempt.control_channel.link;
         // The keys of the first negotiation are the agreed ones: it must be the only one until
         // then.
-        let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
+        let refuse = || Err(Reason::Ignored("a renegotiation before there is a session"));
         match attempt.control_channel.frame(now, packet, refuse, &self.config.settings) {
             Ok(events) => self.attempt_step(now, at, events, out),
-            Err(fault) if fault.is_harmless_on(link) => {
+            Err(reason) if reason.is_harmless_on(link) => {
                 self.dropped = self.dropped.saturating_add(1);
                 self.attempt_step(now, at, Vec::new(), out);
             }
-            Err(fault) => self.attempt_failed(now, at, &fault, out),
+            Err(reason) => self.attempt_failed(now, at, reason, out),
         }
     }
 
@@ -255,16 +258,16 @@ impl PeerEngine {
                             let result = self.handle_events(now, events.collect(), out);
                             self.settle(now, result, out);
                         }
-                        Err(fault) => self.attempt_failed(now, at, &fault, out),
+                        Err(reason) => self.attempt_failed(now, at, reason, out),
                     };
                 }
-                Err(fault) => return self.attempt_failed(now, at, &fault, out),
+                Err(reason) => return self.attempt_failed(now, at, reason, out),
             }
         }
         let unix = self.clock.at(now);
         let Some(attempt) = self.attempts.get_mut(at) else { return };
-        if let Err(fault) = attempt.control_channel.flush(now, unix, out) {
-            self.attempt_failed(now, at, &fault, out);
+        if let Err(reason) = attempt.control_channel.flush(now, unix, out) {
+            self.attempt_failed(now, at, reason, out);
         }
     }
 
@@ -274,7 +277,7 @@ impl PeerEngine {
         at: usize,
         event: Event,
         out: &mut Out,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, Reason> {
         let role = self.role();
         let Some(attempt) = self.attempts.get_mut(at) else { return Ok(false) };
         let control_channel = &mut attempt.control_channel;
@@ -332,7 +335,13 @@ impl PeerEngine {
 
     /// Ends a failed handshake. If it is ours, the address that we dialled fails with it, unless
     /// there is a session.
-    pub(super) fn attempt_failed(&mut self, now: Instant, at: usize, fault: &Fault, out: &mut Out) {
+    pub(super) fn attempt_failed(
+        &mut self,
+        now: Instant,
+        at: usize,
+        reason: Reason,
+        out: &mut Out,
+    ) {
         if at >= self.attempts.len() {
             return;
         }
@@ -342,32 +351,32 @@ impl PeerEngine {
         let dialled = matches!(self.state, State::Open(Some(_)));
         if self.session.is_none() && dialled && self.attempts.is_empty() {
             if self.config.settings.limits.exit_on_tls_failure {
-                return self.stop(Stop::HandshakeFailed(fault.to_string()), out);
+                return self.stop(Reason::TlsExit(Box::new(reason)), out);
             }
-            return self.lost(now, fault.to_string(), out);
+            return self.lost(now, reason, out);
         }
         let link = attempt.control_channel.link;
         if self.pending.contains(link) {
             self.turn_away(link, out);
         }
         let from = link.remote();
-        out.event(ClientEvent::Note(format!("TLS Error: handshake with {from} failed: {fault}")));
+        out.event(ClientEvent::Note(format!("TLS Error: handshake with {from} failed: {reason}")));
     }
 
     pub(super) fn tick_attempts(&mut self, now: Instant, out: &mut Out) {
         let late = |attempt: &Attempt| attempt.control_channel.expired(now);
         while let Some(at) = self.attempts.iter().position(late) {
-            self.attempt_failed(now, at, &Fault::TimedOut, out);
+            self.attempt_failed(now, at, Reason::HandshakeTimeout, out);
         }
         let unix = self.clock.at(now);
         let mut failed = None;
         for (at, attempt) in self.attempts.iter_mut().enumerate() {
-            if let Err(fault) = attempt.control_channel.flush(now, unix, out) {
-                failed = Some((at, fault));
+            if let Err(reason) = attempt.control_channel.flush(now, unix, out) {
+                failed = Some((at, reason));
             }
         }
-        if let Some((at, fault)) = failed {
-            self.attempt_failed(now, at, &fault, out);
+        if let Some((at, reason)) = failed {
+            self.attempt_failed(now, at, reason, out);
         }
     }
 }

@@ -18,14 +18,15 @@ use adit_engine::{
 
 use super::config::{PeerConfig, PeerTls};
 use super::pending_streams::PendingStreams;
-use crate::client::{ClientEvent, Remotes, Stop};
+use crate::client::{ClientEvent, Remotes};
 use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
+use crate::reason::Reason;
 use crate::server::Responder;
 use crate::session::{
-    Budget, ControlChannel, Event, Fault, Idle, PacketSizes, RekeySchedule, WallClock, exit_notice,
-    failed_negotiation, is_exit_notice, misframed,
+    Budget, ControlChannel, Event, Idle, PacketSizes, RekeySchedule, WallClock, exit_notice,
+    is_exit_notice, misframed,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -90,7 +91,7 @@ enum State {
     Exiting {
         notices_left: u8,
         next: Instant,
-        why: Stop,
+        why: Reason,
     },
     Stopped,
 }
@@ -267,25 +268,24 @@ impl PeerEngine {
         now: Instant,
         events: Vec<Event>,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         events.into_iter().try_for_each(|item| self.handle_event(now, item, out))
     }
 
     /// Handles an event of the session's control channel.
-    fn handle_event(&mut self, now: Instant, event: Event, out: &mut Out) -> Result<(), Fault> {
+    fn handle_event(&mut self, now: Instant, event: Event, out: &mut Out) -> Result<(), Reason> {
         let role = self.role();
         match event {
             Event::Reset(_) => Ok(()),
             Event::TlsReady if role == Role::Client => self.send_keys_in_session(),
             Event::TlsReady => Ok(()),
-            Event::Failed(fault) => {
-                self.budget
-                    .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
+            Event::Failed(reason) => {
+                self.budget.report_event(now, out, ClientEvent::Warning, || reason.in_session());
                 Ok(())
             }
             Event::Keys => {
-                if let Some(fault) = self.check_identity(now)? {
-                    return self.handle_event(now, Event::Failed(fault), out);
+                if let Some(reason) = self.check_identity(now)? {
+                    return self.handle_event(now, Event::Failed(reason), out);
                 }
                 if role == Role::Server {
                     self.send_keys_in_session()?;
@@ -294,7 +294,7 @@ impl PeerEngine {
             }
             Event::Message(record) => {
                 ControlMessage::parse_record(&record).try_for_each(|message| match message {
-                    Ok(ControlMessage::Exit) => Err(Fault::Exit),
+                    Ok(ControlMessage::Exit) => Err(Reason::RemoteExit),
                     Ok(other) => {
                         let text = || format!("ignored control message '{other}'");
                         self.budget.report_event(now, out, ClientEvent::Note, text);
@@ -311,17 +311,17 @@ impl PeerEngine {
     }
 
     /// Sends the output of a step of the session, and ends the session if the step failed.
-    fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
+    fn settle(&mut self, now: Instant, result: Result<(), Reason>, out: &mut Out) {
         let unix = self.clock.at(now);
         let Some(session) = &mut self.session else { return };
         let link = session.control_channel.link;
         let flushed = session.control_channel.flush(now, unix, out);
         match result.and(flushed) {
             Ok(()) => {}
-            Err(fault) if fault.is_harmless_on(link) => {
+            Err(reason) if reason.is_harmless_on(link) => {
                 self.dropped = self.dropped.saturating_add(1)
             }
-            Err(fault) => self.lost(now, fault.to_string(), out),
+            Err(reason) => self.lost(now, reason, out),
         }
     }
 
@@ -338,19 +338,19 @@ impl PeerEngine {
             Notice::PeerSilent(peer)
                 if peer == ours && self.config.settings.limits.exit_when_silent =>
             {
-                self.end(now, Stop::Silent, out);
+                self.end(now, Reason::PingExit, out);
             }
             Notice::Traffic(peer, traffic)
                 if peer == ours
                     && session.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
             {
-                self.end(now, Stop::Inactive, out);
+                self.end(now, Reason::Inactive, out);
             }
             Notice::PeerSilent(peer) if peer == ours => {
-                self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
+                self.lost(now, Reason::PingRestart, out);
             }
             Notice::InBand(peer, ref message) if peer == ours && is_exit_notice(message) => {
-                self.lost(now, "remote-exit".into(), out);
+                self.lost(now, Reason::RemoteExit, out);
             }
             Notice::KeyFirstUse(peer, key_id) if peer == ours => {
                 session.schedule.first_use(now, key_id, out);
@@ -398,10 +398,10 @@ impl PeerEngine {
             }
             State::Dialing | State::Open(_) => {
                 if self.ends.is_some_and(|at| at <= now) {
-                    return self.end(now, Stop::SessionTimeout, out);
+                    return self.end(now, Reason::SessionTimeout, out);
                 }
                 if self.session.is_none() && self.silent_at.is_some_and(|at| at <= now) {
-                    return self.end(now, Stop::Silent, out);
+                    return self.end(now, Reason::PingExit, out);
                 }
             }
             _ => {}
@@ -421,7 +421,7 @@ impl PeerEngine {
     fn tick_session(&mut self, now: Instant, out: &mut Out) {
         let Some(session) = &mut self.session else { return };
         if session.control_channel.expired(now) {
-            return self.settle(now, Err(Fault::TimedOut), out);
+            return self.settle(now, Err(Reason::HandshakeTimeout), out);
         }
         let report = session.sizes.tick(now, &self.config.settings, out);
         report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
@@ -440,7 +440,7 @@ impl PeerEngine {
     }
 }
 
-fn new_tls(tls: &PeerTls) -> Result<TlsSession, Fault> {
+fn new_tls(tls: &PeerTls) -> Result<TlsSession, Reason> {
     Ok(match tls {
         PeerTls::Client(tls) => TlsSession::client(tls)?,
         PeerTls::Server(tls) => TlsSession::server(tls)?,
@@ -463,11 +463,11 @@ impl PeerEngine {
             }
             Input::LinkUp(link) => out.push(Output::Hangup(link)),
             Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
-                self.lost(now, reason, out);
+                self.lost(now, Reason::DialFailed(reason), out);
             }
             Input::LinkDown(link) if matches!(self.state, State::Open(Some(ours)) if ours == link) =>
             {
-                self.lost(now, "connection reset".into(), out);
+                self.lost(now, Reason::ConnectionReset, out);
             }
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}

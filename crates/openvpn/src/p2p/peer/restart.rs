@@ -3,14 +3,15 @@
 use adit_engine::{Command, Instant, Output};
 
 use super::{EXIT_PATIENCE, Out, PeerEngine, State};
-use crate::client::{ClientEvent, Next, PATH_CHANGED, Stop};
+use crate::client::{ClientEvent, Next};
 use crate::negotiate::ControlMessage;
+use crate::reason::Reason;
 use crate::session::{session_end, silence_end};
 
 impl PeerEngine {
     /// Ends the session and restarts.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
-        self.lost(now, "restart requested".into(), out);
+        self.lost(now, Reason::RestartRequested, out);
     }
 
     /// Processes a change of the path to the other end, or its recovery after an outage. A wait or
@@ -23,7 +24,7 @@ impl PeerEngine {
             (State::Open(_), Some(session))
                 if stale && session.control_channel.link.is_stream() =>
             {
-                self.lost(now, PATH_CHANGED.into(), out);
+                self.lost(now, Reason::NetworkChanged, out);
                 if let State::Waiting { until } = &mut self.state {
                     *until = now;
                 }
@@ -33,7 +34,7 @@ impl PeerEngine {
             }
             (State::Open(Some(_)), None) => {
                 self.take_down(out);
-                out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
+                out.event(ClientEvent::Restarting(Reason::NetworkChanged));
                 self.start(now, out);
             }
             // The other ends restart their handshakes themselves.
@@ -44,10 +45,10 @@ impl PeerEngine {
 
     /// Ends for good, after an exit notice if one is configured.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
-        self.end(now, Stop::Requested, out);
+        self.end(now, Reason::EndRequested, out);
     }
 
-    pub(super) fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
+    pub(super) fn end(&mut self, now: Instant, why: Reason, out: &mut Out) {
         let times = self.config.settings.exit_notify;
         match (&mut self.session, &self.state, times) {
             (_, State::Stopped, _) => {}
@@ -76,12 +77,12 @@ impl PeerEngine {
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
             State::Exiting { why, .. } => why.clone(),
-            _ => Stop::Requested,
+            _ => Reason::EndRequested,
         };
         self.stop(why, out);
     }
 
-    pub(super) fn stop(&mut self, why: Stop, out: &mut Out) {
+    pub(super) fn stop(&mut self, why: Reason, out: &mut Out) {
         self.take_down(out);
         self.hang_up_all(out);
         self.state = State::Stopped;
@@ -111,7 +112,7 @@ impl PeerEngine {
     }
 
     /// Restarts after a session was lost or, if this end dials, after the handshake failed.
-    pub(super) fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
+    pub(super) fn lost(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         match self.state {
             State::Stopped => return,
             // We were leaving anyway.
@@ -134,7 +135,7 @@ impl PeerEngine {
             Next::After(wait) => self.state = State::Waiting { until: now + wait },
             Next::Exhausted => {
                 self.state = State::Dialing;
-                self.stop(Stop::RetriesExhausted, out);
+                self.stop(Reason::RetriesExhausted, out);
             }
         }
     }

@@ -11,6 +11,7 @@ use super::{Attempt, Out, PeerEngine, State};
 use crate::client::ClientEvent;
 use crate::keys::Role;
 use crate::p2p::pending_streams::{Full, Vacancy};
+use crate::reason::Reason;
 
 impl PeerEngine {
     /// Returns whether this end accepts connections.
@@ -52,7 +53,7 @@ impl PeerEngine {
         self.pending.remove(link);
         self.attempts.retain(|attempt| attempt.control_channel.link != link);
         if self.session_on(link) {
-            self.lost(now, "connection reset".into(), out);
+            self.lost(now, Reason::ConnectionReset, out);
         }
     }
 

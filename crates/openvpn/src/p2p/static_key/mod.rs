@@ -16,7 +16,8 @@ use ipnet::IpNet;
 use super::config::StaticConfig;
 use super::occ;
 use super::pending_streams::PendingStreams;
-use crate::client::{ClientEvent, Next, PATH_CHANGED, Remotes, Stop};
+use crate::client::{ClientEvent, Next, Remotes};
+use crate::reason::Reason;
 use crate::session::{
     Budget, Idle, exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed, session_end,
 };
@@ -71,7 +72,7 @@ enum State {
     Exiting {
         notices_left: u8,
         next: Instant,
-        why: Stop,
+        why: Reason,
     },
     Stopped,
 }
@@ -118,7 +119,7 @@ impl StaticEngine {
 
     /// Restarts, and resolves the other end's name again.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
-        self.begin_again(now, "restart requested".into(), out);
+        self.begin_again(now, Reason::RestartRequested, out);
     }
 
     /// Processes a change of the path to the other end, or its recovery after an outage. A wait or
@@ -129,7 +130,7 @@ impl StaticEngine {
             State::Waiting { until } => *until = now,
             State::Dialing => self.start(now, out),
             State::Open if stale && self.link.is_some_and(|link| link.is_stream()) => {
-                self.begin_again(now, PATH_CHANGED.into(), out);
+                self.begin_again(now, Reason::NetworkChanged, out);
                 if let State::Waiting { until } = &mut self.state {
                     *until = now;
                 }
@@ -140,10 +141,10 @@ impl StaticEngine {
 
     /// Ends for good, after exit notices if they are configured.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
-        self.end(now, Stop::Requested, out);
+        self.end(now, Reason::EndRequested, out);
     }
 
-    fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
+    fn end(&mut self, now: Instant, why: Reason, out: &mut Out) {
         match (&self.state, self.config.settings.exit_notify) {
             (State::Stopped, _) => {}
             // The end of a connection is sufficient notice.
@@ -155,7 +156,7 @@ impl StaticEngine {
         }
     }
 
-    fn stop(&mut self, why: Stop, out: &mut Out) {
+    fn stop(&mut self, why: Reason, out: &mut Out) {
         if std::mem::take(&mut self.added) {
             out.plane(Command::DelPeer(PEER));
         }
@@ -264,7 +265,7 @@ impl StaticEngine {
         out.event(ClientEvent::Up(Box::new(tunnel)));
     }
 
-    fn begin_again(&mut self, now: Instant, reason: String, out: &mut Out) {
+    fn begin_again(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         match self.state {
             State::Stopped => return,
             State::Exiting { .. } => return self.gone(out),
@@ -291,7 +292,7 @@ impl StaticEngine {
         }
         match next {
             Next::After(wait) => self.state = State::Waiting { until: now + wait },
-            Next::Exhausted => self.stop(Stop::RetriesExhausted, out),
+            Next::Exhausted => self.stop(Reason::RetriesExhausted, out),
         }
     }
 
@@ -311,22 +312,21 @@ impl StaticEngine {
             Notice::PeerSilent(PEER)
                 if self.link.is_some() && self.config.settings.limits.exit_when_silent =>
             {
-                self.end(now, Stop::Silent, out);
+                self.end(now, Reason::PingExit, out);
             }
             Notice::Traffic(PEER, traffic)
                 if self.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
             {
-                self.end(now, Stop::Inactive, out);
+                self.end(now, Reason::Inactive, out);
             }
             Notice::PeerSilent(PEER) if self.link.is_some() => {
-                let reason = "Inactivity timeout (--ping-restart), restarting";
-                self.begin_again(now, reason.into(), out);
+                self.begin_again(now, Reason::PingRestart, out);
             }
             Notice::FramingError(PEER, wrong) => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
             Notice::InBand(PEER, message) if is_exit_notice(&message) => {
-                self.begin_again(now, "remote-exit".into(), out);
+                self.begin_again(now, Reason::RemoteExit, out);
             }
             Notice::InBand(PEER, message) => {
                 let stream = self.link.is_some_and(|link| link.is_stream());
@@ -366,7 +366,7 @@ impl StaticEngine {
             return;
         }
         if self.ends.is_some_and(|at| at <= now) {
-            return self.end(now, Stop::SessionTimeout, out);
+            return self.end(now, Reason::SessionTimeout, out);
         }
         if let Some(idle) = &mut self.idle {
             idle.tick(now, out);
@@ -384,7 +384,7 @@ impl StaticEngine {
     fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
             State::Exiting { why, .. } => why.clone(),
-            _ => Stop::Requested,
+            _ => Reason::EndRequested,
         };
         self.stop(why, out);
     }
@@ -404,10 +404,10 @@ impl Engine for StaticEngine {
             }
             Input::LinkUp(link) => out.push(Output::Hangup(link)),
             Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
-                self.begin_again(now, reason, out);
+                self.begin_again(now, Reason::DialFailed(reason), out);
             }
             Input::LinkDown(link) if self.link == Some(link) => {
-                self.begin_again(now, "connection reset".into(), out);
+                self.begin_again(now, Reason::ConnectionReset, out);
             }
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}

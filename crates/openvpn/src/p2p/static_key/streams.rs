@@ -11,6 +11,7 @@ use adit_engine::{Command, Instant, Link, Output};
 use super::{Out, PEER, State, StaticEngine, nowhere};
 use crate::client::ClientEvent;
 use crate::p2p::pending_streams::Full;
+use crate::reason::Reason;
 
 impl StaticEngine {
     /// Returns whether this end accepts connections.
@@ -69,12 +70,12 @@ impl StaticEngine {
         if self.pending.remove(link) {
             self.dropped = self.dropped.saturating_add(1);
         } else if self.link == Some(link) {
-            self.begin_again(now, "connection reset".into(), out);
+            self.begin_again(now, Reason::ConnectionReset, out);
         }
     }
 
     /// Replaces the connection in use, which has become useless.
-    pub(super) fn next_connection(&mut self, now: Instant, reason: String, out: &mut Out) {
+    pub(super) fn next_connection(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         let succeeded = std::mem::take(&mut self.heard);
         if let Some(link) = self.link.take() {
             out.plane(Command::SetLink(PEER, nowhere(true)));
@@ -99,7 +100,7 @@ impl StaticEngine {
             out.push(Output::Hangup(link));
         }
         if self.unproved_until().is_some_and(|until| until <= now) {
-            self.next_connection(now, "it said nothing, and others wait".into(), out);
+            self.next_connection(now, Reason::Unproven, out);
         }
     }
 

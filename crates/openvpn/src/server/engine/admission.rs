@@ -14,14 +14,15 @@ use crate::negotiate::{
     AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply,
     choose_cipher,
 };
+use crate::reason::Reason;
 use crate::server::client::{Connected, Negotiated, Stage};
 use crate::server::config::ServerConfig;
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
 use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
 use crate::session::{
-    Event, Fault, Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu,
-    options_string, session_end,
+    Event, Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu, options_string,
+    session_end,
 };
 
 impl ServerEngine {
@@ -32,7 +33,7 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
         let password = client.control_channel.newest().take_password();
@@ -42,7 +43,7 @@ impl ServerEngine {
         let tls = negotiation.tls().description();
         let username = (!remote.username.is_empty()).then(|| remote.username.clone());
         if matches!(client.stage, Stage::Replaced(_)) {
-            return Err(Fault::Ignored("a key exchange in a session that was replaced"));
+            return Err(Reason::Ignored("a key exchange in a session that was replaced"));
         }
         if let Stage::Connected(connected) = &client.stage {
             let cipher = connected.schedule.cipher();
@@ -50,9 +51,9 @@ impl ServerEngine {
             // The certificate itself, and not only its name: the authorization request was about
             // this one.
             if former.identity.fingerprint != identity.fingerprint || former.username != username {
-                let fault = Fault::Protocol("another identity in a renegotiation");
-                let fault = client.control_channel.reject(now, fault)?;
-                return self.handle_event(now, peer, Event::Failed(fault), out);
+                let reason = Reason::Protocol("another identity in a renegotiation");
+                let reason = client.control_channel.reject(now, reason)?;
+                return self.handle_event(now, peer, Event::Failed(reason), out);
             }
             let ours =
                 our_keys(&mut self.random, settings, client.control_channel.link, Some(cipher));
@@ -61,7 +62,7 @@ impl ServerEngine {
             return self.rekeyed(now, peer, out);
         }
         let peer_info = PeerInfo::parse(&remote.peer_info)
-            .map_err(|_| Fault::Protocol("malformed peer info"))?;
+            .map_err(|_| Reason::Protocol("malformed peer info"))?;
         let occ = RemoteOptions::parse(&remote.options);
         if let Some(warning) = occ.device_mismatch(settings.ethernet) {
             out.event(ServerEvent::Warning(Some(peer), warning));
@@ -74,8 +75,8 @@ impl ServerEngine {
         let cipher = match chosen {
             Ok(cipher) => cipher,
             Err(refused) => {
-                let told = "Data channel cipher negotiation failed (no shared cipher)";
-                return self.refuse(now, peer, told, refused.to_string(), out);
+                let proto = peer_info.proto();
+                return self.refuse(now, peer, proto, refused.into(), out);
             }
         };
         let compressed = occ.get("comp-lzo").is_some();
@@ -106,7 +107,7 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         if let Stage::Connected(connected) = &mut client.stage {
             let keys = client.control_channel.data_keys(connected.exporter)?;
@@ -136,49 +137,35 @@ impl ServerEngine {
         else {
             return;
         };
+        let proto = negotiated.peer_info.proto();
         let result = match reply {
             auth::Response::Accept(grant) => self.accept(now, peer, *negotiated, grant, out),
-            auth::Response::Reject(reason) => self.refuse(now, peer, "", reason, out),
-            auth::Response::Later(reason) => {
-                let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
-                // An older client only understands a permanent refusal.
-                failed.temporary = negotiated.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
-                failed.backoff = failed.temporary.then_some(LATER);
-                failed.advance = AdvanceTo::Stay;
-                self.refuse_with(now, peer, failed, reason, out)
+            auth::Response::Reject(words) => {
+                self.refuse(now, peer, proto, Reason::Rejected(words), out)
+            }
+            auth::Response::Later(words) => {
+                self.refuse(now, peer, proto, Reason::RejectedForNow(words), out)
             }
         };
         self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
     }
 
-    /// Sends AUTH_FAILED with `told`; `reason` is for the log.
+    /// Sends AUTH_FAILED to a client that is not admitted.
     pub(super) fn refuse(
         &mut self,
         now: Instant,
         peer: PeerId,
-        told: &str,
-        reason: String,
+        proto: IvProto,
+        reason: Reason,
         out: &mut Out,
-    ) -> Result<(), Fault> {
-        let failed = AuthFailed { reason: told.to_owned(), ..AuthFailed::default() };
-        self.refuse_with(now, peer, failed, reason, out)
-    }
-
-    pub(super) fn refuse_with(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        failed: AuthFailed,
-        reason: String,
-        out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         if let Some(client) = self.clients.get_mut(&peer) {
             // Reported now and not when the client has gone, because logs are read in this order.
             if let Some(identity) = client.control_channel.negotiation().tls().peer() {
                 let (link, identity) = (client.control_channel.link, Box::new(identity.clone()));
                 out.event(ServerEvent::Refused(link, identity, reason.clone()));
             }
-            let message = ControlMessage::AuthFailed(failed);
+            let message = ControlMessage::AuthFailed(auth_failed(&reason, proto));
             client.control_channel.send_message(message.encode())?;
             told(peer, client, message.to_string(), out);
             client.stage = Stage::Refused { until: now + REFUSAL_PATIENCE, reason };
@@ -195,7 +182,7 @@ impl ServerEngine {
         negotiated: Negotiated,
         mut grant: auth::ClientParams,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let name = negotiated.identity.common_name.clone();
         // Steps that can fail come before there is anything to undo.
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
@@ -215,12 +202,7 @@ impl ServerEngine {
         }
         let lease = match self.lease(now, peer, (&name, check), &grant, out) {
             Ok(lease) => lease,
-            Err(AdmissionError { reason, temporary }) => {
-                let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
-                failed.temporary = temporary && proto.has(IvProto::AUTH_FAIL_TEMP);
-                failed.backoff = failed.temporary.then_some(BACKOFF);
-                return self.refuse_with(now, peer, failed, reason, out);
-            }
+            Err(reason) => return self.refuse(now, peer, proto, reason, out),
         };
         let framing = framing(&self.config, negotiated.compressed, &negotiated.peer_info);
         let to = Recipient {
@@ -236,7 +218,7 @@ impl ServerEngine {
             Ok(push) => push,
             Err(error) => {
                 self.pool.release(peer, lease);
-                return self.refuse(now, peer, "", error.to_string(), out);
+                return self.refuse(now, peer, proto, error.into(), out);
             }
         };
         let assignment = Assignment { check, grant, lease, framing, options, push, keys, exporter };
@@ -251,7 +233,7 @@ impl ServerEngine {
         negotiated: Negotiated,
         assignment: Assignment,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let Assignment { check, mut grant, lease, framing, options, push, keys, exporter } =
             assignment;
         let proto = negotiated.peer_info.proto();
@@ -333,11 +315,11 @@ impl ServerEngine {
         (name, check): (&str, bool),
         grant: &auth::ClientParams,
         out: &mut Out,
-    ) -> Result<Lease, AdmissionError> {
+    ) -> Result<Lease, Reason> {
         let without = self.handshakes.total().saturating_add(self.disputes.notifying());
         let connected = self.clients.len().saturating_sub(without);
         if connected >= self.config.max_clients as usize {
-            return Err(AdmissionError::for_now("the server is full (max-clients)"));
+            return Err(Reason::ServerFull);
         }
         let fixed = Fixed {
             ipv4: grant.ifconfig4.map(|(address, _)| address).or(grant.ipv4),
@@ -352,18 +334,12 @@ impl ServerEngine {
             };
             match lease {
                 Ok(lease) => return Ok(lease),
-                Err(NoLease::Exhausted) => {
-                    return Err(AdmissionError::for_now("the server has no free address"));
-                }
-                Err(NoLease::Unsuitable) => {
-                    let reason = "the fixed address of this client is not in the network, or the \
-                                  server's own";
-                    return Err(AdmissionError { reason: reason.into(), temporary: false });
-                }
+                Err(NoLease::Exhausted) => return Err(Reason::NoFreeAddress),
+                Err(NoLease::Unsuitable) => return Err(Reason::FixedAddressUnsuitable),
                 Err(NoLease::Held(holder)) => self.take_back(now, holder, name, fixed, out)?,
             }
         }
-        Err(AdmissionError::for_now("the fixed address of this client is in use"))
+        Err(Reason::FixedAddressInUse(None))
     }
 
     /// Ends the session of a client that was lent the fixed address of another client; it
@@ -376,7 +352,7 @@ impl ServerEngine {
         name: &str,
         fixed: Fixed,
         out: &mut Out,
-    ) -> Result<(), AdmissionError> {
+    ) -> Result<(), Reason> {
         let connected = self.clients.get(&holder).and_then(|client| client.connected());
         let theirs = connected.is_some_and(|connected| {
             let (grant, lease) = (&connected.grant, connected.lease);
@@ -386,13 +362,10 @@ impl ServerEngine {
                 || (v6.is_some() && v6 == fixed.ipv6 && lease.ipv6 == v6)
         });
         if theirs {
-            let holder = self.name_of(holder);
-            return Err(AdmissionError::for_now(&format!(
-                "the fixed address of this client is in use by {holder}"
-            )));
+            return Err(Reason::FixedAddressInUse(Some(self.name_of(holder))));
         }
-        let reason = format!("its address is the fixed one of {name}");
-        self.kick(now, holder, Disconnect::Restart, &reason, out);
+        let reason = Reason::AddressClaimed(name.to_owned());
+        self.disconnect(now, holder, Disconnect::Restart, reason, out);
         Ok(())
     }
 }
@@ -427,16 +400,22 @@ const LATER: Duration = Duration::from_secs(20);
 /// How long a client without a place here should avoid this server.
 const BACKOFF: Duration = Duration::from_secs(30);
 
-/// The reason why a client cannot be admitted.
-pub(super) struct AdmissionError {
-    reason: String,
-    /// Whether a later attempt may succeed.
-    temporary: bool,
-}
-
-impl AdmissionError {
-    fn for_now(reason: &str) -> Self {
-        Self { reason: reason.to_owned(), temporary: true }
+/// Returns the AUTH_FAILED message for a refusal. An older client only understands a permanent one.
+fn auth_failed(reason: &Reason, proto: IvProto) -> AuthFailed {
+    let (backoff, advance) = match reason {
+        Reason::RejectedForNow(_) => (Some(LATER), AdvanceTo::Stay),
+        Reason::ServerFull | Reason::NoFreeAddress | Reason::FixedAddressInUse(_) => {
+            (Some(BACKOFF), AdvanceTo::default())
+        }
+        _ => (None, AdvanceTo::default()),
+    };
+    let backoff = backoff.filter(|_| proto.has(IvProto::AUTH_FAIL_TEMP));
+    AuthFailed {
+        temporary: backoff.is_some(),
+        backoff,
+        advance,
+        reason: reason.wire_text(),
+        ..AuthFailed::default()
     }
 }
 

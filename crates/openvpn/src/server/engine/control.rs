@@ -5,10 +5,11 @@ use adit_engine::{Instant, Link, PeerId};
 use super::{Out, ServerEngine};
 use crate::negotiate::ControlMessage;
 use crate::packet::{Header, Opcode, split_front};
+use crate::reason::Reason;
 use crate::server::client::{Client, Stage};
 use crate::server::event::ServerEvent;
 use crate::session::budget::MESSAGES_PER_RECORD;
-use crate::session::{Event, Fault, Settings, failed_negotiation};
+use crate::session::{Event, Settings};
 use crate::tls::{ServerTls, TlsSession};
 
 impl ServerEngine {
@@ -73,7 +74,7 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         out: &mut Out,
-        take: impl FnOnce(&mut Client, &ServerTls, &Settings) -> Result<Vec<Event>, Fault>,
+        take: impl FnOnce(&mut Client, &ServerTls, &Settings) -> Result<Vec<Event>, Reason>,
     ) {
         let unix = self.clock.at(now);
         let Some(client) = self.clients.get_mut(&peer) else { return };
@@ -87,15 +88,14 @@ impl ServerEngine {
         self.soiled |= client.control_channel.take_soiled();
         match result.and(flushed) {
             Ok(()) => {}
-            Err(fault) if fault.is_harmless_on(client.control_channel.link) => {
+            Err(reason) if reason.is_harmless_on(client.control_channel.link) => {
                 self.counters.session_bad += 1;
             }
-            Err(fault) if fault.is_harmless() => {
+            Err(reason) if reason.is_harmless() => {
                 self.counters.session_bad += 1;
-                let why = format!("the TCP connection is out of step: {fault}");
-                return self.remove(peer, why, out);
+                return self.remove(peer, Reason::OutOfStep(Box::new(reason)), out);
             }
-            Err(fault) => return self.remove(peer, fault.to_string(), out),
+            Err(reason) => return self.remove(peer, reason, out),
         }
         self.schedule(peer);
     }
@@ -106,12 +106,12 @@ impl ServerEngine {
         peer: PeerId,
         event: Event,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         match event {
             Event::Reset(_) | Event::TlsReady => Ok(()),
             Event::Keys => self.keys_arrived(now, peer, out),
-            Event::Failed(fault) => {
-                self.report(now, peer, out, ServerEvent::Warning, || failed_negotiation(&fault));
+            Event::Failed(reason) => {
+                self.report(now, peer, out, ServerEvent::Warning, || reason.in_session());
                 Ok(())
             }
             Event::Message(record) => self.record(now, peer, &record, out),
@@ -125,7 +125,7 @@ impl ServerEngine {
         peer: PeerId,
         record: &[u8],
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         if !client.budget.may_read(now) {
             self.counters.messages_excess += 1;
@@ -165,7 +165,7 @@ impl ServerEngine {
         peer: PeerId,
         message: ControlMessage,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         match message {
             ControlMessage::PushRequest => {
                 // The first request crosses the unrequested reply; a later one is a repetition.
@@ -178,7 +178,7 @@ impl ServerEngine {
             }
             // The acknowledgement is still sent, so that the client need not repeat its message and
             // wait.
-            ControlMessage::Exit => return Err(Fault::Exit),
+            ControlMessage::Exit => return Err(Reason::RemoteExit),
             // No challenge was sent, and the response may be a secret.
             ControlMessage::ChallengeResponse(_) => {
                 let text = "ignored CR_RESPONSE: no challenge is open";
@@ -198,7 +198,7 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         out: &mut Out,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Reason> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         if !client.budget.may_push(now) {
             self.counters.delayed += 1;
@@ -209,15 +209,15 @@ impl ServerEngine {
 }
 
 /// Creates the TLS session of a renegotiation.
-pub(super) fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Fault> {
+pub(super) fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Reason> {
     match connected {
         true => Ok(TlsSession::server(tls)?),
-        false => Err(Fault::Ignored("a renegotiation before there is a session")),
+        false => Err(Reason::Ignored("a renegotiation before there is a session")),
     }
 }
 
 /// Sends a client its options.
-pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Result<(), Fault> {
+pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Result<(), Reason> {
     let Stage::Connected(connected) = &client.stage else { return Ok(()) };
     for bundle in &connected.push {
         client.control_channel.send_message(terminated(bundle))?;

@@ -82,7 +82,7 @@ impl ServerEngine {
     fn key_age(&mut self, now: Instant, link: Link, error: WrapError, out: &mut Out) {
         self.counters.keys_expired += 1;
         if !link.is_stream() && self.log_limiter.allow(now) {
-            out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
+            out.event(ServerEvent::HandshakeFailed(link, error.into()));
         }
     }
 
@@ -108,7 +108,7 @@ impl ServerEngine {
             Ok(tls) => tls,
             Err(error) => {
                 self.handshakes.release(link.remote().ip());
-                out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
+                out.event(ServerEvent::HandshakeFailed(link, error.into()));
                 return;
             }
         };

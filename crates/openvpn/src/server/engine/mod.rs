@@ -27,6 +27,7 @@ use super::pool::Pool;
 use super::responder::Responder;
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::SessionId;
+use crate::reason::Reason;
 use crate::session::{PathReport, RekeySchedule, WallClock, is_exit_notice, misframed};
 use crate::tls::ServerTls;
 use crate::wrap::WrapError;
@@ -47,13 +48,9 @@ const FREE_PER_HANDSHAKE: usize = 7;
 /// How long a refused client may take to acknowledge its refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The reasons of sessions that end by themselves.
-const INACTIVE: &str = "inactive: too little passed through the tunnel";
-const SESSION_OVER: &str = "session-timeout is over";
-
 /// A session that has ended and whose final counters the data plane has not reported yet.
 struct Departing {
-    reason: String,
+    reason: Reason,
     /// The traffic of its control channel.
     control: Counters,
 }
@@ -191,15 +188,27 @@ impl ServerEngine {
         reason: &str,
         out: &mut Out,
     ) -> bool {
+        self.disconnect(now, peer, disconnect, Reason::Kicked(reason.to_owned()), out)
+    }
+
+    /// Ends a client's session for `reason`.
+    fn disconnect(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        disconnect: Disconnect,
+        reason: Reason,
+        out: &mut Out,
+    ) -> bool {
         if !self.clients.contains_key(&peer) {
             return false;
         }
         let message = match disconnect {
             Disconnect::Restart => ControlMessage::Restart(Restart::default()),
-            Disconnect::Halt => ControlMessage::Halt(reason.to_owned()),
+            Disconnect::Halt => ControlMessage::Halt(reason.wire_text()),
         };
         self.say(now, peer, &message, out);
-        self.remove(peer, reason.to_owned(), out);
+        self.remove(peer, reason, out);
         true
     }
 
@@ -213,12 +222,12 @@ impl ServerEngine {
                 let restart = Restart { next_server: kind >= 2, ..Restart::default() };
                 self.say(now, peer, &ControlMessage::Restart(restart), out);
             }
-            self.remove(peer, "the server ends".into(), out);
+            self.remove(peer, Reason::Shutdown, out);
         }
     }
 
     /// Ends a handshake or a session.
-    fn remove(&mut self, peer: PeerId, reason: String, out: &mut Out) {
+    fn remove(&mut self, peer: PeerId, reason: Reason, out: &mut Out) {
         let Some(client) = self.clients.remove(&peer) else { return };
         let link = client.control_channel.link;
         self.unfile(link, client.session, peer);
@@ -259,17 +268,17 @@ impl ServerEngine {
             }
             Notice::PeerSilent(peer) => {
                 if self.clients.contains_key(&peer) {
-                    self.remove(peer, "ping-restart: nothing heard from the client".into(), out);
+                    self.remove(peer, Reason::ClientSilent, out);
                 }
             }
             Notice::InBand(peer, ref message) if is_exit_notice(message) => {
-                self.remove(peer, "remote-exit".into(), out);
+                self.remove(peer, Reason::RemoteExit, out);
             }
             Notice::Traffic(peer, traffic) => {
                 let client = self.clients.get_mut(&peer);
                 if let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage) {
                     if connected.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) {
-                        return self.remove(peer, INACTIVE.into(), out);
+                        return self.remove(peer, Reason::Inactive, out);
                     }
                     self.schedule(peer);
                 }
@@ -377,7 +386,7 @@ impl ServerEngine {
                     .map(|(&peer, _)| peer)
                     .collect();
                 for peer in lost {
-                    self.remove(peer, "connection reset".into(), out);
+                    self.remove(peer, Reason::ConnectionReset, out);
                 }
             }
             Input::DialFailed(_) => {}

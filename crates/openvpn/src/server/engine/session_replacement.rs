@@ -15,6 +15,7 @@ use adit_engine::{Command, Instant, PeerId};
 use super::control::told;
 use super::{Departing, Out, ServerEngine};
 use crate::negotiate::{AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo};
+use crate::reason::Reason;
 use crate::server::client::{Notified, Stage};
 use crate::server::event::{ServerEvent, UsedElsewhere};
 
@@ -103,7 +104,7 @@ impl ServerEngine {
         let full = self.disputes.notifying >= MAX_REPLACED;
         self.counters.replaced_unnotified += u64::from(full && from != to);
         if from == to || full {
-            return self.remove(former, REPLACED.into(), out);
+            return self.remove(former, Reason::Replaced, out);
         }
         self.retire(now, former, to, out);
     }
@@ -125,7 +126,7 @@ impl ServerEngine {
         client.stage =
             Stage::Replaced(Box::new(Notified { until, name, by, knows_backoff, asked: true }));
         let departing =
-            Departing { reason: REPLACED.into(), control: client.control_channel.traffic };
+            Departing { reason: Reason::Replaced, control: client.control_channel.traffic };
         self.disputes.notifying += 1;
         self.end_session(former, *connected, departing, out);
         let text = format!("this profile is in use at {} now", by.ip().to_canonical());
@@ -142,7 +143,7 @@ impl ServerEngine {
             return;
         }
         if !(acknowledged && std::mem::take(&mut notified.asked)) {
-            return self.remove(peer, String::new(), out);
+            return self.remove(peer, Reason::Replaced, out);
         }
         notified.until = now + NOTICE_PATIENCE;
         let (name, by, knows_backoff) =
@@ -165,7 +166,7 @@ impl ServerEngine {
             };
             self.notify(now, peer, &ControlMessage::AuthFailed(failed), out);
         } else {
-            self.remove(peer, String::new(), out);
+            self.remove(peer, Reason::Replaced, out);
         }
     }
 
@@ -175,15 +176,12 @@ impl ServerEngine {
         let sent = client.control_channel.send_message(message.encode()).is_ok()
             && client.control_channel.flush(now, unix, out).is_ok();
         if !sent {
-            return self.remove(peer, String::new(), out);
+            return self.remove(peer, Reason::Replaced, out);
         }
         told(peer, client, message.to_string(), out);
         self.schedule(peer);
     }
 }
-
-/// The reason for the end of the former session.
-const REPLACED: &str = "replaced by a new session of the same name";
 
 /// The maximum duration of a check.
 pub(super) const CHECK_LASTS: Duration = Duration::from_secs(60);
@@ -195,7 +193,7 @@ impl ServerEngine {
         if let Some(former) = self.checks.insert(name.to_owned(), newcomer)
             && former != newcomer
         {
-            self.remove(former, "replaced by a newer check".into(), out);
+            self.remove(former, Reason::CheckReplaced, out);
         }
     }
 

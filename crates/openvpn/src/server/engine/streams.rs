@@ -11,6 +11,7 @@ use adit_engine::{AddressQuota, Instant, Link, Output, PeerId};
 
 use super::{FREE_PER_HANDSHAKE, MAX_HANDSHAKES, Out, ServerEngine};
 use crate::packet::{Opcode, split_front};
+use crate::reason::Reason;
 use crate::server::event::ServerEvent;
 use crate::server::log_limiter::LogLimiter;
 use crate::server::responder::Refused;
@@ -115,8 +116,7 @@ impl ServerEngine {
         }
         if !self.streams.pending.take(link.remote().ip()) {
             self.counters.streams_refused += 1;
-            let why = "too many TCP connections without a session, in all or from this network";
-            out.event(ServerEvent::HandshakeFailed(link, why.into()));
+            out.event(ServerEvent::HandshakeFailed(link, Reason::TooManyStreams));
             return out.push(Output::Hangup(link));
         }
         let until = now + FIRST_PACKET.min(self.config.settings.hand_window);
@@ -131,7 +131,7 @@ impl ServerEngine {
     pub(super) fn stream_down(&mut self, link: Link, out: &mut Out) {
         match self.streams.by_link.get(&link).copied() {
             Some(State::Handshake(peer) | State::Session(peer)) => {
-                self.remove(peer, "connection reset".into(), out);
+                self.remove(peer, Reason::ConnectionReset, out);
             }
             Some(State::Silent { .. }) => {
                 self.streams.forget(link);
@@ -165,7 +165,7 @@ impl ServerEngine {
         });
         if !reset {
             self.counters.streams_bad += 1;
-            return self.hang_up(link, "its TCP connection does not begin with a reset", out);
+            return self.hang_up(link, Reason::NoReset, out);
         }
         let handshakes = &mut self.handshakes;
         let room = || handshakes.take(link.remote().ip());
@@ -173,29 +173,29 @@ impl ServerEngine {
         let (control, wrapper) = match self.responder.stream_reset(now, unix, link, packet, room) {
             Ok(opened) => opened,
             Err(refused) => {
-                let why = match refused {
-                    Refused::NoRoom => "too many handshakes are under way",
-                    Refused::StartsUsedUp => "too many handshakes of this network have started",
-                    Refused::NoReset => "its reset is not the first message",
-                    Refused::KeyAge(error) => &error.to_string(),
-                    _ => "its reset is not authentic",
+                let reason = match refused {
+                    Refused::NoRoom => Reason::TooManyHandshakes,
+                    Refused::StartsUsedUp => Reason::TooManyStarts,
+                    Refused::NoReset => Reason::ResetNotFirst,
+                    Refused::KeyAge(error) => error.into(),
+                    _ => Reason::ResetUnauthentic,
                 };
                 self.refused(now, link, refused, out);
                 let limited = matches!(refused, Refused::NoRoom | Refused::StartsUsedUp);
                 self.counters.streams_bad += u64::from(!limited);
-                return self.hang_up(link, why, out);
+                return self.hang_up(link, reason, out);
             }
         };
         self.begin(now, link, (&control, len), wrapper, out);
         // There was no room, or TLS failed.
         if self.streams.accepted(link).is_some() {
-            self.hang_up(link, "no handshake can begin", out);
+            self.hang_up(link, Reason::NoHandshake, out);
         }
     }
 
-    fn hang_up(&mut self, link: Link, why: &str, out: &mut Out) {
+    fn hang_up(&mut self, link: Link, reason: Reason, out: &mut Out) {
         if self.streams.forget(link) {
-            out.event(ServerEvent::HandshakeFailed(link, why.into()));
+            out.event(ServerEvent::HandshakeFailed(link, reason));
             out.push(Output::Hangup(link));
         }
     }
@@ -207,7 +207,7 @@ impl ServerEngine {
                 break;
             }
             self.counters.streams_silent += 1;
-            self.hang_up(link, "its TCP connection brought no packet in time", out);
+            self.hang_up(link, Reason::SilentStream, out);
         }
     }
 }

@@ -3,9 +3,9 @@
 use adit_engine::{Instant, PeerId};
 
 use super::control::next_tls;
-use super::{Disconnect, Out, SESSION_OVER, ServerEngine};
+use super::{Disconnect, Out, ServerEngine};
+use crate::reason::Reason;
 use crate::server::client::Stage;
-use crate::session::Fault;
 use crate::tls::TlsSession;
 
 impl ServerEngine {
@@ -42,7 +42,7 @@ impl ServerEngine {
     pub(super) fn tick_client(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         if client.control_channel.expired(now) {
-            return self.remove(peer, Fault::TimedOut.to_string(), out);
+            return self.remove(peer, Reason::HandshakeTimeout, out);
         }
         match &mut client.stage {
             Stage::Replaced(notified)
@@ -57,12 +57,11 @@ impl ServerEngine {
                 return self.remove(peer, reason, out);
             }
             Stage::Authorizing { until, .. } if *until <= now => {
-                let reason = "the authorization took longer than the hand-window";
-                return self.remove(peer, reason.into(), out);
+                return self.remove(peer, Reason::AuthorizationTimeout, out);
             }
             Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
                 // The client may reconnect at once: only this session has ended.
-                self.kick(now, peer, Disconnect::Restart, SESSION_OVER, out);
+                self.disconnect(now, peer, Disconnect::Restart, Reason::SessionTimeout, out);
                 return;
             }
             Stage::Connected(connected) => {

@@ -101,7 +101,7 @@ impl Play {
         play
     }
 
-    fn restarts(&self) -> [Vec<&str>; 2] {
+    fn restarts(&self) -> [Vec<String>; 2] {
         [A, B].map(|n| self.world.restarts(n))
     }
 
