@@ -1,4 +1,4 @@
-//! Runs one case: a tunnel between two programs, traffic in all ways, rekeys under traffic, an orderly end.
+//! Runs one case: a tunnel between two programs, traffic in all directions, rekeys under traffic, an orderly end.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +19,7 @@ pub use adit_testbed::tunnel::{
     EXIT_NOTICES, HANDSHAKE, InnerAddrs, READY, SETUP_LIMIT, inner_addrs, inner_addrs_on,
 };
 
-/// What all cases of a run share.
+/// The resources that all cases of a run share.
 #[derive(Debug)]
 pub struct TestEnv {
     /// The sandbox.
@@ -28,7 +28,7 @@ pub struct TestEnv {
     pub pki: Pki,
 }
 
-/// Two config files in the making: lines that either end is given.
+/// Two configuration files under construction: the lines of either end.
 #[derive(Debug, Clone, Default)]
 pub struct Configs {
     /// The server's lines.
@@ -38,7 +38,8 @@ pub struct Configs {
 }
 
 impl Configs {
-    /// A plain server on UDP port 1194 and its client, with the certificates of `pki_tool`, and no wrapping yet.
+    /// Creates a plain server on UDP port 1194 and its client, with the certificates of `pki_tool`, and no wrapping
+    /// yet.
     #[must_use]
     pub fn new(pki: &Pki, pki_tool: PkiTool, outer_v6: bool) -> Configs {
         let proto = if outer_v6 { "udp6" } else { "udp4" };
@@ -97,7 +98,7 @@ impl Configs {
     }
 }
 
-/// `ca.crt` -> `ca /path/ca.crt`, `server.key` -> `key /path/server.key`.
+/// Returns the directive of a file: `ca.crt` -> `ca /path/ca.crt`, `server.key` -> `key /path/server.key`.
 fn directive(name: &str, path: &Path) -> String {
     let word = match name.rsplit_once('.') {
         Some(("ca", _)) => "ca",
@@ -123,10 +124,10 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Writes the config files into `folder` and starts both ends, until both say that they are ready.
+    /// Writes the configuration files into `folder`, starts both ends and waits until both are ready.
     ///
     /// # Errors
-    /// An end did not come up: with its log.
+    /// An end did not start: with its log.
     pub fn start(
         pair: Pair,
         folder: &Path,
@@ -147,10 +148,10 @@ impl Tunnel {
         Ok(Tunnel { server, client, pair, server_inner, client_inner })
     }
 
-    /// Pings each end from the other over IPv4 and IPv6, small and with 3000 bytes.
+    /// Pings each end from the other over IPv4 and IPv6, with small packets and with 3000 bytes.
     ///
     /// # Errors
-    /// Fewer than `least` of four came back, for any of them.
+    /// Fewer than `least` of four answers arrived for one of them.
     pub fn ping_all(&self, least: u32) -> Result<()> {
         for size in [56, 3000] {
             for (from, to) in [(End::Client, self.server_inner), (End::Server, self.client_inner)] {
@@ -188,22 +189,22 @@ pub fn dial(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) ->
     Daemon::spawn(&format!("client ({})", program.label()), program.command(&pair.client, &path))
 }
 
-/// What a case showed.
+/// The observations of a case.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// Rekeys that were seen while datagrams were counted.
+    /// Rekeys that were observed while datagrams were counted.
     pub rekeys: usize,
     /// Datagrams from client to server, then from server to client.
     pub delivery: [Delivery; 2],
 }
 
-/// How many rekeys a case waits for.
+/// The number of rekeys that a case waits for.
 const REKEYS: usize = 2;
 
 /// Runs one case; `name` is that of the test, and unique.
 ///
 /// # Errors
-/// Anything that did not go as it should, with the logs that tell why.
+/// Any deviation, with the logs that show the cause.
 pub fn run(
     env: &TestEnv,
     name: &str,
@@ -251,8 +252,8 @@ fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Co
     let mut configs = Configs::new(&env.pki, case.pki_tool, case.outer_v6);
     configs.wrap(&env.pki, case.wrapping);
     configs.both(&format!("data-ciphers {}", case.cipher));
-    // openvpn repeats a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 is over when one is lost twice,
-    // and the end with the longer window waits for its own to be over.
+    // openvpn repeats a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 s is over when a packet
+    // is lost twice, and the end with the longer window waits for its own end.
     let often =
         if case.loss > 0 { "reneg-sec 16\nhand-window 15" } else { "reneg-sec 6\nhand-window 5" };
     let never = "reneg-sec 0";
@@ -263,7 +264,7 @@ fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Co
         configs.both("tls-version-max 1.2");
     }
     for (program, lines) in [(server, &mut configs.server), (client, &mut configs.client)] {
-        // The kernel's module, where there is one, is another implementation.
+        // The kernel's module, if there is one, is another implementation.
         if program.may_offload() {
             lines.push_str("disable-dco\n");
         }
@@ -271,7 +272,7 @@ fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Co
     configs
 }
 
-/// Both ends must have negotiated what the case is about.
+/// Checks that both ends have negotiated the parameters of the case.
 fn check_negotiated(case: &Case, tunnel: &mut Tunnel) -> Result<()> {
     let version = if case.tls == Tls::V12 { "TLSv1.2" } else { "TLSv1.3" };
     let soon = Duration::from_secs(5);
@@ -298,18 +299,21 @@ fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
     Ok(rekeys(server))
 }
 
-/// How many rekeys a daemon has logged: openvpn by a line for each TLS handshake, adit by one for each new key.
+/// Returns the number of rekeys that a daemon has logged: openvpn by a line for each TLS handshake, adit by one for
+/// each new key.
 pub(crate) fn rekeys(daemon: &Daemon) -> usize {
     let handshakes = daemon.count(HANDSHAKE).saturating_sub(1);
     handshakes.max(daemon.count("new data channel key")).max(daemon.count("', key-id: "))
 }
 
-/// `dropped` is what the kernel dropped at full sockets and devices, for which no program is to blame.
+/// Checks a delivery. `dropped` is the number of packets that the kernel dropped at full sockets and devices, for which
+/// no program is at fault.
 fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Result<()> {
     let Delivery { sent, received, duplicated, corrupted } = *delivery;
     ensure(duplicated == 0 && corrupted == 0, || format!("changed or doubled: {delivery:?}"))?;
     ensure(sent > 500, || format!("the stream starved: {delivery:?}"))?;
-    // Without loss on the veth pair not one may be missing, rekeys or not. With loss, what the veth pair lost and a margin.
+    // Without loss on the veth pair no packet may be missing, with or without rekeys. With loss, the veth pair's loss
+    // and a margin may be missing.
     let share = match (loss, adit_sends) {
         (0, _) => 0,
         (_, true) => loss + 2,
@@ -325,7 +329,7 @@ fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Resu
     })
 }
 
-/// The client leaves; the server must notice at once, not by timeout.
+/// Ends the client; the server must notice at once, not by timeout.
 fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.client.signal(nix::sys::signal::Signal::SIGTERM)?;
     let left = ScaledInstant::now();
@@ -338,7 +342,7 @@ fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.server.stop()
 }
 
-/// Which programs the roles of a case mean; `openvpn` is openvpn or its substitute.
+/// Returns the programs for the roles of a case; `openvpn` is openvpn or its substitute.
 #[must_use]
 pub fn programs<'a>(
     roles: Roles,

@@ -36,36 +36,37 @@ enum Verb {
     Run(Run),
     /// Print the names of all tests.
     List,
-    /// Many openvpn clients at one adit, over UDP and TCP, and one that stops reading.
+    /// Run many openvpn clients at one adit, over UDP and TCP, and one that stops reading.
     ManyClients {
-        /// How many.
+        /// Number of clients.
         #[arg(long, default_value_t = 200)]
         clients: usize,
     },
-    /// The same rules and packets through the kernel's nftables and through adit: the same verdicts and counters.
+    /// Compare the kernel's nftables with adit: the same rules and packets must give the same verdicts and counters.
     NftDiff {
         /// The seed of the first rule set; each has the next one.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Rule sets.
+        /// Number of rule sets.
         #[arg(long, default_value_t = 40)]
         sets: u64,
-        /// Packets through each.
+        /// Number of packets through each.
         #[arg(long, default_value_t = 500)]
         packets: usize,
-        /// Rule sets with differences after which it stops.
+        /// Number of rule sets with differences after which it stops.
         #[arg(long, default_value_t = 3)]
         most: usize,
-        /// Run the case in this file instead, and print it with what both make of it.
+        /// Run the case in this file instead, and print it with the results of both.
         #[arg(long)]
         replay: Option<PathBuf>,
     },
-    /// openvpn clients come, transfer, rekey, leave or die: what the server holds must return to where it began.
+    /// Let openvpn clients connect, transfer, rekey, leave or die: the server's resources must return to their initial
+    /// values.
     Soak {
-        /// How many.
+        /// Number of clients.
         #[arg(long, default_value_t = 50)]
         clients: usize,
-        /// For how long.
+        /// Length of the run.
         #[arg(long, default_value_t = 30)]
         minutes: u64,
     },
@@ -73,19 +74,19 @@ enum Verb {
 
 #[derive(clap::Args)]
 struct Run {
-    /// How many tests run at once.
+    /// Number of tests that run at once.
     #[arg(long, default_value_t = 6)]
     jobs: usize,
     /// The tests against other versions of openvpn, from the roots of scripts/roots.sh.
     #[arg(long, value_enum, default_value_t = Old::WhereFetched)]
     old: Old,
-    /// Where these roots lie.
+    /// Folder of these roots.
     #[arg(long, default_value = ROOTS)]
     roots: PathBuf,
-    /// Put openvpn in adit's place: what fails then is not adit's fault.
+    /// Run openvpn in adit's place: what fails then is not adit's fault.
     #[arg(long)]
     control: bool,
-    /// The tests that take many minutes each, and no others.
+    /// Run only the tests that take many minutes each.
     #[arg(long)]
     long: bool,
     /// Words that a test's name must contain.
@@ -94,11 +95,11 @@ struct Run {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Old {
-    /// Run those whose root is there, and say so of the others.
+    /// Run those whose root is there, and report the others as skipped.
     WhereFetched,
     /// A missing root is a failure.
     Required,
-    /// Leave them out.
+    /// Skip them.
     Skip,
 }
 
@@ -151,7 +152,7 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     };
     let mut tests: Vec<Test> = all.into_iter().filter(wanted).collect();
     if arguments.control {
-        // Those are about adit's own sentences.
+        // Those tests check adit's own messages.
         tests.retain(|test| {
             !["fault/", "many-clients/", "postgres/"].iter().any(|kind| test.name.starts_with(kind))
         });
@@ -198,10 +199,10 @@ fn report(ended: &Ended<'_>) {
     }
 }
 
-/// Every test there is, the controls first.
+/// Returns every test, the controls first.
 fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
-    // If these fail, the test bed or the machine is at fault, not adit.
+    // If these fail, the testbed or the machine is at fault, not adit.
     for loss in [0, 2] {
         let case = Case { loss, ..Case::plain(Roles::OpenVpnBoth) };
         tests.push(case_test(case.name(), case, adit, &Program::OpenVpn));
@@ -222,7 +223,7 @@ fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// Debian's suites with another openvpn: 2.5, which knows no exporter, and 2.7.
+/// Debian's suites with another openvpn: 2.5, which does not have the exporter, and 2.7.
 const SUITES: [&str; 2] = ["bullseye", "sid"];
 
 fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
@@ -266,7 +267,7 @@ fn mode_test(mode: Mode, adit: &Program, openvpn: &Program) -> Test {
     Test { name, run: Box::new(run) }
 }
 
-/// Enough clients that transports mix; `adit-interop many-clients` has more.
+/// Enough clients to mix transports; `adit-interop many-clients` has more.
 const CLIENTS: usize = 16;
 
 fn many_clients_test(adit: &Program) -> Test {

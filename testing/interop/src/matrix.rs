@@ -1,24 +1,24 @@
-//! What is combined with what: dimensions, which combinations make sense, and a set of cases in which every pair of
-//! values occurs at least once.
+//! The combinations: their dimensions, which of them make sense, and a set of cases in which every pair of values
+//! occurs at least once.
 
 use crate::pairwise;
 use crate::pki::PkiTool;
 
-/// Who runs which program.
+/// The programs at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Roles {
-    /// adit serves an openvpn client.
+    /// adit is the server of an openvpn client.
     AditServes,
-    /// An openvpn server serves adit.
+    /// openvpn is the server of adit.
     OpenVpnServes,
     /// adit at both ends.
     AditBoth,
-    /// openvpn at both ends: what shows that the test bed itself is sound.
+    /// openvpn at both ends, which shows that the testbed itself works.
     OpenVpnBoth,
 }
 
 impl Roles {
-    /// For the names of tests.
+    /// Returns the roles as a part of the names of tests.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Roles {
     }
 }
 
-/// What hides or authenticates the control channel.
+/// The protection of the control channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrapping {
     /// Nothing.
@@ -45,7 +45,7 @@ pub enum Wrapping {
     TlsCryptV2,
 }
 
-/// The TLS version that both ends end up with.
+/// The TLS version that the ends negotiate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
     /// 1.2, by `tls-version-max` at one end.
@@ -57,7 +57,7 @@ pub enum Tls {
 /// One combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// Who runs which program.
+    /// The programs at both ends.
     pub roles: Roles,
     /// The control channel's wrapping.
     pub wrapping: Wrapping,
@@ -65,13 +65,13 @@ pub struct Case {
     pub cipher: &'static str,
     /// The TLS version.
     pub tls: Tls,
-    /// IPv6 outside.
+    /// Whether the outer transport is IPv6.
     pub outer_v6: bool,
-    /// The client, not the server, begins the rekeys.
+    /// Whether the client, not the server, initiates the rekeys.
     pub client_rekeys: bool,
     /// Loss on the veth pair in each direction, in percent.
     pub loss: u32,
-    /// Who made the certificates.
+    /// The tool that created the certificates.
     pub pki_tool: PkiTool,
 }
 
@@ -88,7 +88,7 @@ const TLS: [Tls; 2] = [Tls::V13, Tls::V12];
 const LOSSES: [u32; 2] = [0, 2];
 const PKI_TOOLS: [PkiTool; 2] = [PkiTool::OpenSslEc, PkiTool::EasyRsa];
 
-/// How many values each dimension has, in the order of [`Case`].
+/// The number of values of each dimension, in the order of [`Case`].
 const SIZES: [usize; 8] =
     [ROLES.len(), WRAPPINGS.len(), CIPHERS.len(), TLS.len(), 2, 2, LOSSES.len(), PKI_TOOLS.len()];
 
@@ -108,19 +108,19 @@ impl Case {
         }
     }
 
-    /// A plain case with the given roles, to be varied.
+    /// Returns a plain case with the given roles, to be varied.
     #[must_use]
     pub fn plain(roles: Roles) -> Case {
         Case { roles, wrapping: Wrapping::TlsCrypt, ..Case::of([0, 0, 2, 0, 0, 0, 0, 0]) }
     }
 
-    /// The case's name: what to type to run it alone.
+    /// Returns the case's name, which is the argument to run it alone.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.roles.name(), self.what())
     }
 
-    /// The name without the roles.
+    /// Returns the name without the roles.
     #[must_use]
     pub fn what(&self) -> String {
         let wrapping = match self.wrapping {
@@ -140,7 +140,7 @@ impl Case {
     }
 }
 
-/// A small set of cases that contains every pair of values of any two dimensions.
+/// Returns a small set of cases that contains every pair of values of any two dimensions.
 #[must_use]
 pub fn pairwise() -> Vec<Case> {
     let choices = pairwise::covering_array(&SIZES, |_| true).into_iter();
@@ -150,8 +150,8 @@ pub fn pairwise() -> Vec<Case> {
         .collect()
 }
 
-/// The cases for another version of openvpn, whose data keys may come from the older derivation: each wrapping, and
-/// both TLS versions.
+/// Returns the cases for another version of openvpn, whose data keys may come from the older derivation: each wrapping,
+/// and both TLS versions.
 #[must_use]
 pub fn versions(roles: Roles) -> Vec<Case> {
     let plain = Case::plain(roles);

@@ -1,6 +1,6 @@
-//! Ways of moving bytes: transports, wrappings, credentials, packet formats, devices and address families, combined pairwise
-//! and with either program in either part. Each tunnel carries traffic, rekeys, outlives a move of the client where it can,
-//! and comes back after either end was killed.
+//! Combinations of transports, wrappings, credentials, packet formats, devices and address families, covered pairwise
+//! and with either program at either end. Each tunnel carries traffic, rekeys, survives a move of the client where it
+//! can, and recovers after either end was killed.
 
 mod run;
 
@@ -9,7 +9,7 @@ use crate::pairwise;
 
 pub use run::run;
 
-/// What carries the tunnel.
+/// The transport of the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Datagrams.
@@ -18,7 +18,7 @@ pub enum Transport {
     Tcp,
 }
 
-/// By what the ends know each other.
+/// How the ends authenticate each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credentials {
     /// Certificates of one authority.
@@ -29,18 +29,18 @@ pub enum Credentials {
     StaticKey,
 }
 
-/// How data packets are protected.
+/// The protection of data packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
     /// AES-256-GCM.
     AesGcm,
     /// ChaCha20-Poly1305.
     ChaCha20,
-    /// AES-256-CBC with HMAC-SHA256, for what is older.
+    /// AES-256-CBC with HMAC-SHA256, for older peers.
     Cbc,
 }
 
-/// What the tunnel looks like to the machine.
+/// The kind of the tunnel's device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {
     /// IP packets.
@@ -52,7 +52,7 @@ pub enum Device {
 /// One combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
-    /// Who runs which program.
+    /// The programs at both ends.
     pub roles: Roles,
     /// UDP or TCP.
     pub transport: Transport,
@@ -64,7 +64,7 @@ pub struct Mode {
     pub data: Data,
     /// TUN or TAP.
     pub device: Device,
-    /// IPv6 outside.
+    /// Whether the outer transport is IPv6.
     pub outer_v6: bool,
 }
 
@@ -77,7 +77,7 @@ const CREDENTIALS: [Credentials; 3] =
 const DATA: [Data; 3] = [Data::AesGcm, Data::ChaCha20, Data::Cbc];
 const DEVICES: [Device; 2] = [Device::Tun, Device::Tap];
 
-/// How many values each dimension has, in the order of [`Mode`].
+/// The number of values of each dimension, in the order of [`Mode`].
 const SIZES: [usize; 7] = [
     ROLES.len(),
     TRANSPORTS.len(),
@@ -101,13 +101,14 @@ impl Mode {
         }
     }
 
-    /// A static key replaces TLS: there is no control channel to wrap, and no AEAD.
+    /// Returns whether the combination is possible. A static key replaces TLS: there is no control channel to wrap, and
+    /// no AEAD.
     fn exists(&self) -> bool {
         self.credentials != Credentials::StaticKey
             || (self.wrapping == Wrapping::None && self.data == Data::Cbc)
     }
 
-    /// The mode's name: what to type to run it alone.
+    /// Returns the mode's name, which is the argument to run it alone.
     #[must_use]
     pub fn name(&self) -> String {
         let transport = match self.transport {
@@ -134,7 +135,7 @@ impl Mode {
 }
 
 impl Data {
-    /// The cipher's name in config files.
+    /// Returns the cipher's name in configuration files.
     #[must_use]
     pub fn cipher(self) -> &'static str {
         match self {
@@ -146,7 +147,7 @@ impl Data {
 }
 
 impl Device {
-    /// The kind's name in config files, also the begin of the interface's name.
+    /// Returns the kind's name in configuration files, which is also the prefix of the interface's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -156,7 +157,7 @@ impl Device {
     }
 }
 
-/// A small set of modes that contains every pair of values that can be combined.
+/// Returns a small set of modes that contains every pair of values that can be combined.
 #[must_use]
 pub fn pairwise() -> Vec<Mode> {
     let mode = |choice: &pairwise::Choice| <[usize; 7]>::try_from(&choice[..]).ok().map(Mode::of);

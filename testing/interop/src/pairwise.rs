@@ -1,11 +1,11 @@
 //! Small sets of combinations that contain every pair of values of any two dimensions.
 
-/// One value, by its place, for each dimension.
+/// One value, by its index, for each dimension.
 pub type Choice = Vec<usize>;
 
-/// A set of choices that covers every pair which some allowed choice has. `sizes` are the numbers of values.
+/// Returns a set of choices that covers every pair which some allowed choice has. `sizes` are the numbers of values.
 ///
-/// The same on every machine, and not the smallest there is: greedy, at most a few choices above it.
+/// It is the same on every machine, and not minimal: the greedy algorithm uses at most a few choices more.
 #[must_use]
 pub fn covering_array(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec<Choice> {
     let mut all = product(sizes);
@@ -14,7 +14,7 @@ pub fn covering_array(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec
     let mut chosen = Vec::new();
     while !missing.is_empty() {
         let covers = |choice: &Choice| missing.iter().filter(|pair| pair.is_in(choice)).count();
-        // Among equals one that looks drawn by lot, so that the rest of its values varies too.
+        // Among equals a pseudo-random one, so that the rest of its values varies too.
         let Some(best) = all.iter().max_by_key(|choice| (covers(choice), lot(choice))) else {
             break;
         };
@@ -63,7 +63,7 @@ fn pairs(sizes: &[usize], all: &[Choice]) -> Vec<ValuePair> {
             }
         }
     }
-    // A pair that no combination allows cannot be asked for.
+    // A pair that no combination allows cannot be required.
     pairs.retain(|pair| all.iter().any(|choice| pair.is_in(choice)));
     pairs
 }

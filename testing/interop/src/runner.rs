@@ -1,8 +1,8 @@
-//! Runs cases on several threads, and again where a case measures wall-clock time.
+//! Runs cases on several threads, and repeats those that measure wall-clock time.
 //!
-//! A case that fails has failed, except for those that [`WALL_CLOCK`] names with a reason. Each of these runs once more, after
-//! all others and alone. Every second attempt is counted and named in the last line, and more than [`MOST_RETRIES`]
-//! of them fail the run: so many are no accident.
+//! A failure is final, except for the cases that [`WALL_CLOCK`] names with a reason. Each of these runs once more,
+//! after all others and alone. Every second attempt is counted and named in the last line, and more than
+//! [`MOST_RETRIES`] of them fail the run, since that many are not accidental.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Failure, Result};
 
-/// Cases that may run a second time: the name of a case, and what in it depends on the machine's other work.
+/// Cases that may run a second time: the name of a case, and the part of it that depends on the machine's other work.
 pub const WALL_CLOCK: &[(&str, &str)] = &[(
     "many-clients/16-over-udp-and-tcp",
     "compares percentiles of round trips that are measured one after the other",
@@ -24,11 +24,11 @@ pub const MOST_RETRIES: usize = 2;
 pub struct Job<'a> {
     /// Its name, which is unique.
     pub name: &'a str,
-    /// The work. It returns a few words about what it saw.
+    /// The work. It returns a short description of its observations.
     pub run: Box<dyn Fn() -> Result<String> + Send + Sync + 'a>,
 }
 
-/// Which attempt of a case it was.
+/// The number of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
     /// The only one, or the first of two.
@@ -37,13 +37,13 @@ pub enum Attempt {
     Second,
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 pub struct Ended<'a> {
     /// The case.
     pub name: &'a str,
     /// Which attempt.
     pub attempt: Attempt,
-    /// What it saw, or why it failed.
+    /// Its observations, or why it failed.
     pub outcome: Result<String>,
     /// How long it took.
     pub took: Duration,
@@ -51,7 +51,7 @@ pub struct Ended<'a> {
     pub again: bool,
 }
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// How many cases passed, at the second attempt too.
@@ -63,7 +63,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Whether the run as a whole has passed.
+    /// Returns whether the run as a whole has passed.
     #[must_use]
     pub fn ok(&self) -> bool {
         self.failed.is_empty() && self.retried.len() <= MOST_RETRIES
@@ -123,7 +123,7 @@ pub fn run(
 
 fn attempt<'a>(case: &Job<'a>, attempt: Attempt, may_run_again: bool) -> Ended<'a> {
     let started = Instant::now();
-    // A case that panics is a failed one, and the others go on.
+    // A case that panics counts as failed, and the others continue.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&case.run))
         .unwrap_or_else(|_| Err(Failure("the test panicked".to_owned())));
     let again = may_run_again && outcome.is_err();
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// A case that fails so many times and then passes.
+    /// Creates a case that fails this many times and then passes.
     fn fails<'a>(name: &'a str, times: u32, attempts: &'a AtomicU32) -> Job<'a> {
         let run = move || match attempts.fetch_add(1, Ordering::SeqCst) {
             attempt if attempt < times => Err(Failure("late".to_owned())),

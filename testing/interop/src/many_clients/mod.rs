@@ -22,12 +22,12 @@ pub use simultaneous::simultaneous;
 pub use soak::{Soak, soak};
 use status_file::StatusFile;
 
-/// Where both listeners of the server are.
+/// The address of both listeners of the server.
 const SERVER: &str = "192.0.2.1";
 const PORT: u16 = 1194;
-/// What the server pushes besides addresses; every client must end up with it.
+/// The route that the server pushes in addition to addresses; every client must have it.
 const PUSHED_ROUTE: &str = "198.51.100.0/24";
-/// Clients that start at once: more only wait for each other's handshakes.
+/// The number of clients that start at once: more would only wait for each other's handshakes.
 const STARTING: usize = 8;
 
 /// A server with its hosts around it.
@@ -48,10 +48,10 @@ struct ConnectedClient {
     inner: InnerAddrs,
 }
 
-/// The outer address of the host with this number.
+/// Returns the outer address of the host with this number.
 fn outer(host: usize) -> Result<IpNet> {
     let host = u32::try_from(host).context("a host's number")?;
-    // 192.0.2.1 is the server's, in a network that has room for everyone.
+    // 192.0.2.1 is the server's, in a network that is large enough for all clients.
     let first = u32::from_be_bytes([192, 0, 2, 11]);
     IpNet::new(std::net::Ipv4Addr::from(first + host).into(), 22).context("a prefix length")
 }
@@ -98,7 +98,7 @@ fn server_net() -> Result<IpNet> {
     IpNet::new(SERVER.parse().context("the server's address")?, 22).context("a prefix length")
 }
 
-/// Hosts in rounds: every second one over TCP.
+/// Returns whether a host uses TCP in this round: every second one does.
 fn is_tcp(host: usize) -> bool {
     host % 2 == 1
 }

@@ -18,15 +18,16 @@ use crate::traffic::{Stream, echo_all};
 /// Pings of each client in one measurement, and the pause between them.
 const PINGS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(200);
-/// How many times the quiet 99th percentile a stalled client may cost the others, and what a shared machine adds to any
-/// percentile, in milliseconds. The quiet one is measured before and after: other work on the machine shows in one of them.
+/// How many times the undisturbed 99th percentile a stalled client may cost the others, and the milliseconds that a
+/// shared machine adds to any percentile. The undisturbed one is measured before and after: other work on the machine
+/// shows in one of them.
 const TWICE: f64 = 2.0;
 const NOISE_MS: f64 = 5.0;
 
-/// Connects `hosts` clients, every second one over TCP, and checks all of it.
+/// Connects `hosts` clients, every second one over TCP, and checks their addresses, options and round trips.
 ///
 /// # Errors
-/// What was not as it should be, with logs.
+/// A deviation, with logs.
 pub fn simultaneous(
     env: &TestEnv,
     name: &str,
@@ -53,7 +54,7 @@ fn together(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<String
     let stalled = (0..members.len()).find(|&host| is_tcp(host)).context("no client over TCP")?;
     let (victim, space) = (&members[stalled], &pool.hosts[stalled]);
     victim.daemon.signal(Signal::SIGSTOP)?;
-    // Far more than its sockets and the server's queue for it hold, so that the server must drop.
+    // Far more than its sockets and the server's queue for it can contain, so that the server must drop packets.
     let flood = Stream::start(&pool.server, space, victim.inner.v4, 1400)?;
     std::thread::sleep(Duration::from_secs(2));
     let others: Vec<&Namespace> = pool
@@ -81,8 +82,8 @@ fn together(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<String
     ))
 }
 
-/// All of them ping `to` at the same time: the 99th percentile of the round trips in milliseconds. None may be lost but
-/// those that the kernel counts as dropped.
+/// Makes all clients ping `to` at the same time; returns the 99th percentile of the round trips in milliseconds. No
+/// packet may be lost except those that the kernel counts as dropped.
 fn echo(pool: &ClientPool<'_>, from: &[&Namespace], to: IpAddr) -> Result<f64> {
     let hosts: Vec<&Namespace> = pool.hosts.iter().chain([&pool.server]).collect();
     let before = dropped(&hosts)?;

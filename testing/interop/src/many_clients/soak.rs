@@ -11,7 +11,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::peer::Program;
 use crate::traffic::{ping, tcp};
 
-/// How long and with how many.
+/// The length of a soak test and its number of clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Soak {
     /// Clients.
@@ -23,19 +23,19 @@ pub struct Soak {
 /// Bytes of each transfer to a client, about every [`BEAT`] of its life.
 const TRANSFER: usize = 1_000_000;
 const BEAT: Duration = Duration::from_secs(3);
-/// By then every client has connected and left once, so the process has made all its permanent allocations.
+/// By this time every client has connected and left once, so that the process has made all its permanent allocations.
 const WARM: Duration = Duration::from_secs(60);
-/// A server releases memory when the last client has left, and for the last time so long afterwards; and what its start
-/// needed so long after that.
+/// A server releases memory when the last client has left, and for the last time this long afterwards; the memory that
+/// its start needed is released this long after that.
 const SETTLE: Duration = Duration::from_secs(18);
-/// Lives are this many seconds long, by turns.
+/// The lives of clients in seconds, in rotation.
 const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
-/// How much more memory a server may hold after the last client than before the first, in KiB beyond a tenth: the signatures
-/// that it remembers (32), deeper stacks of its two threads (up to 64), tables of the crypto library that are made when
-/// they are first needed, and the edges of pages.
+/// How much more memory a server may use after the last client than before the first, in KiB beyond a tenth: the
+/// signatures that it caches (32), deeper stacks of its two threads (up to 64), tables of the crypto library that are
+/// created at their first use, and the edges of pages.
 const ONCE: u64 = 128;
-/// How much more it may hold at the end than after the first minute, in KiB: one-time allocations were made then, and of 2,800
-/// further sessions not even 50 bytes each may remain.
+/// How much more it may use at the end than after the first minute, in KiB: one-time allocations were made by then, and
+/// of 2,800 further sessions not even 50 bytes each may remain.
 const MORE: u64 = 128;
 
 /// The resources of the server's process.
@@ -43,11 +43,12 @@ const MORE: u64 = 128;
 struct Resources {
     fds: usize,
     threads: usize,
-    /// KiB that it made itself (anonymous memory).
+    /// Memory that it allocated itself (anonymous memory), in KiB.
     memory: u64,
 }
 
-/// For `length`, clients connect over both transports, transfer, rekey every 30 s, leave in order or are killed, and return.
+/// Runs for `length`: clients connect over both transports, transfer, rekey every 30 s, leave in order or are killed,
+/// and return.
 ///
 /// # Errors
 /// A client could not connect, or the server's resources did not return to their initial values.
@@ -89,7 +90,7 @@ fn come_and_go(pool: &ClientPool<'_>, clients: usize, length: Duration) -> Resul
             .map(|host| {
                 scope.spawn(move || {
                     let done = live_again_and_again(pool, host, end, stop, lives);
-                    // One that failed ends the others' next lives.
+                    // A failure ends the other clients' next lives.
                     stop.fetch_or(done.is_err(), Relaxed);
                     done
                 })
@@ -110,7 +111,7 @@ fn come_and_go(pool: &ClientPool<'_>, clients: usize, length: Duration) -> Resul
             .collect::<Result<Vec<_>>>()
     });
     outcome.map_err(|failure| format!("{failure}\n{}", pool.daemon.failure("meanwhile")))?;
-    // The server notices killed clients by their silence.
+    // The server notices the silence of killed clients.
     wait_for_sessions(pool, 0, Duration::from_secs(60))?;
     std::thread::sleep(SETTLE);
     Ok(lives.load(Relaxed))
@@ -124,13 +125,13 @@ fn live_again_and_again(
     lives: &AtomicU64,
 ) -> Result<()> {
     let space = pool.hosts.get(host).context("no such host")?;
-    // Not all at once.
+    // Staggered, so that they do not start at the same time.
     std::thread::sleep(Duration::from_millis(100 * host as u64));
     for life in host.. {
         if Instant::now() >= end || stop.load(Relaxed) {
             break;
         }
-        // By turns over either transport, so that a host's next session is of the other kind.
+        // Alternating transports, so that a host's next session uses the other one.
         let mut member = pool.join(host, is_tcp(life))?;
         lives.fetch_add(1, Relaxed);
         let death = Instant::now() + Duration::from_secs(LIVES[life % LIVES.len()]);

@@ -19,11 +19,11 @@ use crate::process::{Daemon, run as run_program};
 use crate::traffic::{Stream, ping, tcp};
 use crate::wait::ScaledInstant;
 
-/// How long traffic may stand still after a move or a death. A datagram's end is noticed by silence ([`KEEPALIVE`]),
+/// How long traffic may be interrupted after a move or a death. Over UDP, silence reveals the end ([`KEEPALIVE`]),
 /// after which openvpn waits for up to a few seconds before it dials.
 const RECOVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE: &str = "keepalive 1 5";
-/// Where a static key gives addresses by hand.
+/// The addresses with a static key, which are configured by hand.
 const SERVER_V4: &str = "10.88.0.1";
 const CLIENT_V4: &str = "10.88.0.2";
 
@@ -42,7 +42,7 @@ struct Ends<'a> {
 /// Runs one mode; `name` is that of the test, and unique.
 ///
 /// # Errors
-/// Anything that did not go as it should, with the logs that tell why.
+/// Any deviation, with the logs that show the cause.
 pub fn run(
     env: &TestEnv,
     name: &str,
@@ -70,7 +70,7 @@ impl<'a> Ends<'a> {
         let pair = Pair::new()?;
         let mut server = serve(&pair, folder, &configs, programs[0])?;
         if mode.credentials == Credentials::StaticKey {
-            // Ready only when the other end has spoken: its socket is what can be waited for.
+            // It is ready only after the other end has sent something: its socket is what can be waited for.
             std::thread::sleep(Duration::from_secs(1));
         } else {
             server.wait_for(READY, SETUP_LIMIT)?;
@@ -86,7 +86,7 @@ impl<'a> Ends<'a> {
         Ok(Ends { mode, folder, configs, programs, pair, server, client, inner })
     }
 
-    /// Everything that happens to a tunnel between its beginning and its end.
+    /// Runs a tunnel through all events between its beginning and its end.
     fn live(&mut self) -> Result<String> {
         self.pings(56)?;
         self.pings(3000)?;
@@ -110,7 +110,7 @@ impl<'a> Ends<'a> {
         let [server, client] = self.inner;
         for (from, to) in [(End::Client, server), (End::Server, client)] {
             for address in std::iter::once(to.v4).chain(to.v6) {
-                // The first may wait for a neighbour's hardware address, and be dropped in its stead.
+                // The first may wait for a neighbour's hardware address, and be dropped in place of another.
                 let got = ping(self.pair.namespace(from), address, size, 4)?;
                 ensure(got >= 3, || format!("{got} of 4 pings of {size} bytes to {address}"))?;
             }
@@ -125,7 +125,7 @@ impl<'a> Ends<'a> {
         Ok(())
     }
 
-    /// Waits for a rekey under traffic; nothing may be missing, changed or doubled.
+    /// Waits for a rekey under traffic; no packet may be missing, changed or duplicated.
     fn rekey(&mut self) -> Result<String> {
         let up = Stream::start(&self.pair.client, &self.pair.server, self.inner[0].v4, 1300)?;
         let end = ScaledInstant::now() + Duration::from_secs(40);
@@ -147,7 +147,7 @@ impl<'a> Ends<'a> {
         Ok(format!("{} of {} datagrams across a rekey", delivery.received, delivery.sent))
     }
 
-    /// The client dies without a word and comes back, perhaps from another port.
+    /// Kills the client, which returns, perhaps from another port.
     fn kill_client(&mut self) -> Result<Duration> {
         self.client.signal(Signal::SIGKILL)?;
         self.client.wait_exit(Duration::from_secs(5))?;
@@ -156,7 +156,7 @@ impl<'a> Ends<'a> {
         self.wait_for_ping()
     }
 
-    /// The server dies without a word; the client notices, by the stream's end or by silence, and dials again by itself.
+    /// Kills the server; the client notices, by the stream's end or by silence, and dials again by itself.
     fn kill_server(&mut self) -> Result<Duration> {
         self.server.signal(Signal::SIGKILL)?;
         self.server.wait_exit(Duration::from_secs(5))?;
@@ -176,7 +176,7 @@ impl<'a> Ends<'a> {
         Ok(begin.elapsed())
     }
 
-    /// The client leaves, and the server notices at once where the protocol has an exit message.
+    /// Ends the client; the server notices at once if the protocol has an exit message.
     fn part(mut self) -> Result<()> {
         self.client.signal(Signal::SIGTERM)?;
         if self.mode.transport == Transport::Udp && self.mode.credentials != Credentials::StaticKey
@@ -209,7 +209,7 @@ fn configs(pki: &Pki, mode: &Mode, programs: [&Program; 2]) -> Result<Configs> {
         Credentials::Certificates | Credentials::Fingerprint => tls(&mut configs, pki, mode)?,
     }
     for (program, lines) in programs.iter().zip([&mut configs.server, &mut configs.client]) {
-        // The kernel's module, where there is one, is another implementation.
+        // The kernel's module, if there is one, is another implementation.
         if program.may_offload() {
             lines.push_str("disable-dco\n");
         }
@@ -267,7 +267,7 @@ fn tls(configs: &mut Configs, pki: &Pki, mode: &Mode) -> Result<()> {
     Ok(())
 }
 
-/// SHA-256 of a certificate, in hexadecimal with colons.
+/// Returns the SHA-256 of a certificate, in hexadecimal with colons.
 fn fingerprint(path: &str) -> Result<String> {
     let told = run_program("openssl", &["x509", "-noout", "-fingerprint", "-sha256", "-in", path])?;
     let (_, digits) = told.trim().split_once('=').ok_or("openssl told no fingerprint")?;

@@ -1,4 +1,4 @@
-//! adit's side: a [`Firewall`] as the bridge drives it, without a bridge.
+//! adit's side: a [`Firewall`] as the bridge uses it, without a bridge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use super::frame::{Side, counted_down};
 use super::{rules, seen};
 use crate::failure::{Context as _, Result};
 
-/// What adit made of a frame, and why.
+/// adit's treatment of a frame, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AditResult {
-    /// What someone outside sees.
+    /// The result as seen from outside.
     pub seen: Seen,
-    /// A reason, for a person and for [`super::differences`].
+    /// The reason, for a human reader and for [`super::differences`].
     pub why: String,
-    /// Whether it is of a protocol whose checksum is known.
+    /// Whether the checksum of its protocol is known.
     pub checked: bool,
     /// TCP's flags.
     pub flags: Option<u8>,
@@ -38,26 +38,26 @@ pub struct Adit {
     now: Nanos,
     /// Reports details of a packet's connection that the firewall does not expose.
     shadow: Tracker,
-    /// What was invalid so far, and why.
+    /// The numbers of invalid packets so far, by reason.
     invalid: Vec<(Invalid, u64)>,
 }
 
-/// Why a reset did not end its connection, though it is of one.
+/// The reason why a reset did not end its connection, although it belongs to one.
 pub const RESET_IGNORED: &str = "a reset that is not believed";
 
-/// Between two packets. A whole case takes less than the shortest of the timeouts, and there is less than one answer
-/// in the time for which adit allows itself one.
+/// The time between two packets. A whole case takes less than the shortest of the timeouts, and has less than one
+/// answer in the time for which adit allows itself one.
 const STEP: Duration = Duration::from_millis(2);
 
 const SEED: [u8; 16] = [7; 16];
 
 impl Adit {
-    /// With rules, in nftables' language.
+    /// Creates a firewall with rules in nftables' language.
     ///
     /// # Errors
-    /// What is wrong with them, as `stdin:LINE:COLUMN: ...`.
+    /// The mistake in the rules, as `stdin:LINE:COLUMN: ...`.
     pub fn new(mode: Mode, rules: &str) -> std::result::Result<Adit, String> {
-        // adit has one hook, and `reject` in it.
+        // adit has one hook, in which it has `reject`.
         let rules = &rules.replace(rules::PREROUTING, rules::FORWARD);
         let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let ruleset = lang::parse("stdin", rules, none).map_err(|wrong| wrong.to_string())?;
@@ -104,7 +104,7 @@ impl Adit {
         AditResult { seen, why, checked: !matches!(transport, Transport::Other), flags }
     }
 
-    /// The counters of pieces, if the frame is one.
+    /// Returns the counters of fragments, if the frame is one.
     fn pieces(&self, frame: &[u8]) -> Option<FragmentStats> {
         let packet = Packet::parse(frame, Layer::Ethernet, None, &VnetHeader::default()).ok()?;
         packet.is_fragment().then(|| self.firewall.stats().fragments)
@@ -159,7 +159,7 @@ impl Adit {
         format!("{:?} {:?} {:?}", tracked.state, tracked.direction, tracked.protocol)
     }
 
-    /// Why the last packet was invalid.
+    /// Returns why the last packet was invalid.
     fn reason(&mut self) -> String {
         let now = self.shadow.stats().invalid;
         let grew = now.iter().find(|(reason, count)| {
@@ -170,7 +170,7 @@ impl Adit {
         name
     }
 
-    /// What the rules counted, in the order in which they stand: a table's named counters, then its rules.
+    /// Returns the rules' counters in the order of the rules: a table's named counters, then its rules.
     ///
     /// # Errors
     /// A counter without a count.

@@ -1,11 +1,11 @@
-//! A case: rules, frames in order, and what came of each.
+//! A case: rules, frames in order, and the result for each frame.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::frame::Side;
 
-/// How the two sides are joined.
+/// How the two sides are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// By a router: families `ip`, `ip6` and `inet`, with connection tracking.
@@ -14,12 +14,12 @@ pub enum Mode {
     Bridge,
 }
 
-/// What came of a frame.
+/// The result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// It was dropped, or held until its other pieces come.
+    /// It was dropped, or held until its other fragments arrive.
     Nothing,
-    /// It passed, alone or with the pieces that were held.
+    /// It passed, alone or with the fragments that were held.
     Passed,
     /// It was dropped, and its sender notified.
     Answered(Answer),
@@ -59,18 +59,18 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// A frame that comes in.
+/// An incoming frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// Where.
+    /// The side on which it arrives.
     pub side: Side,
     /// From the Ethernet header on, in wire format.
     pub frame: Vec<u8>,
-    /// What the generator meant by it, for a person.
+    /// The generator's intention, for a human reader.
     pub what: Cow<'static, str>,
 }
 
-/// What one of the two made of a case.
+/// The results of one of the two for a case.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// For each frame.

@@ -1,4 +1,4 @@
-//! One case through both.
+//! Runs one case through both implementations.
 
 use super::adit::{Adit, AditResult};
 use super::case::{Count, Mode, Seen, Sent};
@@ -9,15 +9,15 @@ use crate::failure::{Failure, Result};
 /// Rules and frames.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// How the sides are joined.
+    /// How the sides are connected.
     pub mode: Mode,
-    /// A rule file that both take.
+    /// A rule file that both accept.
     pub rules: String,
-    /// In order.
+    /// The frames, in order.
     pub frames: Vec<Sent>,
 }
 
-/// What both made of a case.
+/// The results of both for a case.
 #[derive(Debug, Clone)]
 pub struct Both {
     /// For each frame.
@@ -27,7 +27,7 @@ pub struct Both {
 }
 
 impl Both {
-    /// Where they differ first: a frame, or behind the last one when only counters differ.
+    /// Returns the first difference: the index of a frame, or the number of frames if only counters differ.
     #[must_use]
     pub fn differs(&self) -> Option<usize> {
         let frame = self.seen.iter().position(|(kernel, adit)| *kernel != adit.seen);
@@ -47,10 +47,10 @@ pub fn both(case: &Case) -> Result<Both> {
     through(&kernel, case)
 }
 
-/// Runs a case through a kernel that has its rules and has seen nothing, and through adit.
+/// Runs a case through a kernel that has its rules and has seen no packet, and through adit.
 ///
 /// # Errors
-/// adit refuses the rules, or the test bed fails.
+/// adit refuses the rules, or the testbed fails.
 pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
     let mut adit = Adit::new(case.mode, &case.rules).map_err(Failure)?;
     let mut seen = Vec::with_capacity(case.frames.len());
@@ -70,20 +70,20 @@ pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
     Ok(Both { seen, counts: kernel.into_iter().zip(adit).collect() })
 }
 
-/// How often the frames of wanted differences are taken out: the frames behind them are evaluated again each time.
+/// How often the frames of intended differences are removed: the frames after them are evaluated again each time.
 const ROUNDS: usize = 12;
 
-/// What remains of a case without the frames whose difference is wanted.
+/// The rest of a case without the frames whose difference is intended.
 pub struct Plain {
-    /// Without them.
+    /// The case without them.
     pub case: Case,
-    /// What both made of it.
+    /// The results of both for it.
     pub both: Both,
-    /// Names of what was taken out.
+    /// The names of the differences that were removed.
     pub wanted: Vec<&'static str>,
 }
 
-/// Takes out the frames whose difference is wanted, until there are none.
+/// Removes the frames whose difference is intended, until there are none.
 ///
 /// # Errors
 /// As [`both`].

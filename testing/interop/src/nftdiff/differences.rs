@@ -1,4 +1,4 @@
-//! Differences that are wanted. Each has its name and its reason in docs/filter.md.
+//! Intended differences, each of which has its name and its reason in docs/filter.md.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::compare::{Both, Case};
 use super::frame::{ARP, IPV4, IPV6};
 use super::packets::{NO_CHECKSUM, WITHIN};
 
-/// The frames of a case whose difference is wanted, and its name.
+/// Returns the frames of a case whose difference is intended, and its name.
 #[must_use]
 pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
     let frames = case.frames.iter().zip(&both.seen).enumerate();
@@ -18,8 +18,8 @@ pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
     frames.filter_map(named).collect()
 }
 
-/// Frames to which both did the same but which leave the kernel with another idea of their connection. To be asked for
-/// only when something differs: `states` are what the kernel says of each frame.
+/// Returns frames that both treated alike but after which the kernel has another state of their connection. Called only
+/// if something differs: `states` are the kernel's states of each frame.
 #[must_use]
 pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
     let until = both.differs().unwrap_or(both.seen.len());
@@ -35,8 +35,8 @@ pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
     frames.filter_map(|(at, frame)| name(frame).map(|name| (at, name))).collect()
 }
 
-/// The name of the wanted difference that this one is, if it is one. Some show only in counters: these frames are taken
-/// out though both did the same with them.
+/// Returns the name of the intended difference, if this is one. Some show only in counters: these frames are removed
+/// although both treated them alike.
 #[must_use]
 pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &AditResult) -> Option<&'static str> {
     if adit.why.starts_with("malformed") {
@@ -51,7 +51,7 @@ pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &AditResult) -> Optio
     if adit.why == "piece: uneven" && ethertype(&sent.frame, 12) == Some(IPV6) {
         return Some("uneven piece of IPv6");
     }
-    // RFC 5961 3.2 and RFC 9293 3.10.7.3: the kernel is content with a number within the window.
+    // RFC 5961 3.2 and RFC 9293 3.10.7.3: the kernel accepts any number within the window.
     let is_reset = adit.flags.is_some_and(|flags| flags & RST != 0);
     let refused = ["invalid: Reset", "invalid: Sequence"].contains(&adit.why.as_str());
     if is_reset && refused || adit.why == RESET_IGNORED {
@@ -78,22 +78,24 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 
-/// The most frequent of them: [`super::run`] makes sure that resets are believed, too.
+/// The most frequent of them: [`super::run`] makes sure that resets are accepted, too.
 pub const RESET: &str = "a reset that is not exact";
 
-/// ICMPv6 redirects, without extension headers.
+/// Returns whether a frame is an ICMPv6 redirect without extension headers.
 fn is_redirect6(frame: &[u8]) -> bool {
     ethertype(frame, 12) == Some(IPV6) && frame.get(20) == Some(&58) && frame.get(54) == Some(&137)
 }
 
-/// ICMP router advertisements and solicitations (RFC 1256), which the kernel takes for errors.
+/// Returns whether a frame is an ICMP router advertisement or solicitation (RFC 1256), which the kernel takes for an
+/// error.
 fn is_router_discovery(frame: &[u8]) -> bool {
     let at = 14 + usize::from(frame.get(14).copied().unwrap_or(0) & 15) * 4;
     let icmp = ethertype(frame, 12) == Some(IPV4) && frame.get(23) == Some(&1);
     icmp && matches!(frame.get(at), Some(9 | 10))
 }
 
-/// An IPv6 packet in one piece (RFC 6946): the kernel takes its fragment header away, adit leaves it there.
+/// Returns whether a frame is an atomic IPv6 fragment (RFC 6946): the kernel removes its fragment header, adit keeps
+/// it.
 fn atomic(frame: &[u8]) -> bool {
     let v6 = ethertype(frame, 12) == Some(IPV6) && frame.get(20) == Some(&44);
     v6 && frame.get(56..58).is_some_and(|word| word[0] == 0 && word[1] & !6 == 0)

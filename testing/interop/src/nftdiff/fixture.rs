@@ -25,13 +25,13 @@ use crate::failure::{Context, Failure, Result, ensure};
 pub struct Fixture {
     /// The case.
     pub case: Case,
-    /// What the kernel and adit make of each frame.
+    /// The results of the kernel and adit for each frame.
     pub seen: Vec<(String, String)>,
-    /// And the counters.
+    /// The counters of both.
     pub counts: Vec<(String, String)>,
 }
 
-/// The text of a case.
+/// Writes a case as text.
 #[must_use]
 pub fn print(why: &str, case: &Case, both: &Both) -> String {
     let mut text =
@@ -54,10 +54,10 @@ fn show(count: Count) -> String {
     format!("{}:{}", count.packets, count.bytes)
 }
 
-/// Reads such a text.
+/// Parses such a text.
 ///
 /// # Errors
-/// A line that is none of these.
+/// A line has none of these forms.
 pub fn read(text: &str) -> Result<Fixture> {
     let case = Case { mode: Mode::Route, rules: String::new(), frames: Vec::new() };
     let mut fixture = Fixture { case, seen: Vec::new(), counts: Vec::new() };
@@ -96,7 +96,7 @@ impl Fixture {
     /// Replays it on adit.
     ///
     /// # Errors
-    /// adit makes something else of it than what is written.
+    /// adit's results differ from those in the file.
     pub fn replay(&self) -> Result<()> {
         let mut adit = Adit::new(self.case.mode, &self.case.rules).map_err(Failure)?;
         for (index, (sent, (_, expected))) in self.case.frames.iter().zip(&self.seen).enumerate() {
@@ -112,10 +112,10 @@ impl Fixture {
         })
     }
 
-    /// Compares what both made of it just now with what is written.
+    /// Compares the present results of both with those in the file.
     ///
     /// # Errors
-    /// They made something else of it.
+    /// They differ.
     pub fn holds(&self, both: &Both) -> Result<()> {
         let seen =
             both.seen.iter().map(|(kernel, adit)| (kernel.to_string(), adit.seen.to_string()));
@@ -126,10 +126,10 @@ impl Fixture {
     }
 }
 
-/// All fixtures that are kept, by name.
+/// Returns all fixtures in the repository, by name.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// A file cannot be read.
 pub fn kept() -> Result<Vec<(String, Fixture)>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/nftdiff");
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Frames made byte by byte, and the addresses of the two sides. Nothing here is shared with what is tested.
+//! Frames built byte by byte, and the addresses of the two sides. Nothing here is shared with the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// Returns the other side.
     #[must_use]
     pub fn other(self) -> Side {
         match self {
@@ -21,7 +21,7 @@ impl Side {
         }
     }
 
-    /// Its interface.
+    /// Returns its interface.
     #[must_use]
     pub fn interface(self) -> &'static str {
         match self {
@@ -30,27 +30,27 @@ impl Side {
         }
     }
 
-    /// The hardware address of that interface.
+    /// Returns the hardware address of that interface.
     #[must_use]
     pub fn router_mac(self) -> [u8; 6] {
         [2, 0xad, 0x17, 0, self as u8 + 0xa, 1]
     }
 
-    /// The hardware address of the host there.
+    /// Returns the hardware address of the host there.
     #[must_use]
     pub fn host_mac(self) -> [u8; 6] {
         [2, 0xad, 0x17, 0, self as u8 + 0xa, 2]
     }
 }
 
-/// `ip`, `ip6` and `arp` as Ethernet says them.
+/// EtherType of IPv4, `ip`.
 pub const IPV4: u16 = 0x0800;
-/// IPv6.
+/// EtherType of IPv6, `ip6`.
 pub const IPV6: u16 = 0x86dd;
-/// ARP.
+/// EtherType of ARP, `arp`.
 pub const ARP: u16 = 0x0806;
 
-/// A frame with an Ethernet header.
+/// Builds a frame with an Ethernet header.
 #[must_use]
 pub fn ethernet(source: [u8; 6], destination: [u8; 6], ethertype: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(14 + body.len());
@@ -61,7 +61,7 @@ pub fn ethernet(source: [u8; 6], destination: [u8; 6], ethertype: u16, body: &[u
     frame
 }
 
-/// An IP packet as a frame that a router's neighbour on this side sends.
+/// Builds the frame with an IP packet that a router's neighbour on this side sends.
 #[must_use]
 pub fn to_router(side: Side, packet: &[u8]) -> Vec<u8> {
     let ethertype = if packet.first().is_some_and(|byte| byte >> 4 == 6) { IPV6 } else { IPV4 };
@@ -83,7 +83,7 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// Who sends to whom.
+/// The sender and the receiver of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
     /// The source.
@@ -93,7 +93,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// The way back.
+    /// Returns the opposite direction.
     #[must_use]
     pub fn reversed(self) -> Ends {
         Ends { from: self.to, to: self.from }
@@ -118,7 +118,7 @@ impl Ends {
         pseudo
     }
 
-    /// ICMP's number for this family.
+    /// Returns ICMP's protocol number for this family.
     #[must_use]
     pub fn icmp(self) -> u8 {
         if self.from.is_ipv4() { 1 } else { 58 }
@@ -142,7 +142,7 @@ fn v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// A TCP header's variable parts.
+/// The variable parts of a TCP header.
 #[derive(Debug, Clone, Default)]
 pub struct Tcp {
     /// Source and destination port.
@@ -164,7 +164,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// With its checksum.
+    /// Builds the segment with its checksum.
     #[must_use]
     pub fn bytes(&self, ends: Ends) -> Vec<u8> {
         let mut options = self.options.clone();
@@ -188,7 +188,7 @@ impl Tcp {
     }
 }
 
-/// A UDP datagram with its checksum.
+/// Builds a UDP datagram with its checksum.
 #[must_use]
 pub fn udp(ends: Ends, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let mut segment = Vec::new();
@@ -201,7 +201,7 @@ pub fn udp(ends: Ends, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     segment
 }
 
-/// An ICMP or ICMPv6 message with its checksum.
+/// Builds an ICMP or ICMPv6 message with its checksum.
 #[must_use]
 pub fn icmp(ends: Ends, kind: u8, code: u8, rest: u32, payload: &[u8]) -> Vec<u8> {
     let mut segment = vec![kind, code, 0, 0];
@@ -245,7 +245,7 @@ impl Default for Ip {
 }
 
 impl Ip {
-    /// The packet.
+    /// Builds the packet.
     #[must_use]
     pub fn packet(&self, ends: Ends, protocol: u8, payload: &[u8]) -> Vec<u8> {
         match (ends.from, ends.to) {
@@ -299,7 +299,7 @@ pub fn seal_v4(packet: &mut [u8], header: usize) {
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// One piece of a packet.
+/// One fragment of a packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
     /// Bytes before it, a multiple of 8.
@@ -310,7 +310,7 @@ pub struct Piece {
     pub more: bool,
 }
 
-/// A fragment of an IP packet; bytes beyond the end of the packet are zero.
+/// Builds a fragment of an IP packet; bytes beyond the end of the packet are zero.
 #[must_use]
 pub fn piece(packet: &[u8], id: u32, piece: Piece) -> Vec<u8> {
     let is_v6 = packet[0] >> 4 == 6;
@@ -336,7 +336,8 @@ pub fn piece(packet: &[u8], id: u32, piece: Piece) -> Vec<u8> {
     made
 }
 
-/// The frame as a rule of a router sees it: the TTL counted down, an IPv4 checksum as right or wrong as it was.
+/// Returns the frame as a router's rules see it: with a decremented TTL, and an IPv4 checksum as right or wrong as it
+/// was.
 #[must_use]
 pub fn counted_down(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();

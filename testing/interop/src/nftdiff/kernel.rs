@@ -1,7 +1,7 @@
-//! The kernel's side: a namespace that routes or bridges between two TAPs which this process holds.
+//! The kernel's side: a namespace that routes or bridges between two TAP devices which this process has open.
 //!
-//! A frame written to one TAP runs through the hooks, the connection tracking and out to the other TAP before `write`
-//! returns, so a verdict is there to be read at once and nothing waits for a timeout.
+//! A frame written to one TAP device passes the hooks, the connection tracking and the other TAP device before `write`
+//! returns, so that a verdict can be read at once and nothing waits for a timeout.
 
 use std::fs;
 use std::io::{ErrorKind, IoSlice};
@@ -17,7 +17,8 @@ use super::seen;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::process::run_with_input;
 
-/// Connections are tracked and fragments put together whatever the rules, as adit does; counts what came to be judged.
+/// Tracks connections and reassembles fragments whatever the rules, as adit does; counts the packets that reached the
+/// rules.
 const BED: &str = "table inet bed {
  chain pre { type filter hook prerouting priority -150; ct state invalid counter; }
  chain in { type filter hook forward priority -1000; counter; }
@@ -38,7 +39,7 @@ const WATCH: &str = "table inet watch {
 ";
 const WATCHED: [&str; 6] = ["new", "established", "related", "invalid", "original", "reply"];
 
-/// Routes for all that comes from the other side, so that any destination is forwarded; answers leave by `ta`.
+/// Routes for everything from the other side, so that any destination is forwarded; answers leave by `ta`.
 const ROUTES: &str = "link set ta address 02:ad:17:00:0a:01 mtu 9000 up
 link set tb address 02:ad:17:00:0b:01 mtu 9000 up
 address add 10.255.0.1/32 dev ta
@@ -74,7 +75,7 @@ link set ta mtu 9000 up
 link set tb mtu 9000 up
 ";
 
-/// Before the devices exist. No rate limit for ICMP, no reverse path filter, no unsolicited messages.
+/// Settings from before the devices exist: no rate limit for ICMP, no reverse path filter, no unsolicited messages.
 const SYSCTLS: [(&str, &str); 13] = [
     ("net/ipv4/icmp_msgs_per_sec", "1000000000"),
     ("net/ipv4/icmp_msgs_burst", "1000000000"),
@@ -100,10 +101,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A namespace without rules through which a first packet has passed.
+    /// Creates a namespace without rules through which a first packet has passed.
     ///
     /// # Errors
-    /// No root, or a kernel without what is needed.
+    /// No root, or a kernel without the required features.
     pub fn new(mode: Mode) -> Result<Kernel> {
         let namespace = NetNs::unnamed()?;
         let set = || -> Result<()> {
@@ -117,7 +118,7 @@ impl Kernel {
                     "bridge-nf-call-ip6tables",
                     "bridge-nf-call-arptables",
                 ] {
-                    // Where br_netfilter is not loaded there is nothing to switch off.
+                    // Without br_netfilter there is nothing to switch off.
                     let _ = fs::write(Path::new("/proc/sys/net/bridge").join(key), "0");
                 }
             }
@@ -152,16 +153,16 @@ impl Kernel {
         run_with_input(command, rules).map(drop).map_err(|failure| failure.0)
     }
 
-    /// Sends a frame through and says what came of it.
+    /// Sends a frame through and returns the result.
     ///
     /// # Errors
-    /// A TAP failed.
+    /// A TAP device failed.
     pub fn pass(&self, side: Side, frame: &[u8]) -> Result<Seen> {
         let header = [0u8; VNET_LEN];
         let taken = self.tap(side).write(&[IoSlice::new(&header), IoSlice::new(frame)]);
         match taken {
             Ok(_) => {}
-            // A frame that the TAP itself refuses went nowhere.
+            // A frame that the TAP device itself refuses was not sent.
             Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
                 return Ok(Seen::Nothing);
             }
@@ -172,7 +173,7 @@ impl Kernel {
         Ok(seen::judge(self.mode, side, frame, &came))
     }
 
-    /// What the rules counted, in the order in which they stand: a table's named counters, then its rules.
+    /// Returns the rules' counters in the order of the rules: a table's named counters, then its rules.
     ///
     /// # Errors
     /// `nft` failed.
@@ -186,10 +187,10 @@ impl Kernel {
         Ok(counts(&own))
     }
 
-    /// The state in which the kernel sees each frame of a case, for a person.
+    /// Returns the state in which the kernel sees each frame of a case, for a human reader.
     ///
     /// # Errors
-    /// The test bed fails.
+    /// The testbed fails.
     pub fn states(case: &Case) -> Result<Vec<String>> {
         let kernel = Kernel::new(case.mode)?;
         kernel.load(&case.rules).map_err(Failure)?;
@@ -212,7 +213,7 @@ impl Kernel {
         Ok(states)
     }
 
-    /// How many packets came as far as the rules; those that the kernel's own checks took are missing.
+    /// Returns how many packets reached the rules, excluding those that the kernel's own checks dropped.
     ///
     /// # Errors
     /// `nft` failed.
@@ -246,7 +247,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Reads away what interfaces say when they come up.
+    /// Discards the packets that interfaces send when they come up.
     fn drain(&self) -> Result<()> {
         let mut count = 0;
         self.read(|_, _| count += 1)?;
@@ -266,7 +267,7 @@ fn tap(namespace: &NetNs, side: Side) -> Result<TunQueue> {
     device.queues.into_iter().next().context("a TAP without a queue")
 }
 
-/// Every `packets N bytes M` of a listing, in order.
+/// Returns every `packets N bytes M` of a listing, in order.
 fn counts(listing: &str) -> Vec<Count> {
     let words: Vec<&str> = listing.split_whitespace().collect();
     let count = |four: &[&str]| match *four {

@@ -1,8 +1,8 @@
-//! The same rules and the same packets through the kernel's nftables and through adit: the same verdicts and counters.
+//! Compares the kernel's nftables with adit: the same rules and packets must give the same verdicts and counters.
 //!
-//! [`rules`] and [`packets`] make a case out of a seed, [`kernel`] and [`adit`] say what comes of it, [`differences`]
-//! knows the differences that are wanted. A case that differs in another way is made small and printed as a fixture
-//! ([`fixture`]); the fixtures that are kept are replayed first.
+//! [`rules`] and [`packets`] generate a case from a seed, [`kernel`] and [`adit`] evaluate it, and [`differences`]
+//! lists the intended differences. A case that differs in another way is minimized and printed as a fixture
+//! ([`fixture`]); the fixtures in the repository are replayed first.
 
 pub mod adit;
 pub mod case;
@@ -31,26 +31,26 @@ use random::Random;
 
 use crate::failure::{Context, Failure, Result, ensure};
 
-/// How much is compared.
+/// The extent of a comparison.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The first seed; each rule set has the next one.
     pub seed: u64,
-    /// Rule sets.
+    /// The number of rule sets.
     pub sets: u64,
-    /// Frames for each.
+    /// The number of frames for each.
     pub frames: usize,
-    /// Rule sets with differences after which it stops.
+    /// The number of rule sets with differences after which it stops.
     pub most: usize,
 }
 
-/// Lines of a case that are printed.
+/// The number of lines of a case that are printed.
 const SHOWN: usize = 60;
 
-/// Where cases that differ are left.
+/// The folder for cases that differ.
 const LEFT: &str = "target/nft-diff";
 
-/// What was compared.
+/// The extent of what was compared.
 #[derive(Debug, Default)]
 struct Tally {
     frames: usize,
@@ -60,17 +60,17 @@ struct Tally {
     moved: usize,
     /// Resets that ended a connection.
     resets: usize,
-    /// How often each difference was wanted.
+    /// How often each intended difference occurred.
     wanted: BTreeMap<&'static str, usize>,
-    /// What adit does not take though nft does.
+    /// Rules that adit refuses although nft accepts them.
     refused: BTreeMap<String, usize>,
     failed: usize,
 }
 
-/// Compares, and says how much was compared.
+/// Compares, and reports how much was compared.
 ///
 /// # Errors
-/// A difference that is not wanted: it is left as a fixture. Or no root, or a kernel without nftables.
+/// A difference that is not intended, which is saved as a fixture. Or no root, or a kernel without nftables.
 pub fn run(options: &Options) -> Result<String> {
     let started = Instant::now();
     let kept = fixture::kept()?;
@@ -105,10 +105,10 @@ pub fn run(options: &Options) -> Result<String> {
     if failed == 0 { Ok(told) } else { Err(Failure(format!("{told}: see {LEFT}"))) }
 }
 
-/// Runs the case of a fixture's file through both, and prints it with what they make of it now.
+/// Runs the case of a fixture's file through both, and prints it with their present results.
 ///
 /// # Errors
-/// The file cannot be read, or the test bed fails.
+/// The file cannot be read, or the testbed fails.
 pub fn replay(path: &Path) -> Result<()> {
     let text = std::fs::read_to_string(path).context(path.display())?;
     let case = fixture::read(&text)?.case;
@@ -119,7 +119,7 @@ pub fn replay(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What both say of each frame's connection, as comments.
+/// Returns the states of both for each frame's connection, as comments.
 fn states(case: &Case, made: &Both) -> Result<String> {
     let states = if case.mode == Mode::Route { Kernel::states(case)? } else { Vec::new() };
     let mut text = String::new();
@@ -130,7 +130,7 @@ fn states(case: &Case, made: &Both) -> Result<String> {
     Ok(text)
 }
 
-/// The case of a seed: both take its rules.
+/// Returns the case of a seed, with rules that both accept.
 fn case(seed: u64, frames: usize, tally: &mut Tally) -> Result<Case> {
     let mut random = Random::new(seed);
     let mode = if seed % 5 == 4 { Mode::Bridge } else { Mode::Route };
@@ -172,7 +172,7 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Makes a case that differs small, and leaves it as a fixture.
+/// Minimizes a case that differs, and saves it as a fixture.
 fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
     let run = |case: &Case| without_wanted(case.clone()).map(|plain| plain.both);
     let (case, made) = shrink::shrink(case, made, run)?;
@@ -180,13 +180,13 @@ fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
     std::fs::create_dir_all(LEFT)?;
     let path = Path::new(LEFT).join(format!("{seed}.txt"));
     std::fs::write(&path, &text).context(path.display())?;
-    // A person reads the beginning; the file has all of it.
+    // The beginning is printed; the file contains all of it.
     let shown: Vec<String> =
         text.lines().take(SHOWN).map(|line| line.chars().take(300).collect()).collect();
     println!("{}:\n{}", path.display(), shown.join("\n"));
     Ok(())
 }
-/// Loads rules, less those that are refused: each is on a line of its own. Returns the rules that were loaded.
+/// Loads rules without those that are refused: each is on a line of its own. Returns the rules that were loaded.
 fn settle(
     mut rules: String,
     mut load: impl FnMut(&str) -> std::result::Result<(), String>,
@@ -209,7 +209,7 @@ fn settle(
     Err(Failure(format!("rules that are refused again and again:\n{rules}")))
 }
 
-/// The lines (from 1) that `FILE:LINE:COLUMN` names.
+/// Returns the lines (from 1) that `FILE:LINE:COLUMN` names.
 fn blamed(said: &str) -> Vec<usize> {
     said.lines()
         .filter_map(|line| line.split_once("stdin:")?.1.split(':').next()?.parse().ok())

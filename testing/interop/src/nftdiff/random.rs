@@ -1,19 +1,19 @@
-//! Seeded randomness, the same on every machine: a failing case is known by its number.
+//! Seeded randomness, the same on every machine: a failing case is identified by its seed.
 
 use std::ops::RangeInclusive;
 
-/// `SplitMix64`: any seed is a good one.
+/// `SplitMix64`, for which any seed is suitable.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The same numbers for the same seed.
+    /// Creates a generator that gives the same numbers for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// 64 bits.
+    /// Returns 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -22,34 +22,34 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// One of `range`.
+    /// Returns a number in `range`.
     pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (first, last) = (*range.start(), *range.end());
         let count = last.saturating_sub(first).wrapping_add(1);
         if count == 0 { self.bits() } else { first + self.bits() % count }
     }
 
-    /// An index below `count`, which is not 0.
+    /// Returns an index below `count`, which is not 0.
     pub fn below(&mut self, count: usize) -> usize {
         usize::try_from(self.bits() % (count.max(1) as u64)).unwrap_or(0)
     }
 
-    /// True so many times in a hundred.
+    /// Returns true with this probability in percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.bits() % 100 < chance
     }
 
-    /// One of the values, which are not none.
+    /// Returns one of the values, of which there is at least one.
     pub fn pick<'a, T>(&mut self, values: &'a [T]) -> &'a T {
         &values[self.below(values.len())]
     }
 
-    /// Some 16 bits.
+    /// Returns 16 bits.
     pub fn word(&mut self) -> u16 {
         self.bits() as u16
     }
 
-    /// So many bytes.
+    /// Returns this many bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.bits() as u8).collect()
     }

@@ -1,4 +1,4 @@
-//! Rule files out of a grammar: everything in the supported subset that can be compared, in random combination.
+//! Rule files generated from a grammar: everything in the supported subset that can be compared, in random combination.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::case::Mode;
 use super::random::Random;
 use super::values::{self, Kind};
 
-/// Layer that a field needs: a rule may not ask for two of one kind.
+/// The layer that a field needs: a rule may not require two of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     Nothing,
@@ -22,7 +22,7 @@ enum Need {
     Vlan,
 }
 
-/// Something that rules compare.
+/// A field that rules compare.
 struct Field {
     text: &'static str,
     kind: Kind,
@@ -33,7 +33,7 @@ const fn field(text: &'static str, kind: Kind, need: Need) -> Field {
     Field { text, kind, need }
 }
 
-/// Fields of IP packets, of either family; those that people use stand here more than once.
+/// Fields of IP packets, of either family; the most used ones occur more than once.
 const IP: &[Field] = &[
     field("ip saddr", Kind::V4, Need::V4),
     field("ip daddr", Kind::V4, Need::V4),
@@ -110,7 +110,7 @@ const IP: &[Field] = &[
     field("icmpv6 type", Kind::Icmpv6Type, Need::Icmpv6),
 ];
 
-/// Fields that only the connection tracking knows.
+/// Fields of connection tracking only.
 const CT: &[Field] = &[
     field("ct state", Kind::State, Need::Nothing),
     field("ct state", Kind::State, Need::Nothing),
@@ -137,19 +137,19 @@ const LINK: &[Field] = &[
 
 const INET: &[Field] = &[field("meta nfproto", Kind::NfProto, Need::Nothing)];
 
-/// Table families, as they are written.
+/// Table families in nftables' syntax.
 const ROUTE_FAMILIES: [&str; 5] = ["inet", "inet", "inet", "ip", "ip6"];
 
-/// Where packets are judged.
+/// The hook at which packets are evaluated.
 pub const FORWARD: &str = "hook forward";
 
 /// The only hook of a bridge's forwarding in which the kernel has `reject`. A packet has no `oifname` there.
 pub const PREROUTING: &str = "hook prerouting";
 
-/// How many rules a chain has at most.
+/// The most rules of a chain.
 const RULES: u64 = 9;
 
-/// What may follow in one rule, given what it has asked for.
+/// What may follow in one rule, given the comparisons before it.
 #[derive(Clone, Copy)]
 struct Scope {
     family: &'static str,
@@ -174,7 +174,7 @@ impl Scope {
             Need::Nothing => true,
             Need::V4 | Need::V6 => network(need),
             Need::Arp => self.family == "bridge" && network(need) && self.transport.is_none(),
-            // nft of this age does not look for IP below a tag that it has asked about in the same rule.
+            // nft of this age does not look for IP after a tag that the same rule has compared.
             Need::Vlan => {
                 self.family == "bridge" && self.network.is_none() && self.transport.is_none()
             }
@@ -209,12 +209,12 @@ struct Writer<'a> {
     hook: &'static str,
     text: String,
     sets: Vec<Named>,
-    /// Chains that can be jumped to: those that are complete.
+    /// Chains that can be jumped to, which are complete.
     chains: Vec<String>,
     counters: usize,
 }
 
-/// A rule file with one rule on each line.
+/// Generates a rule file with one rule on each line.
 #[must_use]
 pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     let mut text = String::new();
@@ -242,7 +242,7 @@ pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     text
 }
 
-/// Whose fields a comparison asks for: its first word, mostly.
+/// Returns the header whose fields a comparison reads, which is mostly its first word.
 fn header(comparison: &str) -> &str {
     let ports = comparison.contains("th sport") || comparison.contains("th dport");
     if ports { "th" } else { comparison.split(' ').next().unwrap_or_default() }
@@ -264,7 +264,7 @@ impl Writer<'_> {
             self.chains.push(name);
         }
         if self.random.percent(40) {
-            // Maps come behind the chains that they name.
+            // Maps come after the chains that they name.
             self.set(true);
         }
         let bases = if self.random.percent(25) { 2 } else { 1 };
@@ -305,7 +305,7 @@ impl Writer<'_> {
         texts.join(", ")
     }
 
-    /// A verdict that a map may hold.
+    /// Generates a verdict that a map may contain.
     fn verdict(&mut self) -> String {
         let plain = ["accept", "drop", "continue", "return"];
         if self.chains.is_empty() || self.random.percent(60) {
@@ -355,9 +355,9 @@ impl Writer<'_> {
         parts.join(" ")
     }
 
-    /// What a rule does at its end.
+    /// Generates the end of a rule.
     fn end(&mut self, scope: &mut Scope) -> Option<String> {
-        // What asks for nothing would leave nothing to the rules behind it.
+        // A rule without comparisons would leave nothing to the rules after it.
         let plain = scope.network.is_none() && scope.transport.is_none();
         if plain && self.random.percent(80) {
             return None;
@@ -399,13 +399,13 @@ impl Writer<'_> {
         })
     }
 
-    /// A field that may follow, of this kind or any.
+    /// Returns a field that may follow, of this kind or any.
     fn field(&mut self, scope: Scope, kind: Option<Kind>) -> Option<&'static Field> {
         let ct: &[Field] = if self.stateful { CT } else { &[] };
         let link: &[Field] = if self.family == "bridge" { LINK } else { &[] };
         let inet: &[Field] = if self.family == "inet" { INET } else { &[] };
         let weighted = [IP, ct, link, inet];
-        // A third of the comparisons ask the connection tracking, where there is one.
+        // A third of the comparisons use connection tracking, if there is any.
         let pool: Vec<&'static Field> =
             if !ct.is_empty() && kind.is_none() && self.random.percent(30) {
                 CT.iter().collect()
@@ -420,7 +420,7 @@ impl Writer<'_> {
         if fits.is_empty() { None } else { Some(fits[self.random.below(fits.len())]) }
     }
 
-    /// Fields for each of these kinds, one after the other.
+    /// Returns fields for each of these kinds, in sequence.
     fn fields(&mut self, scope: &mut Scope, kinds: &[Kind]) -> Option<(String, String)> {
         let (mut names, mut before) = (Vec::new(), String::new());
         let mut taken = *scope;

@@ -1,9 +1,9 @@
-//! What frames that came out say of the one that went in.
+//! Conclusions from the frames that came out about the one that went in.
 
 use super::case::{Answer, Mode, Seen};
 use super::frame::{IPV4, IPV6, Side};
 
-/// What came of `sent`, which came in at `side`, when these frames came out.
+/// Returns the result for `sent`, which arrived at `side`, given the frames that came out.
 #[must_use]
 pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> Seen {
     let mut seen = Seen::Nothing;
@@ -16,11 +16,11 @@ pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> S
             };
             continue;
         }
-        // What the kernel says to groups, it says of itself; packets to groups are not routed.
+        // The kernel sends packets to groups on its own account; packets to groups are not routed.
         if frame.first().is_none_or(|byte| byte & 1 == 1) || !is_ip(frame) {
             continue;
         }
-        // An answer has another source, wherever its way leads.
+        // An answer has another source, whatever its path.
         if source(frame).is_some() && source(frame) == source(sent) {
             seen = Seen::Passed;
         } else {
@@ -30,7 +30,7 @@ pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> S
     seen
 }
 
-/// What a frame carries, behind one VLAN tag or none.
+/// Returns the payload of a frame, after one VLAN tag or none.
 #[must_use]
 pub fn network(frame: &[u8]) -> &[u8] {
     let tagged = frame.get(12..14) == Some(&[0x81, 0]);
@@ -50,7 +50,7 @@ fn source(frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What an IP packet that is an answer says.
+/// Returns the contents of an IP packet that is an answer.
 #[must_use]
 pub fn answer(packet: &[u8]) -> Answer {
     read(packet).unwrap_or(Answer::Strange)

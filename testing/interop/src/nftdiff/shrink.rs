@@ -1,15 +1,15 @@
-//! A case that differs, made small: fewer frames, fewer rules, the same kind of difference.
+//! Minimizes a case that differs: fewer frames, fewer rules, the same kind of difference.
 
 use super::compare::{Both, Case};
 use crate::failure::Result;
 
-/// Runs of the case that making it small may cost.
+/// The most runs of the case for minimizing it.
 const TRIES: usize = 400;
 
-/// A smaller case that still differs, and what both make of it.
+/// Returns a smaller case that still differs, and the results of both for it.
 ///
 /// # Errors
-/// The test bed fails.
+/// The testbed fails.
 pub fn shrink(
     mut case: Case,
     mut both: Both,
@@ -23,7 +23,7 @@ pub fn shrink(
         if tries == 0 {
             return Ok(false);
         }
-        // Rules that lean on those that were taken out are refused: then this was no way.
+        // Rules that depend on removed ones are refused: then this attempt is given up.
         let Ok(now) = run(case) else { return Ok(false) };
         let still = now.differs().is_some() && at_frame(&now) == by_frame;
         if still {
@@ -56,7 +56,7 @@ pub fn shrink(
     }
 }
 
-/// Leaves out runs of items, long ones first, as long as `holds`.
+/// Removes runs of items, long ones first, as long as `holds`.
 fn fewer<T: Clone>(
     mut items: Vec<T>,
     mut holds: impl FnMut(&[T]) -> Result<bool>,

@@ -1,4 +1,4 @@
-//! The few values that rules and packets are made of, so that they meet.
+//! The few values from which rules and packets are built, so that they match often.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,7 +26,7 @@ const V6: [[&str; 5]; 2] = [
 pub const PORTS: [u16; 14] =
     [22, 53, 80, 81, 123, 443, 1023, 1024, 4000, 5000, 7070, 8080, 32_768, 65_535];
 
-/// Transport protocols that are not TCP, UDP, ICMP or ICMPv6, and of which no connection tracking knows more.
+/// Transport protocols other than TCP, UDP, ICMP or ICMPv6, for which there is no specific connection tracking.
 pub const OTHERS: [u8; 4] = [50, 89, 253, 4];
 
 /// Time-to-live values.
@@ -42,7 +42,7 @@ pub const VLANS: [u16; 4] = [1, 2, 100, 4094];
 pub const MACS: [[u8; 6]; 3] =
     [[2, 0xad, 0x17, 0, 0xa, 2], [2, 0xad, 0x17, 0, 0xb, 2], [0x52, 0x54, 0, 0x12, 0x34, 0x56]];
 
-/// An IPv4 address of a side, usually a known one.
+/// Returns an IPv4 address of a side, usually a known one.
 pub fn v4(random: &mut Random, side: Side) -> Ipv4Addr {
     let known = Ipv4Addr::from(*random.pick(&V4[side as usize]));
     if random.percent(90) {
@@ -53,7 +53,7 @@ pub fn v4(random: &mut Random, side: Side) -> Ipv4Addr {
     Ipv4Addr::from(near)
 }
 
-/// An IPv6 address of a side, usually a known one.
+/// Returns an IPv6 address of a side, usually a known one.
 pub fn v6(random: &mut Random, side: Side) -> Ipv6Addr {
     let known: Ipv6Addr = random.pick(&V6[side as usize]).parse().unwrap_or(Ipv6Addr::LOCALHOST);
     if random.percent(90) {
@@ -62,7 +62,7 @@ pub fn v6(random: &mut Random, side: Side) -> Ipv6Addr {
     Ipv6Addr::from(u128::from(known).wrapping_add(u128::from(random.within(0..=4))).wrapping_sub(2))
 }
 
-/// Ends of a packet that comes in at `side`; rarely its source is on the other side.
+/// Returns the ends of a packet that arrives at `side`; rarely its source is on the other side.
 pub fn ends(random: &mut Random, side: Side, is_v6: bool) -> Ends {
     let from = if random.percent(3) { side.other() } else { side };
     if is_v6 {
@@ -72,7 +72,7 @@ pub fn ends(random: &mut Random, side: Side, is_v6: bool) -> Ends {
     }
 }
 
-/// A port that something might listen on, or near one, or any.
+/// Returns a port on which a service might listen, or one near it, or any.
 pub fn port(random: &mut Random) -> u16 {
     match random.within(0..=19) {
         0 => random.word().max(1),
@@ -82,7 +82,7 @@ pub fn port(random: &mut Random) -> u16 {
     }
 }
 
-/// A client's port.
+/// Returns a client's port.
 pub fn client_port(random: &mut Random) -> u16 {
     if random.percent(30) { port(random) } else { random.within(40_000..=40_020) as u16 }
 }

@@ -1,4 +1,4 @@
-//! Values as rules write them.
+//! Values in the syntax of rules.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use super::frame::Side;
 use super::random::Random;
 use super::universe;
 
-/// What a field holds.
+/// The kind of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Kind {
@@ -80,7 +80,7 @@ const ICMPV6: [&str; 10] = [
 ];
 
 impl Kind {
-    /// What a set's `type` calls it.
+    /// Returns its name in a set's `type`.
     #[must_use]
     pub fn set_type(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl Kind {
         }
     }
 
-    /// Whether values have an order that a rule can ask about.
+    /// Returns whether values have an order that a rule can compare.
     fn ordered(self) -> bool {
         !matches!(
             self,
@@ -112,7 +112,7 @@ impl Kind {
     }
 }
 
-/// A value: as it is written, and as a number.
+/// Generates a value: in the syntax of rules, and as a number.
 fn value(random: &mut Random, kind: Kind) -> (String, u128) {
     let number = |value: u64| (value.to_string(), u128::from(value));
     let side = if random.percent(50) { Side::A } else { Side::B };
@@ -168,13 +168,14 @@ fn value(random: &mut Random, kind: Kind) -> (String, u128) {
     }
 }
 
-/// Names have no order that matters here: their place in the list keeps them apart.
+/// Generates a name. Names have no order that matters here: their index in the list distinguishes
+/// them.
 fn named(random: &mut Random, names: &[&str]) -> (String, u128) {
     let at = random.below(names.len());
     (names[at].to_owned(), at as u128)
 }
 
-/// What follows a field in a comparison.
+/// Generates what follows a field in a comparison.
 pub fn test(random: &mut Random, kind: Kind) -> String {
     match kind {
         Kind::Flags => return flags(random),
@@ -220,7 +221,8 @@ fn ordered_pair(random: &mut Random, kind: Kind) -> (String, String) {
     }
 }
 
-/// The place of a name in a list is not its number: no ranges between them.
+/// Returns whether this is a name. The index of a name in a list is not its number: there are no
+/// ranges between them.
 fn is_name(text: &str) -> bool {
     !text.contains(':') && text.starts_with(|first: char| first.is_ascii_alphabetic())
 }
@@ -264,7 +266,8 @@ fn states(random: &mut Random) -> String {
     }
 }
 
-/// A prefix that holds a known address: as it is written, and its first and last address.
+/// Generates a prefix that contains a known address: in the syntax of rules, and its first and last
+/// address.
 fn prefix(random: &mut Random, kind: Kind) -> (String, u128, u128) {
     let (_, address) = value(random, kind);
     let bits = if kind == Kind::V4 { 32 } else { 128 };
@@ -283,7 +286,7 @@ fn prefix(random: &mut Random, kind: Kind) -> (String, u128, u128) {
     (format!("{text}/{length}"), first, first | host)
 }
 
-/// What sets hold that are made in this family.
+/// Returns the kinds of the elements of sets in this family.
 pub fn set_kinds(random: &mut Random, family: &str) -> Vec<Kind> {
     let address = match family {
         "ip" => Kind::V4,
@@ -305,7 +308,7 @@ pub fn set_kinds(random: &mut Random, family: &str) -> Vec<Kind> {
     }
 }
 
-/// Elements that do not overlap.
+/// Generates elements that do not overlap.
 pub fn elements(random: &mut Random, kinds: &[Kind], interval: bool, count: u64) -> Vec<String> {
     let mut boxes: Vec<Vec<(u128, u128)>> = Vec::new();
     let mut texts = Vec::new();

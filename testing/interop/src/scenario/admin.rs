@@ -1,4 +1,4 @@
-//! What a server's administrator writes on single clients, addresses, topologies and fingerprints.
+//! Settings of a server's administrator for single clients, addresses, topologies and fingerprints.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::wait::ScaledInstant;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Configs of a server with files for single clients, and their directory.
+/// Creates configurations of a server with files for single clients, and their directory.
 fn with_files(scenario: &Scenario<'_>) -> Result<(Configs, std::path::PathBuf)> {
     let folder = scenario.folder().join("ccd");
     fs::create_dir_all(&folder)?;
@@ -39,13 +39,13 @@ fn ip(text: &str) -> Result<IpAddr> {
     text.parse().context(text)
 }
 
-/// A fixed address, a network behind the client, routes of its own; each reaches the other's side.
+/// A client has a fixed address, a network behind it and routes of its own; each end reaches the other's side.
 pub(super) fn fixed_address_and_network(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server("route 10.50.1.0 255.255.255.0\nroute-ipv6 fd50::/64");
-    // All get it but the one that has it.
+    // All clients get it except the one that has the network.
     configs.server("push \"route 10.50.1.0 255.255.255.0\"");
-    // The file is read after the rights are gone.
+    // The file is read after the privileges are dropped.
     configs.server("user nobody\ngroup nogroup");
     fs::write(
         folder.join("client"),
@@ -75,12 +75,12 @@ pub(super) fn fixed_address_and_network(scenario: &Scenario<'_>) -> Result<Strin
     Ok(String::new())
 }
 
-/// `push-reset` leaves nothing of what all get, `push-remove` what begins so.
+/// `push-reset` removes all of the common options, `push-remove` those that begin so.
 pub(super) fn push_reset_and_remove(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server("push \"route 10.61.0.0 255.255.0.0\"\npush \"route 10.62.0.0 255.255.0.0\"");
     let file = folder.join("client");
-    // openvpn loses the topology by a reset, so its manual says; a file that resets writes it again.
+    // openvpn's manual says that a reset also removes the topology; a file that resets writes it again.
     fs::write(
         &file,
         "push-reset\npush \"topology subnet\"\npush \"route-gateway 10.88.0.1\"\n\
@@ -104,14 +104,14 @@ pub(super) fn push_reset_and_remove(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A file that says `disable`, then one that does not.
+/// A client's file contains `disable`, then a file does not.
 pub(super) fn disabled(scenario: &Scenario<'_>) -> Result<String> {
     let (configs, folder) = with_files(scenario)?;
     fs::write(folder.join("client"), "disable\n")?;
     refused_then_let_in(scenario, &configs, || Ok(fs::write(folder.join("client"), "# enabled\n")?))
 }
 
-/// `ccd-exclusive` without a file of the client's own, though there is one for all; then with one.
+/// `ccd-exclusive` without a file of the client's own, although there is one for all; then with one.
 pub(super) fn exclusive(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server("ccd-exclusive");
@@ -142,8 +142,7 @@ fn refused_then_let_in(
     Ok(String::new())
 }
 
-/// A file with a line that has no place there keeps its client out; adit names the line, and serves the
-/// others.
+/// A client whose file has an invalid line is refused; adit names the line, and serves the others.
 pub(super) fn file_that_is_wrong(scenario: &Scenario<'_>) -> Result<String> {
     let (configs, folder) = with_files(scenario)?;
     fs::write(folder.join("client"), "# first line\nup /bin/sh\n")?;
@@ -159,7 +158,7 @@ pub(super) fn file_that_is_wrong(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The device has this address, with the other end's as its peer.
+/// Checks that the device has this address, with the other end's as its peer.
 fn has_ends(namespace: &Namespace, address: &str, far: &str) -> Result<()> {
     let shown = namespace.run("ip", &["address", "show", "dev", "tun0"])?;
     let both = format!("inet {address} peer {far}/32");
@@ -187,17 +186,17 @@ pub(super) fn net30(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "topology net30", "10.88.0.6", "10.88.0.5")
 }
 
-/// No word on the topology means net30, as in 2.6.
+/// Without a `topology` it is net30, as in 2.6.
 pub(super) fn no_topology(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "", "10.88.0.6", "10.88.0.5")
 }
 
-/// Single addresses with the server's as far end.
+/// Single addresses, with the server's as far end.
 pub(super) fn p2p(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "topology p2p", "10.88.0.4", "10.88.0.1")
 }
 
-/// An own address by `ifconfig-push` with net30, outside of the pool.
+/// A fixed address by `ifconfig-push` with net30, outside of the pool.
 pub(super) fn net30_with_fixed_address(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server = configs.server.replace("topology subnet", "topology net30");
@@ -208,7 +207,7 @@ pub(super) fn net30_with_fixed_address(scenario: &Scenario<'_>) -> Result<String
     Ok(String::new())
 }
 
-/// What a client had is in the file, in openvpn's form, and is its own again after a restart of both.
+/// The file contains a client's lease in openvpn's form, and the client has it again after a restart of both.
 pub(super) fn leases_survive(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     let file = scenario.folder().join("ipp.txt");
@@ -245,7 +244,7 @@ pub(super) fn leases_survive(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A self-signed certificate with its key in `folder`; gives its fingerprint as `openssl` prints it.
+/// Creates a self-signed certificate with its key in `folder`; returns its fingerprint as `openssl` prints it.
 fn self_signed(folder: &Path, name: &str) -> Result<String> {
     let path = |suffix: &str| folder.join(format!("{name}.{suffix}")).display().to_string();
     let (cert, key, subject) = (path("crt"), path("key"), format!("/CN={name}"));
@@ -259,7 +258,7 @@ fn self_signed(folder: &Path, name: &str) -> Result<String> {
     Ok(fingerprint.to_owned())
 }
 
-/// Both ends know each other's self-signed certificate, and there is no authority; another one is kept out.
+/// Both ends have each other's self-signed certificate, and there is no authority; another certificate is refused.
 pub(super) fn fingerprints(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let (server, client) = (self_signed(folder, "srv")?, self_signed(folder, "cli")?);
@@ -287,7 +286,7 @@ pub(super) fn fingerprints(scenario: &Scenario<'_>) -> Result<String> {
     };
     let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
-    // A server whose list has someone else only; a client that expects another server.
+    // A server whose list has another client only; a client that expects another server.
     let wrong = [
         Configs {
             server: configs.server.replace(&format!("{client}\n"), ""),
@@ -316,7 +315,7 @@ pub(super) fn fingerprints(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A full server tells a client when it may try again.
+/// A full server reports to a client when it may try again.
 pub(super) fn full(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("duplicate-cn\nmax-clients 1");
@@ -333,7 +332,7 @@ pub(super) fn full(scenario: &Scenario<'_>) -> Result<String> {
     let mut two = Daemon::spawn("second", scenario.client.command(second, &path("client.conf")))?;
     two.wait_for("AUTH_FAILED,TEMP", SETUP_LIMIT)
         .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
-    // It stays and waits, where a bare refusal would have ended it.
+    // It stays and waits, whereas a plain refusal would have ended it.
     std::thread::sleep(Duration::from_secs(2));
     two.signal(Signal::SIGTERM)?;
     two.wait_exit(SOON)?;
@@ -348,7 +347,7 @@ fn ping_ok(from: &Namespace) -> Result<bool> {
 /// Seconds of a day.
 const DAY: u32 = 24 * 60 * 60;
 
-/// The time of day in seconds at which a program logged a line: `2026-11-22 21:25:12 ...`.
+/// Returns the time of day in seconds at which a program logged a line: `2026-11-22 21:25:12 ...`.
 fn logged_at(line: &str) -> Result<u32> {
     let time = line.split(' ').nth(1).unwrap_or_default();
     let parts: Vec<u32> = time.split(':').filter_map(|part| part.parse().ok()).collect();
@@ -405,7 +404,7 @@ pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A client that was set up with compression, at a server that leads away from it.
+/// A client is configured with compression, and its server migrates it away from that.
 pub(super) fn compress_migrate(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("compress migrate");

@@ -1,4 +1,5 @@
-//! `adit bridge`: what goes in by one port comes out by the other, all of it and nothing else, and the host stays out of it.
+//! `adit bridge`: everything that enters by one port leaves by the other, nothing else does, and the host is not
+//! involved.
 
 mod links;
 mod routed;
@@ -38,12 +39,12 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("refusals", refusals),
 ];
 
-/// All of them.
+/// Returns all of them.
 pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
     SCENARIOS.iter().chain(links::SCENARIOS).chain(routed::SCENARIOS)
 }
 
-/// Two hosts, and the one between them that bridges.
+/// Two hosts, and the host between them that bridges.
 struct Place<'a> {
     scenario: &'a Scenario<'a>,
     left: Namespace,
@@ -59,7 +60,7 @@ impl<'a> Place<'a> {
         Ok(Self { scenario, left, middle, right })
     }
 
-    /// Cables from the middle, where their ends are called `mid0` and `mid1`, to `port` at each side.
+    /// Adds veth pairs from the middle, where their ends are called `mid0` and `mid1`, to `port` at each side.
     fn with_cables(scenario: &'a Scenario<'a>) -> Result<Self> {
         let place = Self::new(scenario)?;
         place.veth_pair("mid0", &place.left)?;
@@ -78,7 +79,7 @@ impl<'a> Place<'a> {
         )
     }
 
-    /// Addresses of 10.5.0.0/24 and fd05::/64 at both sides, 1 at the left and 2 at the right.
+    /// Adds addresses of 10.5.0.0/24 and fd05::/64 at both sides, 1 at the left and 2 at the right.
     fn address(&self, left: &str, right: &str) -> Result<()> {
         for (host, port, number) in [(&self.left, left, 1), (&self.right, right, 2)] {
             let lines = [
@@ -91,7 +92,7 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    /// The host in the middle has an address of its own elsewhere: Linux answers for it at any interface.
+    /// Gives the host in the middle an address of its own elsewhere: Linux answers for it at any interface.
     fn answer_in_the_middle(&self) -> Result<()> {
         let lines = ["addr add 10.5.0.9/32 dev lo", "route replace 10.5.0.0/24 dev mid0"];
         ip(Some(&self.middle), lines.iter().map(|line| (*line).to_owned()))
@@ -110,7 +111,7 @@ impl<'a> Place<'a> {
         Ok(command)
     }
 
-    /// A bridge that is up.
+    /// Starts a bridge and waits until it is up.
     fn start(&self, arguments: &[&str]) -> Result<Daemon> {
         let mut bridge = Daemon::spawn("bridge", self.command(arguments)?)?;
         bridge.wait_for("the bridge is up", LIMIT)?;
@@ -151,15 +152,15 @@ fn answers(from: &Namespace, to: &str) -> bool {
     from.run("ping", &["-c", "1", "-W", "1", to]).is_ok()
 }
 
-/// A number of the report.
+/// Returns a number of the report.
 fn number(report: &serde_json::Value, pointer: &str) -> Result<u64> {
     report.pointer(pointer).and_then(serde_json::Value::as_u64).context(pointer)
 }
 
-/// How much [`bulk`] moves.
+/// The number of bytes that [`bulk`] moves.
 const BULK: usize = 16 << 20;
 
-/// Some bulk from left to right over TCP port `port`: it returns when every byte has been read.
+/// Moves some bulk from left to right over TCP port `port`: it returns when every byte has been read.
 fn bulk(place: &Place<'_>, port: u16) -> Result<()> {
     bulk_to(place, "10.5.0.2", port)
 }
@@ -170,7 +171,7 @@ fn bulk_to(place: &Place<'_>, to: &str, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Whether the right listens at a TCP port of `to` and the left gets no connection to it.
+/// Returns whether the right listens at a TCP port of `to` and the left gets no connection to it.
 fn blocked(place: &Place<'_>, to: &str, port: u16) -> Result<bool> {
     let target = SocketAddr::new(to.parse().context(to)?, port);
     let _listener =
@@ -181,21 +182,21 @@ fn blocked(place: &Place<'_>, to: &str, port: u16) -> Result<bool> {
     Ok(connected.is_err())
 }
 
-/// How many frames came into an interface of a host, as its kernel counts them; a super-packet is one.
+/// Returns how many frames an interface of a host received, as its kernel counts them; a super-packet is one.
 fn arrived_at(host: &Namespace, interface: &str) -> Result<u64> {
     let file = format!("/sys/class/net/{interface}/statistics/rx_packets");
     host.run("cat", &[&file])?.trim().parse().context(file)
 }
 
-/// What shows that super-packets pass whole, however busy the machine is: the first port takes them in as such, and as
-/// many frames leave by the other one. Segments would be tens of times as many.
+/// Shows that super-packets pass whole, however busy the machine is: the first port receives them as such, and as many
+/// frames leave by the other one. Segments would be tens of times as many.
 fn passed_whole(place: &Place<'_>, interface: &str) -> Result<String> {
     let out = arrived_at(&place.right, interface)?;
     let report = place.status()?;
     let port = |name| number(&report, &format!("/bridge/ports/0/{name}"));
     let (frames, large, bytes) = (port("frames")?, port("large")?, port("bytes")?);
     ensure(bytes > BULK as u64, || format!("{bytes} bytes came in, of {BULK}"))?;
-    // Of Ethernet's longest frames, what is not cut is at least as long as two on the average.
+    // Compared with Ethernet's longest frames, an average frame that is not split is at least as long as two.
     ensure(large > 0 && bytes / frames > 2 * 1514, || {
         format!("no super-packets came in: {large} in {frames} frames of {bytes} bytes")
     })?;
@@ -239,7 +240,7 @@ fn between_cables(scenario: &Scenario<'_>, workers: &str) -> Result<String> {
     let mut bridge = place.start(&["mid0", "mid1", "--relay", "--workers", workers])?;
     place.pings()?;
     ensure(!answers(&place.left, "10.5.0.9"), || "the host answers for what only passes".into())?;
-    // Also where no one needs to ask for its address: no reset comes from a closed port.
+    // Also if its address is known and need not be resolved: no reset comes from a closed port.
     let mac = place.middle.run("cat", &["/sys/class/net/mid0/address"])?;
     let neighbour = format!("neigh replace 10.5.0.9 lladdr {} dev port", mac.trim());
     ip(Some(&place.left), [neighbour].into_iter())?;
@@ -264,7 +265,7 @@ fn between_cables(scenario: &Scenario<'_>, workers: &str) -> Result<String> {
     Ok(whole)
 }
 
-/// A socket on an interface of a namespace.
+/// Opens a socket on an interface of a namespace.
 fn tap_into(host: &Namespace, interface: &str) -> Result<PacketSocket> {
     let interface = interface.to_owned();
     let index = host.handle()?.configure(async |net: &Net| net.link(&interface).await)?;
@@ -273,12 +274,13 @@ fn tap_into(host: &Namespace, interface: &str) -> Result<PacketSocket> {
     sockets.context(&interface)?.pop().context("no socket was opened")
 }
 
-/// Frames of the EtherType for experiments (behind tags) that come, until there are `wanted` or [`LIMIT`] is over.
+/// Receives frames of the EtherType for experiments (after tags), until there are `wanted` or [`LIMIT`] is over.
 fn experiments(socket: &PacketSocket, wanted: usize, mark: &[u8]) -> Result<Vec<Vec<u8>>> {
     experiments_within(socket, wanted, mark, LIMIT)
 }
 
-/// As [`experiments`], with a limit of the caller's: where none are to come, waiting for long shows no more.
+/// Receives as [`experiments`] does, with a limit of the caller's: if none are to arrive, waiting for long shows no
+/// more.
 fn experiments_within(
     socket: &PacketSocket,
     wanted: usize,
@@ -305,7 +307,7 @@ fn experiments_within(
 
 const MARK: &[u8] = b"adit-interop-bridge";
 
-/// A frame between made-up stations with these tags before its type.
+/// Builds a frame between invented stations with these tags before its type.
 fn frame(tags: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2];
     bytes.extend(tags);
@@ -315,7 +317,7 @@ fn frame(tags: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the host itself sends out of a port is not for the other port.
+/// The host's own output on a port does not reach the other port.
 fn own_output(place: &Place<'_>) -> Result<()> {
     let (own, left, right) = (
         tap_into(&place.middle, "mid0")?,
@@ -367,7 +369,8 @@ fn vlan_tags(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{passed} frames as they were"))
 }
 
-/// TCP of 30,000 bytes in VLAN 5, to be cut into segments of 1448 bytes, its checksum left to the one that cuts it.
+/// Builds TCP of 30,000 bytes in VLAN 5, to be split into segments of 1448 bytes, with its checksum left to the code
+/// that splits it.
 fn tagged_super_packet() -> ([u8; 10], Vec<u8>) {
     let payload: Vec<u8> = MARK.iter().copied().cycle().take(30_000).collect();
     let mut bytes = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2, 0x81, 0, 0, 5, 8, 0];
@@ -413,7 +416,7 @@ fn removed_ports(scenario: &Scenario<'_>) -> Result<String> {
     ip(Some(&place.left), back.iter().map(|line| (*line).to_owned()))?;
     bridge.wait_for("mid0 is back", LIMIT)?;
     place.pings()?;
-    // Also its host is kept out again.
+    // Its host is kept out again, too.
     place.answer_in_the_middle()?;
     ensure(!answers(&place.left, "10.5.0.9"), || {
         "the host answers at a port that came back".into()
@@ -458,10 +461,10 @@ fn killed(scenario: &Scenario<'_>) -> Result<String> {
     Ok("nothing was left behind".into())
 }
 
-/// The small firewall's rules.
+/// The rules of the small firewall.
 const RULES: &str = include_str!("../../../../packaging/examples/simple-fw.nft");
 
-/// A bridge of two veth pairs under [`RULES`], and the file that it reads them from.
+/// Creates a bridge of two veth pairs under [`RULES`], and the file that it reads them from.
 fn guarded<'a>(scenario: &'a Scenario<'a>) -> Result<(Place<'a>, PathBuf, Daemon)> {
     let place = Place::with_cables(scenario)?;
     let file = scenario.folder().join("fw.nft");
@@ -491,7 +494,7 @@ fn rules(scenario: &Scenario<'_>) -> Result<String> {
     Ok("by the rules of the moment".into())
 }
 
-/// No packet of a flow that both rule sets accept is lost, however often they take each other's place.
+/// No packet of a flow that both rule sets accept is lost, however often they replace each other.
 fn reloads_under_load(scenario: &Scenario<'_>) -> Result<String> {
     let (place, _, mut bridge) = guarded(scenario)?;
     let (mut reloads, mut frames, begin) = (0, 0, ScaledInstant::now());
@@ -509,7 +512,7 @@ fn reloads_under_load(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{reloads} reloads, {frames} frames, none dropped"))
 }
 
-/// Two seconds of traffic both ways, and as many reloads as fit into them.
+/// Sends two seconds of traffic in both directions, with as many reloads as fit into them.
 fn reload_during_a_flow(place: &Place<'_>, bridge: &mut Daemon, reloads: &mut usize) -> Result<()> {
     let mut command = place.right.command("iperf3");
     command.args(["--server", "--one-off", "--forceflush", "--port", "7070"]);

@@ -17,7 +17,7 @@ use crate::wait::until;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// The server gives up its rights before a client comes.
+/// The server drops its privileges before a client connects.
 const UNPRIVILEGED: &str = "user nobody\ngroup nogroup";
 
 /// A file with lines that have no effect in it, and with pushed options that the server overrides: both programs let
@@ -60,8 +60,8 @@ pub(super) fn lines_without_effect(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Files that change while the server runs without its rights: a client's file and the list of revoked certificates
-/// count for the next connection, and leases are written.
+/// Files that change while the server runs without its privileges: a client's file and the list of revoked certificates
+/// take effect for the next connection, and leases are written.
 pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let (files, leases, list) =
@@ -100,7 +100,7 @@ pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
     again(&mut tunnel)?;
     tunnel.client.wait_for(READY, SETUP_LIMIT).map_err(|f| with_server(&f.0, &tunnel.server))?;
     has_address(&tunnel.pair.client, "10.88.0.78")?;
-    // As tools write it: another file takes its place.
+    // As tools write it: another file replaces it.
     let new = folder.join("crl.new");
     fs::copy(scenario.pki("crl.pem"), &new)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
@@ -120,7 +120,7 @@ fn with_server(failure: &str, other: &Daemon) -> String {
     format!("{failure}\n{}", other.failure("meanwhile"))
 }
 
-/// A list of the same authority that names no certificate.
+/// Creates a list of the same authority that names no certificate.
 fn empty_revocation_list(scenario: &Scenario<'_>, list: &Path) -> Result<()> {
     let folder = scenario.folder();
     fs::write(folder.join("index.txt"), "")?;
@@ -141,7 +141,7 @@ fn has_address(namespace: &Namespace, address: &str) -> Result<()> {
     ensure(inner.v4.to_string() == address, || format!("{address} was expected: {inner:?}"))
 }
 
-/// Configs of a server with `nopool`, with which openvpn has no `server-ipv6`.
+/// Creates configurations of a server with `nopool`, with which openvpn has no `server-ipv6`.
 fn no_pool(scenario: &Scenario<'_>) -> Configs {
     let mut configs = scenario.configs();
     let lines = "server 10.88.0.0 255.255.255.0\nserver-ipv6 fd88::/64";
@@ -170,7 +170,7 @@ pub(super) fn without_a_pool(scenario: &Scenario<'_>) -> Result<String> {
     if matches!(scenario.server, Program::Adit(_)) {
         server.wait_for("there is no pool, and no ifconfig-push for it", SOON)?;
     }
-    // The file counts again for the next connection.
+    // The file takes effect again for the next connection.
     client.stop()?;
     fs::write(&file, "ifconfig-push 10.88.0.78 255.255.255.0\n")?;
     let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
@@ -193,7 +193,7 @@ pub(super) fn with_a_pool_of_its_own(scenario: &Scenario<'_>) -> Result<String> 
     Ok(String::new())
 }
 
-/// The file of leases that one program has written gives a client the same address at the other one.
+/// With the file of leases that one program has written, the other one gives a client the same address.
 pub(super) fn leases_of_another_program(scenario: &Scenario<'_>) -> Result<String> {
     let leases = scenario.folder().join("ipp.txt");
     let mut configs = scenario.configs();
@@ -215,7 +215,7 @@ pub(super) fn leases_of_another_program(scenario: &Scenario<'_>) -> Result<Strin
     Ok(format!("{first} from both"))
 }
 
-/// The address that a client gets from a server by this program, when both have ended.
+/// Returns the address that a client gets from a server by this program, after both have ended.
 fn given_by(scenario: &Scenario<'_>, configs: &Configs, program: &Program) -> Result<IpAddr> {
     let pair = Pair::new()?;
     let mut server = serve(&pair, scenario.folder(), configs, program)?;

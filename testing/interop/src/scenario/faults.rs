@@ -1,4 +1,4 @@
-//! What the operator or the machine got wrong: a sentence that says what to do, and the right exit code.
+//! Mistakes of the operator and faults of the machine: a message that says what to do, and the right exit code.
 
 use std::fs;
 use std::process::Command;
@@ -10,9 +10,9 @@ use crate::failure::{Result, ensure};
 use crate::net::Pair;
 use crate::process::{Daemon, command_line};
 
-/// Exit code for usage and configuration, as openvpn has it.
+/// The exit code for usage and configuration, as in openvpn.
 const OPERATOR: i32 = 1;
-/// Exit code for everything else.
+/// The exit code for everything else.
 const FAILED: i32 = 1;
 
 /// The scenarios of this module.
@@ -32,7 +32,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("no-rights", no_rights),
 ];
 
-/// Runs the command to its end, which must come by itself with this code and with all these words.
+/// Runs the command to its end, which it must reach by itself with this code and with all these words.
 fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
     let shown = command_line(&command);
     let mut daemon = Daemon::spawn("adit", command)?;
@@ -53,21 +53,21 @@ fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
     Ok(said.lines().last().unwrap_or_default().chars().take(160).collect())
 }
 
-/// The server's command with this config file, in a namespace of its own.
+/// Returns the server's command with this configuration file, in a namespace of its own.
 fn server(scenario: &Scenario<'_>, pair: &Pair, config: &str) -> Result<Command> {
     let path = scenario.folder().join("server.conf");
     fs::write(&path, config)?;
     Ok(scenario.server.command(&pair.server, &path))
 }
 
-/// The same for the client.
+/// Returns the client's command likewise.
 fn client(scenario: &Scenario<'_>, pair: &Pair, config: &str) -> Result<Command> {
     let path = scenario.folder().join("client.conf");
     fs::write(&path, config)?;
     Ok(scenario.client.command(&pair.client, &path))
 }
 
-/// The line number, from 1, of the last line of a config.
+/// Returns the line number, from 1, of the last line of a configuration.
 fn last_line(config: &str) -> String {
     format!(":{}", config.lines().count())
 }
@@ -80,7 +80,7 @@ fn unknown_directive(scenario: &Scenario<'_>) -> Result<String> {
     expect(server(scenario, &pair, &configs.server)?, OPERATOR, &[&line, "keepalve"])
 }
 
-/// What `openvpn` knows and adit does not yet is refused by name, never ignored.
+/// A directive that `openvpn` supports and adit does not is refused by name, never ignored.
 fn later_directive(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("tls-verify /usr/local/bin/check");
@@ -120,7 +120,7 @@ fn wrong_password(scenario: &Scenario<'_>) -> Result<String> {
     expect(client(scenario, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "password"])
 }
 
-/// Standard input is no terminal: it must not wait for an answer that cannot come.
+/// Standard input is no terminal: it must not wait for an answer that cannot arrive.
 fn no_password(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.client = configs.client.replace("/client.key", "/client-pkcs8.key");
@@ -137,7 +137,7 @@ fn wrapping_key_of_another_kind(scenario: &Scenario<'_>) -> Result<String> {
     expect(client(scenario, &pair, &text)?, OPERATOR, &["v2-client.key", "Static key"])
 }
 
-/// What a plain `openssl x509 -req` makes on older systems.
+/// A certificate from a plain `openssl x509 -req` on older systems.
 fn own_certificate_of_version_1(scenario: &Scenario<'_>) -> Result<String> {
     let configs = scenario.configs();
     let text = configs.client.replace("/client.crt", "/v1.crt").replace("/client.key", "/v1.key");
@@ -149,7 +149,7 @@ fn port_in_use(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let mut first = Daemon::spawn("server", server(scenario, &pair, &scenario.configs().server)?)?;
     first.wait_for(crate::case::READY, crate::case::SETUP_LIMIT)?;
-    // The same port, another network: nothing else is in the way.
+    // The same port with another network: no other conflict exists.
     let text = scenario.configs().server.replace("10.88.", "10.89.").replace("fd88:", "fd89:");
     expect(server(scenario, &pair, &text)?, FAILED, &["1194", "in use"])
 }
@@ -164,7 +164,7 @@ fn no_tun_device(scenario: &Scenario<'_>) -> Result<String> {
     expect(command, FAILED, &["/dev/net/tun", "modprobe tun"])
 }
 
-/// A server whose device someone deletes says so and ends, for its manager to start it again.
+/// A server whose device is deleted reports it and ends, for its manager to start it again.
 fn tun_device_removed(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let mut running =
@@ -184,7 +184,7 @@ fn no_rights(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let inner = server(scenario, &pair, &scenario.configs().server)?;
     let mut words = inner.get_args();
-    // ip netns exec NAME needs root itself; the rights are given up after it.
+    // ip netns exec NAME needs root itself; the privileges are dropped after it.
     let mut command = Command::new(inner.get_program());
     command.args(words.by_ref().take(3));
     command.args([

@@ -1,4 +1,4 @@
-//! Config files as other people's programs write them, and what such files can hold.
+//! Configuration files as other programs write them, and the possible contents of such files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::pki::{PASSWORD, Pki, PkiTool};
 use crate::process::Daemon;
 use crate::wait::ScaledInstant;
 
-/// `<ca>`, `<cert>`, `<key>` and a wrapping key inline, as profiles carry them.
+/// Returns `<ca>`, `<cert>`, `<key>` and a wrapping key inline, as in profiles.
 fn inline(pki: &Pki, wrapping: &str) -> Result<String> {
     let mut text = String::new();
     for (tag, path) in [
@@ -28,7 +28,8 @@ fn inline(pki: &Pki, wrapping: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The client's namespace gets a default route, as a laptop has one, which `redirect-gateway` must override.
+/// Creates a pair whose client's namespace has a default route, as a laptop has, which `redirect-gateway` must
+/// override.
 fn pair_with_default_route() -> Result<Pair> {
     let pair = Pair::new()?;
     let gateway = End::Server.outer(false).to_string();
@@ -36,7 +37,7 @@ fn pair_with_default_route() -> Result<Pair> {
     Ok(pair)
 }
 
-/// All traffic must now take the tunnel, but the tunnel's own packets must not.
+/// Checks that all traffic uses the tunnel, except the tunnel's own packets.
 fn check_redirected(tunnel: &Tunnel) -> Result<()> {
     let route = |to: &str| tunnel.pair.client.run("ip", &["route", "get", to]);
     let elsewhere = route("203.0.113.1")?;
@@ -45,7 +46,7 @@ fn check_redirected(tunnel: &Tunnel) -> Result<()> {
     ensure(server.contains(VETH), || format!("the tunnel's packets go into the tunnel: {server}"))
 }
 
-/// What the best-known install script writes: files by relative names, pushes, a CRL, an unprivileged user.
+/// The output of the best-known install script: files by relative names, pushes, a CRL, an unprivileged user.
 pub(super) fn redirect_gateway(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     for name in ["ca.crt", "server.crt", "server.key", "crl.pem"] {
@@ -81,7 +82,7 @@ pub(super) fn redirect_gateway(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// What the other one writes: pinned suites and curve, `ncp-ciphers`, `setenv opt`, a status file.
+/// The output of the other one: pinned suites and curve, `ncp-ciphers`, `setenv opt`, a status file.
 pub(super) fn pinned_suites(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     for name in ["ca.crt", "server.crt", "server.key", "crl.pem"] {
@@ -161,7 +162,7 @@ pub(super) fn user_and_password(scenario: &Scenario<'_>) -> Result<String> {
     fs::write(&credentials, "ali\nopen simsim\n")?;
     let mut client = dial(&pair, folder, &configs, scenario.client)?;
     client.wait_for("AUTH_FAILED", SETUP_LIMIT)?;
-    // It must not try again and again with a password that is wrong. openvpn's exit code is 0, for what it is worth.
+    // It must not keep trying with a wrong password. openvpn's exit code is 0.
     client.wait_exit(Duration::from_secs(10))?;
     Ok(String::new())
 }

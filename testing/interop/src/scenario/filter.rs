@@ -1,4 +1,4 @@
-//! A server that filters what passes through the tunnel.
+//! A server that filters the traffic through the tunnel.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ use crate::wait::ScaledInstant;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Staff may print and ping the server; no one else may anything. What is denied is logged.
+/// Staff may print and ping the server; all other traffic is denied and logged.
 const RULES: &str = r#"table inet vpn {
     chain forward {
         type filter hook forward priority filter; policy drop;
@@ -37,7 +37,7 @@ const RULES: &str = r#"table inet vpn {
 }
 "#;
 
-/// A certificate of the env's authority with a unit, in `folder`.
+/// Creates a certificate of the test's authority with a unit, in `folder`.
 fn printer(scenario: &Scenario<'_>, folder: &Path) -> Result<()> {
     let path = |name: &str| folder.join(name).display().to_string();
     #[rustfmt::skip]
@@ -76,8 +76,8 @@ impl Steering {
     }
 }
 
-/// Two clients of which one may reach the other, and not the reverse; rules are replaced under traffic; what was
-/// denied is captured.
+/// Two clients, one of which may reach the other, and not the reverse; rules are replaced under traffic; denied packets
+/// are captured.
 pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
     let path = |name: &str| scenario.folder().join(name);
@@ -89,7 +89,7 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server(&format!("client-to-client\nclient-config-dir {}", path("ccd").display()));
     configs.server(&format!("cd {}\nsetenv opt filter rules.nft", scenario.folder().display()));
-    // As the client's, with another certificate.
+    // The same as the client's, with another certificate.
     let own = |name: &str| scenario.pki(name);
     let second = configs
         .client
@@ -119,9 +119,9 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     ping_until(staff, at_server, SOON).map_err(|e| format!("{e}\n{}", server.failure("denied")))?;
     ping_until(&star.server, at_printer, SOON)?;
     tcp(staff, print, at_printer, 2_000_000)?;
-    // Merged on its way in, and judged as it was merged.
+    // Merged on its way in, and evaluated in its merged form.
     tcp(staff, &star.server, at_server, 5_000_000)?;
-    // In pieces: judged when it is whole, and passed on as it came.
+    // Fragmented: evaluated when it is complete, and forwarded as fragments.
     ensure(ping(staff, at_server, 4000, 2)? == 2, || server.failure("no large pings").0)?;
     for (from, to) in [(staff, at_server), (staff, at_printer), (&star.server, at_staff)] {
         is_refused(from, to)?;
@@ -141,7 +141,7 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
         silent(print, at_server).map(drop)
     })?;
 
-    // A mistake changes nothing, and names its place.
+    // A mistake changes nothing, and the message names its place.
     fs::write(path("wrong.nft"), "table inet t {\n  chain c { tcp dprot 1 accept }\n}\n")?;
     let refused = steering.reload(&path("wrong.nft"));
     ensure(refused.as_ref().is_err_and(|failure| failure.0.contains("wrong.nft:2:")), || {
@@ -157,7 +157,7 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     Ok(captured)
 }
 
-/// A client that is refused with a reset notices at once.
+/// Checks that a client that is refused with a reset notices at once.
 fn is_refused(from: &Namespace, to: IpAddr) -> Result<()> {
     let connected = from
         .thread(move || Ok(TcpStream::connect_timeout(&SocketAddr::new(to, 9), SOON).map(drop)))?;
@@ -167,7 +167,7 @@ fn is_refused(from: &Namespace, to: IpAddr) -> Result<()> {
     })
 }
 
-/// Twenty times other rules while datagrams pass: a flow that both accept loses none.
+/// Replaces the rules twenty times while datagrams pass: a flow that both accept loses none.
 fn reloads_under_traffic(
     steering: &Steering,
     folder: &Path,
@@ -188,7 +188,7 @@ fn reloads_under_traffic(
     })
 }
 
-/// Of frames: only what IPv4 needs.
+/// Rules for frames that accept only what IPv4 needs.
 const FRAMES: &str = r#"table bridge lan {
     chain forward {
         type filter hook forward priority filter; policy drop;
@@ -200,7 +200,7 @@ const FRAMES: &str = r#"table bridge lan {
 }
 "#;
 
-/// A TAP device, over TCP: frames of one family pass, in one piece and in several; the other's do not.
+/// A TAP device, over TCP: frames of one family pass, in one piece and fragmented; the other's do not.
 pub(super) fn frames_over_tcp(scenario: &Scenario<'_>) -> Result<String> {
     let rules = scenario.folder().join("rules.nft");
     fs::write(&rules, FRAMES)?;
@@ -235,7 +235,7 @@ pub(super) fn frames_over_tcp(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Captures while `act` is denied something; what was captured, in a few words.
+/// Captures while `act` is denied something; returns a short description of what was captured.
 fn denied_is_captured(
     steering: &Steering,
     file: &Path,
@@ -244,7 +244,7 @@ fn denied_is_captured(
     let shown = file.display().to_string();
     let command = steering.command(&["capture", &shown, &steering.name, "--group", "7"]);
     let mut capture = Daemon::spawn("capture", command)?;
-    // Its head is written when it runs.
+    // Its head is written when it starts.
     let last = ScaledInstant::now() + SOON;
     while fs::metadata(file).map_or(0, |data| data.len()) == 0 {
         ensure(ScaledInstant::now() < last, || capture.failure("no capture began").0)?;

@@ -1,4 +1,4 @@
-//! Formats of data packets: CBC for peers that know nothing newer, and the epochs of 2.7.
+//! Formats of data packets: CBC for old peers, and the epochs of 2.7.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::wait::ScaledInstant;
 const SOON: Duration = Duration::from_secs(5);
 const BYTES: usize = 3_000_000;
 
-/// Both ends say this cipher; everything passes both ways, before a rekey and after.
+/// Checks that both ends report this cipher and that everything passes in both directions, before a
+/// rekey and after.
 fn carries(mut tunnel: Tunnel, cipher: &str) -> Result<String> {
     for daemon in [&mut tunnel.server, &mut tunnel.client] {
         // 2.5 writes "Cipher".
@@ -39,7 +40,7 @@ fn traffic(tunnel: &Tunnel) -> Result<()> {
 
 const REKEY: &str = "reneg-sec 5\nhand-window 4";
 
-/// `data-ciphers` names CBC alone.
+/// `data-ciphers` names only CBC.
 pub(super) fn cbc_by_name(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("data-ciphers AES-256-CBC\nauth SHA512");
@@ -56,7 +57,7 @@ pub(super) fn cbc_with_defaults(scenario: &Scenario<'_>) -> Result<String> {
     carries(scenario.tunnel(&configs)?, "AES-128-CBC")
 }
 
-/// Authenticated, and readable by anybody.
+/// Authenticated, and without encryption.
 pub(super) fn no_encryption(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("data-ciphers none\nauth SHA256");
@@ -72,7 +73,7 @@ pub(super) fn cipher_alone(scenario: &Scenario<'_>) -> Result<String> {
     carries(scenario.tunnel(&configs)?, "AES-256-GCM")
 }
 
-/// A peer of old that negotiates nothing, and the fallback for it. `cipher` of the one that is no
+/// An old peer that negotiates nothing, and the fallback for it. `cipher` of the end that is not
 /// adit is in its options string.
 pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
@@ -100,7 +101,7 @@ pub(super) fn poor_mans_negotiation(scenario: &Scenario<'_>) -> Result<String> {
     carries(scenario.tunnel(&configs)?, "AES-192-CBC")
 }
 
-/// The packet format of 2.7, which the server says in its options.
+/// The packet format of 2.7, which the server announces in its options.
 pub(super) fn epochs(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("data-ciphers CHACHA20-POLY1305:AES-256-GCM");

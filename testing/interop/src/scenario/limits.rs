@@ -1,4 +1,4 @@
-//! When a session ends of its own accord: nothing is carried, its time is over, or the peer is silent.
+//! Sessions that end by themselves: without traffic, by their time limit, or because the peer is silent.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use nix::sys::signal::Signal;
 use super::Scenario;
 use crate::failure::{Result, ensure};
 
-/// More than the limits below and what a device says by itself when it comes up (router solicitations), which
-/// begins the time again.
+/// More than the limits below, and than the time of the packets that a device sends when it comes up (router
+/// solicitations), which restart the limit.
 const END: Duration = Duration::from_secs(45);
 
-/// A server pushes it; pings of the tunnel's own do not count.
+/// A server pushes it; pings of the tunnel itself do not count.
 pub(super) fn pushed_inactive(scenario: &Scenario<'_>) -> Result<String> {
     ends_by_itself(scenario, "push \"inactive 3 2000\"")
 }
 
-/// A server pushes it; that the tunnel is in use changes nothing.
+/// A server pushes it; traffic in the tunnel has no effect on it.
 pub(super) fn pushed_session_timeout(scenario: &Scenario<'_>) -> Result<String> {
     ends_by_itself(scenario, "push \"session-timeout 3\"")
 }

@@ -1,4 +1,5 @@
-//! Tests that are no combination of the matrix: roaming, crashes, other people's files, refusals, bad configurations.
+//! Tests that are no combination of the matrix: roaming, crashes, configuration files of other programs, refusals, bad
+//! configurations.
 
 mod admin;
 mod bridge;
@@ -35,9 +36,9 @@ use crate::pki::PkiTool;
 use crate::traffic::ping;
 use crate::wait::ScaledInstant;
 
-/// A test: its name, and what runs it and says in a few words what it saw.
+/// A test: its name, and the function that runs it and returns a short description of its observations.
 pub struct Test {
-    /// Unique.
+    /// Its unique name.
     pub name: String,
     /// The work.
     pub run: Box<Work>,
@@ -46,7 +47,7 @@ pub struct Test {
 /// Runs on any thread, concurrently with others.
 pub type Work = dyn Fn(&TestEnv) -> Result<String> + Send + Sync;
 
-/// What a scenario is given: a folder and two namespaces of its own, and who plays which part.
+/// The resources of a scenario: a folder and two namespaces of its own, and the programs for both roles.
 struct Scenario<'a> {
     env: &'a TestEnv,
     folder: PathBuf,
@@ -56,11 +57,11 @@ struct Scenario<'a> {
 
 type ScenarioFn = fn(&Scenario<'_>) -> Result<String>;
 
-/// With adit in either part, and in both.
+/// With adit in either role, and in both.
 const ALL: &[Roles] = &[Roles::AditServes, Roles::OpenVpnServes, Roles::AditBoth];
 /// With adit as the client of an openvpn server.
 const ADIT_CLIENT: &[Roles] = &[Roles::OpenVpnServes];
-/// With adit in either part, openvpn in the other.
+/// With adit in either role, openvpn in the other.
 const MIXED: &[Roles] = &[Roles::AditServes, Roles::OpenVpnServes];
 /// With adit as the server of clients of both kinds.
 const ADIT_SERVER: &[Roles] = &[Roles::AditServes, Roles::AditBoth];
@@ -89,11 +90,11 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("tap/isolated-clients", ALL, tap::isolated_clients),
     ("tap/bridge-with-pool", ALL, tap::bridge_with_pool),
     ("tap/bridges-at-both-ends", ALL, tap::bridges_at_both_ends),
-    // openvpn says nothing of it.
+    // openvpn does not report it.
     ("fault/tap-against-tun", ALL, tap::against_tun),
     ("several-clients-net30", ALL, several::clients_with_four_addresses_each),
     ("second-remote", ADIT_CLIENT, roaming::second_remote),
-    // Adit's own server answers from the address that was asked.
+    // adit's own server answers from the address that the client used.
     ("reply-from-another-address", ADIT_CLIENT, roaming::reply_from_another_address),
     ("files-with-redirect-gateway", ALL, files::redirect_gateway),
     ("files-with-pinned-suites", ALL, files::pinned_suites),
@@ -132,9 +133,9 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("cbc-not-by-cipher-alone", ALL, formats::cipher_alone),
     ("data-ciphers-none", ALL, formats::no_encryption),
     ("fault/ccd-file-that-is-wrong", ADIT_SERVES, admin::file_that_is_wrong),
-    // openvpn does not answer where it is full, so it has no control.
+    // openvpn does not answer when it is full, so it has no control.
     ("fault/full", ADIT_SERVES, admin::full),
-    // openvpn takes it, so it has no control.
+    // openvpn accepts it, so it has no control.
     ("fault/client-certificate-of-version-1", ADIT_SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
     ("own-keys-and-tls-auth", ALL, wrappings::own_keys_and_tls_auth),
@@ -167,7 +168,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("path-narrow", ALL, sizes::narrow_path),
     ("path-narrow-without-icmp", ALL, sizes::narrow_path_without_icmp),
     ("path-wide", ALL, sizes::wide_path),
-    // They are about adit's own sentence.
+    // They check adit's own message.
     ("peer-compresses-lzo", MIXED, sizes::compressed_lzo),
     ("peer-compresses-lz4", MIXED, sizes::compressed_lz4),
     ("peer-compresses-lz4-v2", MIXED, sizes::compressed_lz4_v2),
@@ -189,7 +190,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("fault/tcp-other-protocols", ADIT_SERVES, streams::other_protocols),
 ];
 
-/// All scenarios with their roles, then those that only concern adit's own sentences.
+/// Returns all scenarios with their roles, then those that only concern adit's own messages.
 #[must_use]
 pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     let mut tests = Vec::new();
@@ -218,7 +219,7 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     tests
 }
 
-/// Those that take many minutes each.
+/// Returns those that take many minutes each.
 #[must_use]
 pub fn long(adit: &Program) -> Vec<Test> {
     postgres::long()
@@ -226,7 +227,7 @@ pub fn long(adit: &Program) -> Vec<Test> {
         .collect()
 }
 
-/// What only openvpn 2.7 has, or 2.5 still has, with it in openvpn's place.
+/// Returns the tests of what only openvpn 2.7 has, or 2.5 still has, with it in openvpn's place.
 #[must_use]
 pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let newer: &[(&str, &[Roles], ScenarioFn)] = &[
@@ -248,7 +249,7 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     of_version(if suite == "sid" { newer } else { older }, adit, other, suite)
 }
 
-/// What every version has, with another one in openvpn's place.
+/// Returns the tests of what every version has, with another one in openvpn's place.
 #[must_use]
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let scenarios: [(&str, &[Roles], ScenarioFn); 10] = [
@@ -297,7 +298,7 @@ impl Scenario<'_> {
         &self.folder
     }
 
-    /// Plain configs with tls-crypt.
+    /// Creates plain configurations with tls-crypt.
     fn configs(&self) -> Configs {
         let mut configs = Configs::new(&self.env.pki, PkiTool::OpenSslEc, false);
         configs.wrap(&self.env.pki, Wrapping::TlsCrypt);
@@ -308,16 +309,16 @@ impl Scenario<'_> {
         Tunnel::start(Pair::new()?, self.folder(), configs, self.server, self.client)
     }
 
-    /// A file of the OpenSSL folder, as text.
+    /// Returns a file of the OpenSSL folder, as text.
     fn pki(&self, name: &str) -> String {
         self.env.pki.file(PkiTool::OpenSslEc, name).display().to_string()
     }
 }
 
-/// Pings until an answer comes.
+/// Pings until an answer arrives.
 ///
 /// # Errors
-/// None came in time.
+/// None arrived in time.
 fn ping_until(from: &Namespace, to: IpAddr, limit: Duration) -> Result<Duration> {
     let started = ScaledInstant::now();
     while ping(from, to, 56, 1)? == 0 {

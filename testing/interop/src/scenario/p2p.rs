@@ -15,7 +15,7 @@ use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::tcp;
 
-/// How long traffic may stand still after a death: silence, openvpn's wait, and a handshake.
+/// How long traffic may be interrupted after a death: silence, openvpn's wait, and a handshake.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 /// Which end knows the address of the other.
@@ -46,7 +46,7 @@ pub(super) fn secret_on_stream(scenario: &Scenario<'_>, v6: bool, tap: bool) -> 
     configs
 }
 
-/// Both ends' addresses, timers and `remote`s.
+/// Writes both ends' addresses, timers and `remote`s.
 fn ends(scenario: &Scenario<'_>, v6: bool, known: Addresses) -> Configs {
     let proto = if v6 { "udp6" } else { "udp4" };
     let mut configs = Configs::default();
@@ -95,7 +95,7 @@ fn tls(scenario: &Scenario<'_>, v6: bool, known: Addresses, wrapping: Wrapping) 
     configs
 }
 
-/// Starts both ends; neither is ready before the other has spoken.
+/// Starts both ends; neither is ready before the other has sent something.
 fn start(scenario: &Scenario<'_>, configs: &Configs) -> Result<Tunnel> {
     let pair = Pair::new()?;
     let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
@@ -108,7 +108,7 @@ fn ready(server: &mut Daemon, client: &mut Daemon) -> Result<()> {
     [client, server].into_iter().try_for_each(|end| end.wait_for(READY, SETUP_LIMIT).map(drop))
 }
 
-/// Two ends that are ready.
+/// Assembles a tunnel of two ends that are ready.
 fn tunnel_of(pair: Pair, server: Daemon, client: Daemon, device: &str) -> Result<Tunnel> {
     let (server_inner, client_inner) =
         (inner_addrs_on(&pair.server, device)?, inner_addrs_on(&pair.client, device)?);
@@ -122,10 +122,9 @@ fn transfers(tunnel: &Tunnel) -> Result<()> {
     Ok(())
 }
 
-/// The machine sends no more resets for closed ports: one that dies, or that a NAT has
-/// forgotten, does not either. openvpn pings the dead end's port until it is missed; where each ping
-/// brings an ICMP error, the error is what its next `sendto` fails with, and with `ping 1` that is the
-/// answer to each new peer, every time, for as long as that keeps it from missing any.
+/// Stops the machine from sending errors for closed ports, as if the end had died or a NAT had forgotten it. openvpn
+/// pings the dead end's port until its timeout. If each ping causes an ICMP error, the error makes its next `sendto`
+/// fail; with `ping 1` that is the answer to each new peer, every time, for as long as that keeps it from a timeout.
 fn say_nothing_of_closed_ports(namespace: &Namespace) -> Result<()> {
     for (family, protocol, to) in
         [("-4", "icmp", "192.0.2.0/24"), ("-6", "ipv6-icmp", "2001:db8::/32")]
@@ -136,7 +135,7 @@ fn say_nothing_of_closed_ports(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Traffic, then each end dies without a word and comes back.
+/// Sends traffic, then kills each end, which returns.
 fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) -> Result<String> {
     tunnel.ping_all(3)?;
     transfers(&tunnel)?;
@@ -149,7 +148,7 @@ fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) 
         };
         daemon.signal(Signal::SIGKILL)?;
         daemon.wait_exit(Duration::from_secs(5))?;
-        // A static key's numbers begin again with each second.
+        // A static key's packet numbers begin again with each second.
         std::thread::sleep(Duration::from_millis(1100));
         let revived = match end {
             End::Client => {
@@ -166,7 +165,7 @@ fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) 
             return Err(format!("{failure}\n{server}\n{client}").into());
         }
         for namespace in [&tunnel.pair.client, &tunnel.pair.server] {
-            // A new TAP device has another hardware address. Where there is none, this fails.
+            // A new TAP device has another hardware address. Without a TAP device this fails.
             let _ = namespace.run("ip", &["neighbour", "flush", "dev", "tap0"]);
         }
         let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)
@@ -210,7 +209,7 @@ fn on_stream(scenario: &Scenario<'_>, configs: &Configs, v6: bool, tap: bool) ->
     let pair = Pair::new()?;
     let mut server = serve(&pair, scenario.folder(), configs, scenario.server)?;
     server.wait_for("Listening for incoming TCP connection", SETUP_LIMIT)?;
-    // openvpn takes the first that comes, and listens no longer.
+    // openvpn accepts the first connection, and then stops listening.
     let alone = !matches!(scenario.server, Program::Adit(_));
     let before = if alone { Vec::new() } else { strangers(&pair, v6)? };
     let mut client = dial(&pair, scenario.folder(), configs, scenario.client)?;
@@ -227,7 +226,7 @@ fn on_stream(scenario: &Scenario<'_>, configs: &Configs, v6: bool, tap: bool) ->
     Ok(told)
 }
 
-/// Starts both ends, of which the first listens, and waits until the tunnel carries something.
+/// Starts both ends, of which the first listens, and waits until the tunnel carries traffic.
 pub(super) fn start_on_stream(
     scenario: &Scenario<'_>,
     configs: &Configs,
@@ -242,14 +241,14 @@ pub(super) fn start_on_stream(
     Ok(tunnel)
 }
 
-/// Connections of someone else: one that says nothing, and one that has no key.
+/// Opens connections of other hosts: one that sends nothing, and one that has no key.
 fn strangers(pair: &Pair, v6: bool) -> Result<Vec<TcpStream>> {
     let address = SocketAddr::new(End::Server.outer(v6), 1194);
     let connected = pair.client.thread(move || -> Result<Vec<TcpStream>> {
         let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(5));
         let (silent, mut loud) = (connect()?, connect()?);
         for _ in 0..20 {
-            // It is hung up on at the first of them.
+            // It is disconnected at the first of them.
             let _ = loud.write_all(&[&[0, 100][..], &[0x38; 100]].concat());
         }
         Ok(vec![silent, loud])
@@ -351,7 +350,7 @@ pub(super) fn tls6_own(scenario: &Scenario<'_>) -> Result<String> {
     with_tls(scenario, true, Addresses::OfFirst, Wrapping::TlsCryptV2)
 }
 
-/// Ends that negotiate no cipher, as 2.5 has it between two points: these words count, and CBC it is.
+/// Ends that negotiate no cipher, as two 2.5 peers do: these words take effect, and the cipher is CBC.
 fn fallback(scenario: &Scenario<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
     let mut configs = tls(scenario, false, Addresses::Both, wrapping);
     configs.both(ciphers);
@@ -368,7 +367,7 @@ pub(super) fn own_without_negotiation(scenario: &Scenario<'_>) -> Result<String>
     fallback(scenario, Wrapping::TlsCryptV2, ciphers)
 }
 
-/// The end that leaves says so, and the other does not wait for silence.
+/// The end that leaves reports it, and the other does not wait for silence.
 pub(super) fn exit_notice(scenario: &Scenario<'_>) -> Result<String> {
     for configs in [
         secret(scenario, false, Addresses::Both, true),

@@ -1,4 +1,4 @@
-//! `adit postgres`: machines that reach nothing but a database, and what becomes of their packets.
+//! `adit postgres`: machines that reach nothing but a database, and the fate of their packets.
 
 mod access;
 mod bed;
@@ -17,7 +17,7 @@ mod settings;
 
 use super::ScenarioFn;
 
-/// The scenarios. Those of the last list take minutes and are run when asked for.
+/// The scenarios. Those of the last list take minutes and are run on request.
 const SCENARIOS: &[&[(&str, ScenarioFn)]] = &[
     itself::SCENARIOS,
     access::SCENARIOS,
@@ -32,12 +32,12 @@ const SCENARIOS: &[&[(&str, ScenarioFn)]] = &[
     rekey::SCENARIOS,
 ];
 
-/// All of them.
+/// Returns all of them.
 pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
     SCENARIOS.iter().flat_map(|scenarios| scenarios.iter())
 }
 
-/// Those that take minutes.
+/// Returns those that take minutes.
 pub(super) fn long() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
     outages::LONG.iter().chain(scale::LONG)
 }

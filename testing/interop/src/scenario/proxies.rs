@@ -20,16 +20,16 @@ use crate::wait::{ScaledInstant, until};
 const HIDDEN: &str = "198.18.0.1";
 /// Another address of the proxy's host, which is behind a router.
 const PROXY: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 1);
-/// Where a proxy takes datagrams that has another address for them.
+/// The other address at which a proxy accepts datagrams.
 const RELAY: Ipv4Addr = Ipv4Addr::new(198, 18, 8, 1);
-/// Of tinyproxy.
+/// The port of tinyproxy.
 pub(super) const HTTP_PORT: u16 = 8888;
-/// Of microsocks and dante.
+/// The port of microsocks and dante.
 pub(super) const SOCKS_PORT: u16 = 1080;
-/// Of tinyproxy and microsocks.
+/// The login of tinyproxy and microsocks.
 pub(super) const LOGIN: &str = "ann\nsecret\n";
 
-/// A server behind the proxy's host, and configs to reach it over TCP.
+/// Creates a server behind the proxy's host, and configurations to reach it over TCP.
 fn behind(scenario: &Scenario<'_>) -> Result<(Pair, Configs)> {
     let pair = Pair::new()?;
     for address in [HIDDEN, &PROXY.to_string(), &RELAY.to_string()] {
@@ -43,7 +43,7 @@ fn behind(scenario: &Scenario<'_>) -> Result<(Pair, Configs)> {
     Ok((pair, configs))
 }
 
-/// Takes back what [`over_tcp`] did.
+/// Reverts the changes of [`over_tcp`].
 fn over_udp(configs: &mut Configs) {
     for lines in [&mut configs.server, &mut configs.client] {
         *lines = lines
@@ -89,7 +89,7 @@ fn http_proxy(scenario: &Scenario<'_>) -> String {
     format!("http-proxy {near} {HTTP_PORT} {} basic", login.display())
 }
 
-/// tinyproxy on `host`, with its config in `folder`.
+/// Starts tinyproxy on `host`, with its configuration in `folder`.
 pub(super) fn tinyproxy(folder: &Path, host: &Namespace) -> Result<Daemon> {
     let path = folder.join("tinyproxy.conf");
     let text = format!(
@@ -127,8 +127,8 @@ pub(super) fn socks_udp(scenario: &Scenario<'_>) -> Result<String> {
     through(scenario, pair, &configs, proxy, SOCKS_PORT)
 }
 
-/// The proxy ends and starts again, which forgets the association. The client begins again at once, long before it
-/// would miss the server.
+/// The proxy ends and starts again, which loses the association. The client reconnects at once, long before its
+/// timeout.
 fn relay_restarts(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, mut configs, proxy) = relayed(scenario)?;
     configs.client("connect-retry 1 2");
@@ -148,13 +148,13 @@ fn relay_restarts(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("back after {} ms", back.elapsed().as_millis()))
 }
 
-/// The proxy's addresses, and those from which it speaks with servers.
+/// Returns the proxy's addresses, and those from which it connects to servers.
 fn relay_addresses() -> ([IpAddr; 2], Vec<String>) {
     let near = End::Server.outer(false);
     ([near, PROXY.into()], vec!["lo".to_owned(), near.to_string()])
 }
 
-/// A server behind dante, and configs to reach it over UDP.
+/// Creates a server behind dante, and configurations to reach it over UDP.
 fn relayed(scenario: &Scenario<'_>) -> Result<(Pair, Configs, Daemon)> {
     let (pair, mut configs) = behind(scenario)?;
     over_udp(&mut configs);
@@ -166,8 +166,8 @@ fn relayed(scenario: &Scenario<'_>) -> Result<(Pair, Configs, Daemon)> {
     Ok((pair, configs, proxy))
 }
 
-/// dante on `host`, with its config in `folder`, at these addresses, and the addresses or devices from which it speaks
-/// with servers.
+/// Starts dante on `host`, with its configuration in `folder`, at these addresses, and with the addresses or devices
+/// from which it connects to servers.
 pub(super) fn dante(
     folder: &Path,
     host: &Namespace,
@@ -192,16 +192,16 @@ pub(super) fn dante(
     Daemon::spawn("danted", command)
 }
 
-/// How all traffic is led into the tunnel.
+/// How all traffic is routed into the tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Routing {
-    /// Half routes of the main table, as openvpn does it.
+    /// Half routes of the main table, as openvpn sets them.
     Main,
     /// A table of adit's own, for packets without a mark.
     Rules,
 }
 
-/// The scenarios that openvpn in adit's place does not pass: it has no rules, does not put its host route back, and does
+/// The scenarios that openvpn in adit's place does not pass: it has no rules, does not restore its host route, and does
 /// not notice that a relay has ended.
 pub(super) const ADIT_ALONE: &[(&str, super::ScenarioFn)] = &[
     ("socks-proxy-udp-restarts", relay_restarts),
@@ -218,7 +218,7 @@ pub(super) const ADIT_ALONE: &[(&str, super::ScenarioFn)] = &[
     ("socks-proxy-udp-relay-on-another-host", relay_on_another_host),
 ];
 
-/// A proxy that takes datagrams at another address than connections: both stay outside the tunnel.
+/// A proxy that accepts datagrams at another address than connections: both stay outside the tunnel.
 fn relay_on_another_host(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, mut configs) = behind(scenario)?;
     over_udp(&mut configs);
@@ -241,7 +241,7 @@ fn relay_on_another_host(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A SOCKS 5 proxy for one client, which sends its datagrams to [`RELAY`].
+/// Starts a SOCKS 5 proxy for one client, which sends its datagrams to [`RELAY`].
 fn two_addresses(host: &Namespace) -> Result<JoinHandle<Result<()>>> {
     const HEADER: usize = 10;
     let (ready, wait) = mpsc::channel();
@@ -314,9 +314,8 @@ fn relay_with_all_traffic(scenario: &Scenario<'_>, routing: Routing) -> Result<S
     all_traffic(scenario, pair, configs, SOCKS_PORT, routing)
 }
 
-/// The proxy's address stays outside the tunnel, although a route into the tunnel covers it. Where another program
-/// leads it into the tunnel, the transport's packets are dropped and counted there, and afterwards the tunnel works
-/// again.
+/// The proxy's address stays outside the tunnel, although a route into the tunnel covers it. If another program routes
+/// it into the tunnel, the transport's packets are dropped and counted there, and afterwards the tunnel works again.
 fn all_traffic(
     scenario: &Scenario<'_>,
     pair: Pair,
@@ -374,7 +373,7 @@ fn through(
     needs(&tunnel, proxy)
 }
 
-/// A static key over TCP between two points, of which the one that dials has to pass tinyproxy.
+/// A static key over TCP between two points, of which the dialling one has to use tinyproxy.
 pub(super) fn http_point_to_point(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, _) = behind(scenario)?;
     let proxy = tinyproxy(scenario.folder(), &pair.server)?;
@@ -387,7 +386,7 @@ pub(super) fn http_point_to_point(scenario: &Scenario<'_>) -> Result<String> {
     needs(&tunnel, proxy)
 }
 
-/// Ends the proxy, and the tunnel must fall.
+/// Ends the proxy, after which the tunnel must end.
 fn needs(tunnel: &Tunnel, proxy: Daemon) -> Result<String> {
     end(&tunnel.pair.server, proxy)?;
     let address = tunnel.server_inner.v4;
@@ -402,7 +401,7 @@ fn needs(tunnel: &Tunnel, proxy: Daemon) -> Result<String> {
 
 /// Kills a proxy.
 fn end(host: &Namespace, mut proxy: Daemon) -> Result<()> {
-    // Its helpers first: they would go on without it. Not all proxies have some.
+    // Its helpers first: they would continue without it. Not all proxies have helpers.
     let _ = host.run("pkill", &["-KILL", "-P", &proxy.pid().to_string()]);
     proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
     proxy.wait_exit(Duration::from_secs(5)).map(drop)

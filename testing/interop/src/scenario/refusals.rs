@@ -10,17 +10,17 @@ use crate::peer::Program;
 use crate::process::Daemon;
 
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// How openvpn begins its refusals.
+/// The beginnings of openvpn's refusals.
 const OPENVPN: &[&str] =
     &["verify error", "verify x509name error", "verify eku error", "tls error"];
 
-/// Who refuses.
+/// The end that refuses.
 enum Refuser {
     Server,
     Client,
 }
 
-/// The tunnel must not come up; the refuser says one of `reasons` (lower case) if it is adit.
+/// Checks that the tunnel does not come up; the refuser logs one of `reasons` (lower case) if it is adit.
 fn refuse(
     scenario: &Scenario<'_>,
     configs: &Configs,
@@ -37,7 +37,7 @@ fn refuse(
     };
     let line = match program {
         Program::Adit(_) => daemon.wait_for_any(reasons, TIMEOUT)?,
-        // openvpn says it in words of its own; all of them have this in common.
+        // openvpn words its refusals differently; they all have this in common.
         _ => daemon.wait_for_any(OPENVPN, TIMEOUT)?,
     };
     std::thread::sleep(Duration::from_millis(1500));
@@ -60,7 +60,7 @@ fn with_client(scenario: &Scenario<'_>, name: &str) -> Configs {
 }
 
 pub(super) fn client_expired(scenario: &Scenario<'_>) -> Result<String> {
-    // A client may also notice by itself and not even dial; so may adit.
+    // A client may also notice by itself and not even dial; adit may do so, too.
     let configs = with_client(scenario, "expired");
     refuse(scenario, &configs, &Refuser::Server, &["expired"])
 }
@@ -89,7 +89,7 @@ pub(super) fn server_of_another_name(scenario: &Scenario<'_>) -> Result<String> 
     refuse(scenario, &configs, &Refuser::Client, &["other.example"])
 }
 
-/// A client's certificate that serves: what `remote-cert-tls` is there for.
+/// A client's certificate at a server: the purpose of `remote-cert-tls`.
 pub(super) fn server_without_server_usage(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server =
@@ -103,7 +103,8 @@ pub(super) fn server_without_server_usage(scenario: &Scenario<'_>) -> Result<Str
     )
 }
 
-/// Another tls-crypt key: the server says nothing to a stranger, and the client says that no one answers.
+/// Another tls-crypt key: the server does not answer an unauthenticated sender, and the client reports that there is no
+/// answer.
 pub(super) fn another_wrapping_key(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     let other = scenario.folder().join("other.key");
@@ -127,7 +128,8 @@ pub(super) fn another_wrapping_key(scenario: &Scenario<'_>) -> Result<String> {
     Ok(said.chars().take(160).collect())
 }
 
-/// What a plain `openssl x509 -req` makes on older systems. openvpn takes it; adit says how to make it again.
+/// A certificate from a plain `openssl x509 -req` on older systems. openvpn accepts it; adit reports how to create it
+/// again.
 pub(super) fn client_of_version_1(scenario: &Scenario<'_>) -> Result<String> {
     refuse(scenario, &with_client(scenario, "v1"), &Refuser::Server, &["version 1", "x.509 v1"])
 }

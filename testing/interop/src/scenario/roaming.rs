@@ -1,4 +1,4 @@
-//! Ends that move, crash, restart, or are not there.
+//! Ends that move, crash, restart, or do not exist.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::failure::{Result, ensure};
 use crate::net::{End, Pair, VETH};
 use crate::traffic::tcp;
 
-/// The client gets another address in the middle of a transfer's pause; the session goes on.
+/// The client gets another address while a transfer pauses; the session continues.
 pub(super) fn float(scenario: &Scenario<'_>) -> Result<String> {
     let tunnel = scenario.tunnel(&scenario.configs())?;
     tunnel.ping_all(4)?;
@@ -24,7 +24,7 @@ pub(super) fn float(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("went on after {} ms", took.as_millis()))
 }
 
-/// The client dies without a word and comes back from another port.
+/// The client is killed and returns from another port.
 pub(super) fn client_killed(scenario: &Scenario<'_>) -> Result<String> {
     let configs = scenario.configs();
     let mut tunnel = scenario.tunnel(&configs)?;
@@ -40,7 +40,7 @@ pub(super) fn client_killed(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("1 MB in {} ms after the return", tcp_time.as_millis()))
 }
 
-/// The server dies without a word; the client notices by silence and dials again.
+/// The server is killed; the client notices the silence and dials again.
 pub(super) fn server_killed(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server = configs.server.replace("keepalive 2 20", "keepalive 1 4");
@@ -62,7 +62,7 @@ pub(super) fn server_exit_notice(scenario: &Scenario<'_>) -> Result<String> {
     back(scenario, tunnel, &configs)
 }
 
-/// Starts the server again and waits until the client has come back by itself.
+/// Starts the server again and waits until the client has reconnected by itself.
 fn back(
     scenario: &Scenario<'_>,
     mut tunnel: Tunnel,
@@ -76,8 +76,8 @@ fn back(
     Ok(format!("back, first answer after {} ms", took.as_millis()))
 }
 
-/// A server with two addresses answers from the first what was sent to the second; with `float` the client
-/// takes that.
+/// A server with two addresses answers from the first what was sent to the second; with `float` the client accepts
+/// that.
 pub(super) fn reply_from_another_address(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let (first, second) = (End::Server.outer(false).to_string(), "192.0.2.77");
@@ -92,7 +92,7 @@ pub(super) fn reply_from_another_address(scenario: &Scenario<'_>) -> Result<Stri
     Ok(String::new())
 }
 
-/// No one answers at the first `remote`; the second one does.
+/// The first `remote` does not answer; the second one does.
 pub(super) fn second_remote(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.client = configs.client.replace(

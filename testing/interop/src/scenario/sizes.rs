@@ -1,4 +1,4 @@
-//! Sizes: fragments inside the tunnel, compression framing, and paths that are narrower than they look.
+//! Sizes: fragments inside the tunnel, compression framing, and paths that are narrower than their ends.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::peer::Program;
 use crate::traffic::{ping, tcp};
 
 const SOON: Duration = Duration::from_secs(10);
-/// Enough for some hundred packets each way.
+/// Enough bytes for some hundred packets in each direction.
 const BULK: usize = 300_000;
 
-/// Pings of many sizes and TCP both ways.
+/// Checks pings of many sizes and TCP in both directions.
 fn everything_passes(tunnel: &Tunnel) -> Result<()> {
     tunnel.ping_all(4)?;
     let (client, server) = (&tunnel.pair.client, &tunnel.pair.server);
     for size in [1100, 1240, 1250, 1260, 1300, 1400, 1472, 2600, 8000] {
         for (from, to) in [(client, tunnel.server_inner.v4), (server, tunnel.client_inner.v4)] {
             let got = ping(from, to, size, 2)?;
-            // It goes on until two answers have come; a third may be on its way.
+            // It continues until two answers have arrived; a third may be in transit.
             ensure(got >= 2, || {
                 let what = format!("{got} of 2 pings of {size} bytes from {}", from.name());
                 format!("{what}\n{}\n{}", tunnel.server.failure(""), tunnel.client.failure(""))
@@ -32,14 +32,14 @@ fn everything_passes(tunnel: &Tunnel) -> Result<()> {
     Ok(())
 }
 
-/// `fragment`: nothing larger leaves, and everything arrives.
+/// `fragment`: nothing larger is sent, and everything arrives.
 fn fragments(scenario: &Scenario<'_>, lines: &str, limit: usize) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both(lines);
     configs.server("disable-dco");
     configs.client("disable-dco");
     let tunnel = scenario.tunnel(&configs)?;
-    // Whatever is longer than one datagram may be does not pass the veth pair at all.
+    // The veth pair drops everything longer than a datagram may be.
     for namespace in [&tunnel.pair.server, &tunnel.pair.client] {
         let mtu = (limit + 28).to_string();
         namespace.run("ip", &["link", "set", "veth0", "mtu", &mtu])?;
@@ -84,7 +84,7 @@ pub(super) fn compress_stub_v2(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress stub-v2", "compress stub-v2")
 }
 
-/// Configured to compress, as old files are: openvpn does not do so by default, adit never does.
+/// Configured to compress, as old files are: openvpn does not compress by default, adit never does.
 pub(super) fn comp_lzo(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "comp-lzo", "comp-lzo adaptive")
 }
@@ -93,17 +93,17 @@ pub(super) fn compress_lz4(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress lz4", "compress lz4")
 }
 
-/// The server pushes it to a client that has nothing of it configured.
+/// The server pushes it to a client whose own file does not have it.
 pub(super) fn compress_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress lz4-v2\npush \"compress lz4-v2\"", "")
 }
 
-/// The client has none of it configured and gets it from the server.
+/// The client's file does not have it, and the server pushes it.
 pub(super) fn pushed_stub(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "comp-lzo no\npush \"comp-lzo no\"", "")
 }
 
-/// Options that openvpn's client refuses from a server, with a warning for each, and goes on.
+/// Options that openvpn's client refuses from a server, with a warning for each, before it continues.
 pub(super) fn not_pushable(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.client("verb 4");
@@ -163,7 +163,7 @@ pub(super) fn compressed_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
     compressing(scenario, "compress lz4-v2")
 }
 
-/// A large `tun-mtu`: the kernel cuts outside what exceeds the veth pair.
+/// A large `tun-mtu`: the kernel fragments outside what exceeds the veth pair.
 pub(super) fn jumbo(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("tun-mtu 9000");
@@ -182,8 +182,8 @@ pub(super) fn jumbo(scenario: &Scenario<'_>) -> Result<String> {
 /// The narrowest link of [`narrow_line`].
 const NARROW: u16 = 1400;
 
-/// Two hosts with two routers between them, and a link of [`NARROW`] bytes between these: neither host sees it on its own
-/// veth pair. `silent`: the routers drop what does not fit without a word.
+/// Creates two hosts with two routers between them, and a link of [`NARROW`] bytes between these: neither host sees it
+/// on its own veth pair. `silent`: the routers drop packets that do not fit without an error.
 fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
     let mut all = Namespace::several(&["server", "client", "near", "far"])?;
     let routers = all.split_off(2);
@@ -246,7 +246,7 @@ fn path(scenario: &Scenario<'_>, silent: bool) -> Result<String> {
     let (pair, _routers) = narrow_line(silent)?;
     let mut configs = scenario.configs();
     configs.both("disable-dco");
-    // Of openvpn's own datagrams those with the DF bit would be lost on a silent path, adit there or not.
+    // openvpn's own datagrams with the DF bit would be lost on a silent path, with or without adit.
     let mut tunnel =
         Tunnel::start(pair, scenario.folder(), &configs, scenario.server, scenario.client)?;
     let is_adit = |program: &Program| matches!(program, Program::Adit(_));

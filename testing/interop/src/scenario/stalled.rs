@@ -18,9 +18,9 @@ use crate::pki::PkiTool;
 use crate::process::Daemon;
 use crate::traffic::{ping, tcp};
 
-/// One of three clients stalls, and the connection to it fills up: the others' traffic goes on. When it resumes,
-/// its tunnel is still up, though packets to it were dropped: openvpn takes a gap in the packet ids for an attack, so
-/// none that had an id may be missing.
+/// One of three clients stalls, and the connection to it fills up: the others' traffic continues. When it resumes, its
+/// tunnel is still up, although packets to it were dropped: openvpn takes a gap in the packet ids for an attack, so no
+/// packet with an id may be missing.
 pub(super) fn stalled_stream(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = Configs::new(&scenario.env.pki, PkiTool::OpenSslEc, false);
     configs.wrap(&scenario.env.pki, Wrapping::TlsCrypt);
@@ -74,7 +74,7 @@ pub(super) fn stalled_stream(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("of {sent} datagrams for the one that stood still {came} came"))
 }
 
-/// How many datagrams came for a port where no one listens.
+/// Returns how many datagrams arrived for a port without a listener.
 fn refused(namespace: &Namespace) -> Result<u32> {
     let counters = namespace.run("cat", &["/proc/net/snmp"])?;
     let values = counters.lines().filter(|line| line.starts_with("Udp:")).nth(1);
@@ -82,8 +82,8 @@ fn refused(namespace: &Namespace) -> Result<u32> {
     no_ports.context("/proc/net/snmp has no Udp: NoPorts")
 }
 
-/// Datagrams for one address, far more than the connection to it can hold, but not so many that the device's queue is
-/// full, which all share.
+/// Sends datagrams to one address, far more than the connection to it can hold, but not so many that the device's
+/// queue, which all share, is full.
 struct Flood {
     stop: Arc<AtomicBool>,
     sender: thread::JoinHandle<Result<u32>>,

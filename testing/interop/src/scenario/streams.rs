@@ -1,5 +1,5 @@
-//! Tunnels over TCP: each wrapping, broken connections, several listeners in one process, and strangers who hold
-//! connections open.
+//! Tunnels over TCP: each wrapping, broken connections, several listeners in one process, and unauthenticated clients
+//! that hold connections open.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,10 +19,10 @@ use crate::process::{Daemon, command_line};
 use crate::traffic::{Stream, ping, tcp};
 use crate::wait::ScaledInstant;
 
-/// What every program says at both ends when a TCP connection ends under a session; a number follows.
+/// The log line of every program at both ends when a TCP connection ends under a session; a number follows.
 const CUT: &str = "Connection reset, restarting [";
 
-/// Plain configs over TCP.
+/// Creates plain configurations over TCP.
 fn configs(scenario: &Scenario<'_>, wrapping: Wrapping, v6: bool) -> Configs {
     let mut configs = Configs::new(&scenario.env.pki, PkiTool::OpenSslEc, v6);
     configs.wrap(&scenario.env.pki, wrapping);
@@ -36,7 +36,7 @@ fn configs(scenario: &Scenario<'_>, wrapping: Wrapping, v6: bool) -> Configs {
     for (program, lines) in
         [(scenario.server, &mut configs.server), (scenario.client, &mut configs.client)]
     {
-        // The kernel's module, where there is one, is another implementation.
+        // The kernel's module, if there is one, is another implementation.
         if program.may_offload() {
             lines.push_str("disable-dco\n");
         }
@@ -69,7 +69,7 @@ pub(super) fn own6(scenario: &Scenario<'_>) -> Result<String> {
     rekeyed(scenario, Wrapping::TlsCryptV2, true, true)
 }
 
-/// A tunnel through two rekeys that one end asks for, under traffic of which nothing may be missing.
+/// Runs a tunnel through two rekeys that one end initiates, under traffic of which nothing may be missing.
 fn rekeyed(
     scenario: &Scenario<'_>,
     wrapping: Wrapping,
@@ -122,7 +122,7 @@ fn cut<T>(server: &Namespace, while_cut: impl FnOnce() -> Result<T>) -> Result<T
     done
 }
 
-/// Something on the way resets the connection under a transfer; both ends notice, and the client comes back by itself
+/// A host on the path resets the connection during a transfer; both ends notice, and the client reconnects by itself
 /// with the same address.
 pub(super) fn connection_reset(scenario: &Scenario<'_>) -> Result<String> {
     let configs = configs(scenario, Wrapping::TlsCrypt, false);
@@ -144,10 +144,10 @@ pub(super) fn connection_reset(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("back after {} ms", took.as_millis()))
 }
 
-/// Either end dies without a word: the kernel says so to the other, which need not wait for silence.
+/// Either end is killed: the kernel reports it to the other, which need not wait for silence.
 pub(super) fn killed(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCryptV2, false);
-    // So long that nothing here can be their work.
+    // So long that they cannot cause any of the reactions here.
     configs.server = configs.server.replace("keepalive 2 20", "keepalive 60 600");
     let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.client.signal(Signal::SIGKILL)?;
@@ -167,7 +167,7 @@ pub(super) fn killed(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("back, first answer after {} ms", took.as_millis()))
 }
 
-/// UDP is blocked on the way, as in many a hotel: the client goes on to the same server's TCP port.
+/// UDP is blocked on the path, as in many hotels: the client tries the same server's TCP port next.
 pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCrypt, false);
     configs.client = configs.client.replace("proto tcp4-client\n", "").replace(
@@ -232,7 +232,7 @@ pub(super) fn several_listeners(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Connections to the server from the client's namespace, which say nothing.
+/// Opens connections to the server from the client's namespace, which send nothing.
 fn silent(pair: &Pair, count: usize) -> Result<Vec<TcpStream>> {
     let server = SocketAddr::new(End::Server.outer(false), 1194);
     let opened = pair.client.thread(move || {
@@ -242,8 +242,8 @@ fn silent(pair: &Pair, count: usize) -> Result<Vec<TcpStream>> {
     opened.join().map_err(|_| "a thread panicked")?
 }
 
-/// A thousand connections that bring a byte every few seconds and never a packet: a real client connects meanwhile, and
-/// they are gone after ten seconds.
+/// A thousand connections send a byte every few seconds and never a packet: a real client can connect meanwhile, and
+/// they are closed after ten seconds.
 pub(super) fn slow_unauthenticated(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCrypt, false);
     configs.server("max-clients 20");
@@ -273,7 +273,7 @@ pub(super) fn slow_unauthenticated(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} strangers, {spent:.2} s of CPU", strangers.len()))
 }
 
-/// No descriptors are left: the server neither ends nor spins, and takes clients again when there are.
+/// No descriptors are left: the server neither ends nor spins, and accepts clients again when there are.
 pub(super) fn no_descriptors(scenario: &Scenario<'_>) -> Result<String> {
     let configs = configs(scenario, Wrapping::TlsCrypt, false);
     let pair = Pair::new()?;
@@ -302,14 +302,14 @@ pub(super) fn no_descriptors(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{spent:.2} s of CPU without descriptors"))
 }
 
-/// Another protocol's client, and lengths that make no sense, at the port of a tunnel that goes on.
+/// A client of another protocol, and invalid lengths, at the port of a tunnel that continues.
 pub(super) fn other_protocols(scenario: &Scenario<'_>) -> Result<String> {
     let tunnel = scenario.tunnel(&configs(scenario, Wrapping::TlsCrypt, false))?;
     let noise: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         &[0, 0, 1, 2, 3],
         &[0xff; 4000],
-        // A well-formed frame with a reset that no one authenticated.
+        // A well-formed frame with a reset that is not authenticated.
         &[0, 14, 7 << 3, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0],
     ];
     for bytes in noise {

@@ -15,7 +15,7 @@ use crate::wait::ScaledInstant;
 const DEVICE: &str = "tap0";
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The plain configs with a TAP device.
+/// Creates the plain configurations with a TAP device.
 fn configs(scenario: &Scenario<'_>) -> Configs {
     let mut configs = scenario.configs();
     for text in [&mut configs.server, &mut configs.client] {
@@ -24,7 +24,7 @@ fn configs(scenario: &Scenario<'_>) -> Configs {
     configs
 }
 
-/// The same with another line in place of the server's networks.
+/// Creates the same with another line in place of the server's networks.
 fn bridged(scenario: &Scenario<'_>, helper: &str) -> Configs {
     let mut configs = configs(scenario);
     let networks = "server 10.88.0.0 255.255.255.0\nserver-ipv6 fd88::/64";
@@ -36,7 +36,7 @@ fn address(text: &str) -> Result<IpAddr> {
     text.parse().context(text)
 }
 
-/// Pings of both sizes and a stream, both ways and in both families.
+/// Checks pings of both sizes and a stream, in both directions and both families.
 fn everything_passes(ends: [(&Namespace, InnerAddrs); 2]) -> Result<()> {
     for ((from, _), (to, inner)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         for address in std::iter::once(inner.v4).chain(inner.v6) {
@@ -73,7 +73,7 @@ pub(super) fn frames(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{found} neighbours"))
 }
 
-/// Starts a server and its clients at a switch; the addresses of the clients.
+/// Starts a server and its clients at a switch; returns the addresses of the clients.
 fn start_clients(
     scenario: &Scenario<'_>,
     configs: &Configs,
@@ -127,7 +127,7 @@ pub(super) fn client_to_client(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Without `client-to-client` the server alone is reached.
+/// Without `client-to-client` only the server is reachable.
 pub(super) fn isolated_clients(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario);
     configs.server("duplicate-cn");
@@ -193,7 +193,7 @@ pub(super) fn bridge_with_pool(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Two networks become one: bridges at both ends, no addresses.
+/// Two networks are joined: bridges at both ends, no addresses.
 pub(super) fn bridges_at_both_ends(scenario: &Scenario<'_>) -> Result<String> {
     let configs = bridged(scenario, "server-bridge nogw");
     let pair = Pair::new()?;

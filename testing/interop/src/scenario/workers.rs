@@ -15,7 +15,7 @@ use crate::process::Daemon;
 use crate::traffic::{Delivery, Stream, ping, tcp};
 use crate::wait::ScaledInstant;
 
-/// What says how many workers adit has.
+/// The variable with the number of adit's workers.
 const VARIABLE: &str = "ADIT_WORKERS";
 const CLIENTS: u8 = 4;
 
@@ -23,7 +23,7 @@ pub(super) fn several_workers(scenario: &Scenario<'_>) -> Result<String> {
     talk(scenario, 3, false)
 }
 
-/// Far more workers than cores, and every second client comes over TCP.
+/// Far more workers than cores, and every second client connects over TCP.
 pub(super) fn eight_workers_and_streams(scenario: &Scenario<'_>) -> Result<String> {
     talk(scenario, 8, true)
 }
@@ -38,7 +38,7 @@ fn talk(scenario: &Scenario<'_>, workers: usize, over_tcp: bool) -> Result<Strin
         configs.server = configs.server.replace("proto udp4\n", "").replace("port 1194\n", "");
         configs.server("local * 1194 udp4\nlocal * 1194 tcp4");
     }
-    // Where a client's process does not get to run, what its stream's queue has no room for is dropped.
+    // If a client's process does not get to run, packets that do not fit into its stream's queue are dropped.
     let share = if over_tcp { 80 } else { 99 };
     let star = Star::new(CLIENTS)?;
     let path = |name: &str| scenario.folder().join(name);
@@ -52,7 +52,7 @@ fn talk(scenario: &Scenario<'_>, workers: usize, over_tcp: bool) -> Result<Strin
     };
     let mut server = Daemon::spawn("server", start(scenario.server, &star.server, "server.conf"))?;
     server.wait_for(READY, SETUP_LIMIT)?;
-    // A thread takes its name when it first runs.
+    // A thread gets its name when it first runs.
     let soon = ScaledInstant::now() + Duration::from_secs(5);
     while threads(&server)?.len() < workers && ScaledInstant::now() < soon {
         sleep(Duration::from_millis(10));
@@ -113,15 +113,15 @@ fn under_rekeys(
     streams.into_iter().try_for_each(|stream| judge(&stream.finish()?, share))
 }
 
-/// Not one doubled or changed, and so many of a hundred there. A busy machine's kernel may drop some; what a replay
-/// window refuses comes in trains.
+/// Checks that no packet is duplicated or changed, and that this percentage arrived. A busy machine's kernel may drop
+/// some; what a replay window refuses comes in trains.
 fn judge(delivery: &Delivery, share: u64) -> Result<()> {
     let Delivery { sent, received, duplicated, corrupted } = *delivery;
     let enough = sent > 100 && u64::from(received) * 100 >= u64::from(sent) * share;
     ensure(duplicated == 0 && corrupted == 0 && enough, || format!("{delivery:?}"))
 }
 
-/// The first client moves while others talk; its session goes on from there, and so do theirs.
+/// Moves the first client while others send; its session continues from there, and so do theirs.
 fn a_client_moves(
     star: &Star,
     inner: &[InnerAddrs],
@@ -164,7 +164,7 @@ fn second_server(scenario: &Scenario<'_>, star: &Star, workers: usize) -> Result
     Ok(())
 }
 
-/// The workers' CPU time so far, in ticks.
+/// Returns the workers' CPU time so far, in ticks.
 fn threads(server: &Daemon) -> Result<Vec<u64>> {
     let mut found = Vec::new();
     for task in fs::read_dir(format!("/proc/{}/task", server.pid()))? {

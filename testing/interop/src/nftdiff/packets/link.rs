@@ -6,7 +6,7 @@ use crate::nftdiff::frame::{self, ARP, Side};
 use crate::nftdiff::random::Random;
 use crate::nftdiff::universe;
 
-/// A frame that is not IP.
+/// Generates a frame that is not IP.
 pub fn some(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let side = pair.side;
@@ -36,7 +36,7 @@ fn arp(random: &mut Random, side: Side) -> Vec<u8> {
     body
 }
 
-/// The frame of a router's neighbour as one of hosts at a switch, perhaps with a tag.
+/// Turns the frame of a router's neighbour into one of hosts at a switch, perhaps with a tag.
 pub fn disguise(random: &mut Random, sent: &mut Sent) {
     let frame = &mut sent.frame;
     if frame.len() < 14 {

@@ -1,4 +1,4 @@
-//! Pieces of packets, and packets that lie.
+//! Fragments, and malformed packets.
 
 use super::plain::{extensions, some_segment};
 use super::{Flow, Pair};
@@ -12,7 +12,7 @@ pub const WITHIN: &str = "a piece within another";
 /// The difference for datagrams whose checksum is zero.
 pub const NO_CHECKSUM: &str = "UDP without checksum";
 
-/// A packet in pieces: in order, out of order, twice, overlapping, with holes, tiny.
+/// Generates a fragmented packet: in order, out of order, duplicated, overlapping, with holes, tiny.
 pub fn pieces(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let length = *random.pick(&[40, 200, 1000, 2500]);
@@ -66,7 +66,7 @@ fn move_about(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
             plan.insert(at, twice);
             "a piece twice"
         }
-        // The last one would make a datagram longer than UDP says it is.
+        // The last one would make a datagram longer than its UDP header states.
         3 if plan[at].more => {
             plan[at].length += 8;
             "overlapping pieces"
@@ -92,7 +92,7 @@ fn move_about(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
     }
 }
 
-/// A packet that is wrong in one place.
+/// Generates a packet that is wrong in one place.
 pub fn broken(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let length = *random.pick(&[0, 9, 200]);
@@ -105,7 +105,7 @@ pub fn broken(random: &mut Random) -> Flow {
         break_v6(random, &pair, &mut sent.frame, protocol, &segment)
     };
     sent.what = what.into();
-    // The sound one too: what was wrong must not have left traces.
+    // The valid one too: the invalid one must not have left traces.
     if random.percent(50) {
         vec![sent, Sent { what: "sound after broken".into(), ..sound }]
     } else {
@@ -191,7 +191,7 @@ fn break_v6(
             let mut ip = Ip { extensions: extensions(random), ..pair.ip.clone() };
             ip.extensions.push((60, vec![1, 4, 0, 0, 0, 0]));
             let mut packet = ip.packet(pair.ends, protocol, segment);
-            // The last extension claims more than there is.
+            // The last extension claims more bytes than there are.
             let at = packet.len() - segment.len() - 8;
             packet[at + 1] = 200;
             *frame = to_router(pair.side, &packet);

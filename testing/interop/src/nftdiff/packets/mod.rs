@@ -1,4 +1,4 @@
-//! Packets: conversations and single ones, right and wrong, interleaved.
+//! Packets: conversations and single ones, valid and invalid, interleaved.
 
 mod link;
 mod malformed;
@@ -15,7 +15,7 @@ use super::universe;
 /// Packets that belong together, in order.
 type Flow = Vec<Sent>;
 
-/// So many frames.
+/// Generates this many frames.
 #[must_use]
 pub fn generate(random: &mut Random, mode: Mode, count: usize) -> Vec<Sent> {
     let mut flows: Vec<std::vec::IntoIter<Sent>> = Vec::new();
@@ -40,7 +40,7 @@ fn flow(random: &mut Random, mode: Mode) -> Flow {
         (_, 50..=64) => plain::udp(random),
         (_, 65..=76) => plain::icmp(random),
         (_, 77..=81) => plain::other(random),
-        // A switch puts no pieces together.
+        // A switch reassembles no fragments.
         (Mode::Route, 82..=91) => malformed::pieces(random),
         _ => malformed::broken(random),
     };
@@ -54,10 +54,10 @@ fn flow(random: &mut Random, mode: Mode) -> Flow {
     flow
 }
 
-/// Two hosts that talk, and how their packets look.
+/// Two hosts in a conversation, and the properties of their packets.
 #[derive(Clone)]
 struct Pair {
-    /// Where the first packet comes in.
+    /// The side on which the first packet arrives.
     side: Side,
     ends: Ends,
     ip: Ip,
@@ -75,7 +75,7 @@ impl Pair {
         pair
     }
 
-    /// A packet of the first host, or of the second.
+    /// Builds a packet of the first host, or of the second.
     fn sent(
         &self,
         random: &mut Random,
@@ -99,7 +99,7 @@ impl Pair {
     }
 }
 
-/// Some header; the router counts the TTL down once.
+/// Generates a header; the router decrements the TTL once.
 fn look(random: &mut Random) -> Ip {
     Ip {
         ttl: random.pick(&universe::TTLS) + 1,

@@ -1,4 +1,4 @@
-//! UDP, ICMP with its errors about others, and protocols of which nothing is known.
+//! UDP, ICMP and its errors about other packets, and unknown protocols.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::nftdiff::frame::{self, Ends, Ip, Tcp};
 use crate::nftdiff::random::Random;
 use crate::nftdiff::universe;
 
-/// Requests and replies, and perhaps an error about one of them.
+/// Generates requests and replies, and perhaps an error about one of them.
 pub fn udp(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let ports = (universe::client_port(random), universe::port(random));
@@ -26,7 +26,7 @@ pub fn udp(random: &mut Random) -> Flow {
     flow
 }
 
-/// Echoes, single messages, and errors about conversations.
+/// Generates echoes, single messages, and errors about conversations.
 pub fn icmp(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let number = pair.ends.icmp();
@@ -77,7 +77,8 @@ pub fn icmp(random: &mut Random) -> Flow {
     flow
 }
 
-/// An ICMP error about a packet, from its receiver or one on the way, or from where it cannot come.
+/// Generates an ICMP error about a packet, from its receiver, from a host on the path, or from an
+/// impossible source.
 pub fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Option<Sent> {
     let about = packet?;
     let mut inner = about.frame.get(14..)?.to_vec();
@@ -113,7 +114,7 @@ pub fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Op
     Some(Sent { side, frame: frame::to_router(side, &packet), what: what.into() })
 }
 
-/// The addresses of a frame with an IP packet.
+/// Returns the addresses of a frame with an IP packet.
 fn ends_of(frame: &[u8]) -> Option<Ends> {
     let v4 = |at: usize| -> Option<IpAddr> {
         Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into())
@@ -128,7 +129,7 @@ fn ends_of(frame: &[u8]) -> Option<Ends> {
     }
 }
 
-/// A transport protocol of which nothing is known beyond its number.
+/// Generates a transport protocol of which only the number is known.
 pub fn other(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let protocol = *random.pick(&universe::OTHERS);
@@ -142,7 +143,7 @@ pub fn other(random: &mut Random) -> Flow {
     flow
 }
 
-/// Extension headers of IPv6 that no router minds.
+/// Generates extension headers of IPv6 that every router accepts.
 pub fn extensions(random: &mut Random) -> Vec<(u8, Vec<u8>)> {
     let padding = |words: usize| {
         let mut body = vec![1, (words * 8 + 4) as u8];
@@ -158,7 +159,7 @@ pub fn extensions(random: &mut Random) -> Vec<(u8, Vec<u8>)> {
         all.push((60, padding(random.below(3))));
     }
     if random.percent(20) {
-        // A routing header that has been used up.
+        // A routing header without segments left.
         all.push((43, vec![4, 0, 0, 0, 0, 0]));
     }
     if random.percent(10) {
@@ -167,7 +168,7 @@ pub fn extensions(random: &mut Random) -> Vec<(u8, Vec<u8>)> {
     all
 }
 
-/// A TCP segment or a datagram, for a test that wants some packet of a connection.
+/// Generates a TCP segment or a datagram, for a test that needs any packet of a connection.
 pub fn some_segment(random: &mut Random, ends: Ends, length: usize) -> (u8, Vec<u8>) {
     let ports = (universe::client_port(random), universe::port(random));
     let payload = random.bytes(length);

@@ -1,4 +1,4 @@
-//! TCP conversations: orderly ones, ones that begin in the middle, and whatever strangers throw in.
+//! TCP conversations: orderly ones, ones that begin in the middle, and arbitrary segments of other hosts.
 
 use super::{Flow, Pair};
 use crate::nftdiff::case::Sent;
@@ -13,7 +13,7 @@ const PSH: u8 = 8;
 const ACK: u8 = 16;
 const URG: u8 = 32;
 
-/// One end's numbers.
+/// The numbers of one end.
 #[derive(Clone, Copy)]
 struct End {
     /// The next byte's number.
@@ -31,7 +31,7 @@ struct TcpConversation<'a> {
     flow: Flow,
 }
 
-/// A conversation, perhaps with others after it between the same ports.
+/// Generates a conversation, perhaps with others after it between the same ports.
 pub fn conversation(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let end =
@@ -42,7 +42,7 @@ pub fn conversation(random: &mut Random) -> Flow {
     let scaled = random.percent(50);
     let mut talk = TcpConversation { random, pair, ends, scaled, flow: Vec::new() };
     let from_the_begin = talk.whole();
-    // What was taken up in the middle and starts again is not compared: see docs/filter-differences.md.
+    // A connection that was picked up in the middle and starts again is not compared: see docs/filter-differences.md.
     if from_the_begin && talk.random.percent(20) {
         // The same ports again, from numbers further on or from anywhere.
         let step = *talk.random.pick(&[1, 100_000, 0x4000_0000, 0x9000_0000]);
@@ -66,7 +66,7 @@ fn window(random: &mut Random) -> u16 {
 }
 
 impl TcpConversation<'_> {
-    /// Whether its begin is there to be seen.
+    /// Adds the beginning of a conversation, and returns whether it is complete.
     fn whole(&mut self) -> bool {
         let begin = self.random.within(0..=9);
         match begin {
@@ -136,7 +136,7 @@ impl TcpConversation<'_> {
         self.stranger();
     }
 
-    /// A segment in order.
+    /// Adds a segment in order.
     fn segment(&mut self, forward: bool, flags: u8, length: usize, what: &'static str) {
         let seq = self.ends[usize::from(!forward)].next;
         let ack = self.ends[usize::from(forward)].next;
@@ -186,7 +186,7 @@ impl TcpConversation<'_> {
         options
     }
 
-    /// Something that does not belong, one time in five.
+    /// Adds, one time in five, a segment that does not belong to the conversation.
     fn stranger(&mut self) {
         if !self.random.percent(20) {
             return;
@@ -219,7 +219,7 @@ impl TcpConversation<'_> {
             11 => self.put(forward, SYN | FIN, (seq, 0), 0, "SYN and FIN"),
             12 => self.put(forward, SYN | RST, (seq, 0), 0, "SYN and RST"),
             14..=17 => {
-                // Just within or beyond what the receiver offers, and the allowance behind it.
+                // Just within or beyond the receiver's window, and the allowance behind it.
                 let window = u32::from(self.ends[usize::from(forward)].window);
                 let times = *self.random.pick(&[1, 1, 2]);
                 let near = self.random.within(0..=4) as u32;

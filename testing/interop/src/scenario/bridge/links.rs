@@ -1,5 +1,5 @@
-//! What `adit bridge` does about the state of its ports: it carries a lost link across, says why tagged frames do not fit, and
-//! switches its ports off when it does not run.
+//! The reactions of `adit bridge` to the state of its ports: it propagates a lost link, reports why tagged frames do
+//! not fit, and switches its ports off when it is not running.
 
 use nix::sys::signal::Signal;
 
@@ -21,7 +21,7 @@ fn link(host: &Namespace, line: &str) -> Result<()> {
     ip(Some(host), [format!("link set {line}")].into_iter())
 }
 
-/// What `ip link` says of an interface.
+/// Returns the output of `ip link` for an interface.
 fn state(host: &Namespace, interface: &str) -> Result<String> {
     host.run("ip", &["link", "show", "dev", interface])
 }
@@ -46,7 +46,7 @@ fn link_state(scenario: &Scenario<'_>) -> Result<String> {
     }
     bridge.wait_for("mid1: switched off: mid0 has no link", LIMIT)?;
     bridge.wait_for("mid0: switched on: mid1 has its link back", LIMIT)?;
-    // An interface that is gone has no link either.
+    // An interface that was removed has no link either.
     ip(Some(&place.middle), ["link del mid1".to_owned()].into_iter())?;
     await_link(&place.left, "port", false)?;
     place.veth_pair("mid1", &place.right)?;
@@ -54,7 +54,7 @@ fn link_state(scenario: &Scenario<'_>) -> Result<String> {
     ip(Some(&place.right), back.iter().map(|line| (*line).to_owned()))?;
     await_link(&place.left, "port", true)?;
     reach(&place.left, "10.5.0.2")?;
-    // What was switched off is on again when the bridge has ended.
+    // A port that was switched off is on again when the bridge has ended.
     link(&place.left, "port down")?;
     await_link(&place.right, "port", false)?;
     bridge.stop()?;
@@ -101,7 +101,7 @@ fn switched_off_at_the_end(scenario: &Scenario<'_>) -> Result<String> {
     reach(&place.left, "10.5.0.2")?;
     bridge.signal(Signal::SIGKILL)?;
     bridge.wait_exit(LIMIT)?;
-    // What the service manager does then.
+    // The service manager does this then.
     place.middle.run(&place.adit()?, &["bridge", "--settings", &file, "--down"])?;
     for port in ["mid0", "mid1"] {
         let said = state(&place.middle, port)?;

@@ -1,4 +1,4 @@
-//! `adit bridge --routed`: two networks, and the one between them that forwards from one to the other.
+//! `adit bridge --routed`: two networks, and the host between them that forwards from one to the other.
 
 use super::{LIMIT, Place, Scenario, ScenarioFn, answers, bulk_to, number, reach};
 use crate::failure::{Result, ensure};
@@ -7,7 +7,7 @@ use crate::net::{Namespace, ip};
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("routed-taps", taps), ("routed-cables", cables)];
 
-/// What the left side begins may pass, and what belongs to it; pings from the right may not.
+/// Connections from the left side may pass, with all their packets; pings from the right may not.
 const RULES: &str = "\
 table inet fw {
     chain forward {
@@ -18,7 +18,7 @@ table inet fw {
 }
 ";
 
-/// Addresses and default routes of the hosts: 10.5.1.2 at the left and 10.5.2.2 at the right, by way of .1.
+/// Sets addresses and default routes of the hosts: 10.5.1.2 at the left and 10.5.2.2 at the right, through .1.
 fn address(place: &Place<'_>, left: &str, right: &str) -> Result<()> {
     for (host, port, net) in [(&place.left, left, 1), (&place.right, right, 2)] {
         let lines = [
@@ -41,11 +41,11 @@ fn arguments(left: &str, right: &str) -> Vec<String> {
     std::iter::once("--routed".to_owned()).chain(of(left, 1)).chain(of(right, 2)).collect()
 }
 
-/// What ping says when no answer comes.
+/// Returns the output of ping when no answer arrives.
 fn complaint(from: &Namespace, arguments: &[&str]) -> String {
     let fixed = ["-c", "1", "-W", "5"];
     let all = [&fixed[..], arguments].concat();
-    // It prints the message it received, and fails.
+    // It prints the error message it received, and fails.
     let mut command = from.command("ping");
     let said = command.args(all).output();
     said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default()

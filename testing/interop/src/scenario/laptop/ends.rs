@@ -25,7 +25,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("kill-switch", CONNECT, Fails("has none"), kill_switch),
 ];
 
-/// The access interface takes only packets whose source is routed by it (`rp_filter` 1).
+/// The access interface accepts only packets whose source is routed by it (`rp_filter` 1).
 fn strict_reverse_path(laptop: &Laptop<'_>) -> Result<String> {
     let setup = Setup { access: Access::Cafe, ..Setup::default() };
     let laptop = laptop.connect_after(setup, |internet| {
@@ -41,7 +41,7 @@ fn strict_reverse_path(laptop: &Laptop<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The client ends when it is asked to.
+/// The client ends on request.
 fn orderly(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup {
         access: Access::Cafe,
@@ -70,7 +70,7 @@ fn killed(laptop: &Laptop<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The process that faces the network is killed; what it had started undoes everything at once.
+/// The process that faces the network is killed; its helper undoes everything at once.
 fn half_killed(laptop: &Laptop<'_>) -> Result<String> {
     let mut laptop = laptop.connect(laptop.with_dns(Setup {
         access: Access::Cafe,
@@ -95,14 +95,14 @@ fn half_killed(laptop: &Laptop<'_>) -> Result<String> {
     }
 }
 
-/// Whether all user ids of a process are other than root's.
+/// Returns whether all user ids of a process are other than root's.
 fn is_unprivileged(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     !uids.is_empty() && uids.split_whitespace().all(|uid| uid != "0")
 }
 
-/// With a kill switch nothing gets out when the client ends, in order or killed, until `adit connect --release`.
+/// With a kill switch no traffic leaves when the client ends, in order or killed, until `adit connect --release`.
 fn kill_switch(laptop: &Laptop<'_>) -> Result<String> {
     let setup = Setup { access: Access::Cafe, options: &["--kill-switch"], ..Setup::default() };
     let mut laptop = laptop.connect(setup)?;
@@ -113,7 +113,7 @@ fn kill_switch(laptop: &Laptop<'_>) -> Result<String> {
     laptop.wait_connected(1)?;
     laptop.kill_all()?;
     laptop.ensure_nothing_gets_out()?;
-    // The tunnel itself gets out, and the kill switch is on again afterwards.
+    // The tunnel's own traffic leaves, and the kill switch is on again afterwards.
     laptop.client = laptop.laptop.dial(&laptop.internet.laptop, setup.options)?;
     laptop.wait_connected(1)?;
     laptop.client.stop().map_err(|failure| laptop.with_server(failure))?;
@@ -135,7 +135,7 @@ impl ConnectedLaptop<'_> {
         Ok(())
     }
 
-    /// Turns the kill switch off, after which the laptop is as before.
+    /// Turns the kill switch off, after which the laptop is in its former state.
     fn release(&self) -> Result<()> {
         let adit = self.laptop.adit()?;
         self.internet.laptop.run(&adit, &["connect", "--release"])?;
@@ -145,7 +145,7 @@ impl ConnectedLaptop<'_> {
         ensure(seen == IpAddr::V4(self.setup.access.outside()), || format!("{when}: {seen}"))
     }
 
-    /// Neither at once nor a moment later does a request of either family reach the host outside.
+    /// Checks that no request of either family reaches the host outside, neither at once nor a moment later.
     fn ensure_nothing_gets_out(&self) -> Result<()> {
         let (start, probe) = (Instant::now(), self.internet.probe());
         while start.elapsed() < Duration::from_secs(1) {

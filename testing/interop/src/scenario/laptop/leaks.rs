@@ -1,4 +1,4 @@
-//! Traffic that must not get around the tunnel.
+//! Traffic that must not bypass the tunnel.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const MORE_SPECIFIC: &str = "follows routes that are more specific than its own"
 const SCRIPTS: &str = "leaves name servers to scripts";
 const BLOCK_IPV6: &str = "refuses only the IPv6 that is routed into the tunnel";
 
-/// A DHCP server hands out a route to the host outside (option 121), which is more specific than the tunnel's.
+/// A DHCP server sends a route to the host outside (option 121), which is more specific than the tunnel's.
 fn route_from_dhcp(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup::default())?;
     let (router, device) = (Access::Home.router(), Access::Home.interface());
@@ -52,7 +52,7 @@ fn route_from_advertisement(laptop: &Laptop<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// IPv6 goes through the tunnel.
+/// Checks that IPv6 uses the tunnel.
 fn through6(laptop: &ConnectedLaptop<'_>) -> Result<()> {
     let (seen, _) =
         laptop.internet.probe().until_answered(WEB6, TIMEOUT).map_err(|f| laptop.with_logs(f))?;
@@ -75,7 +75,7 @@ fn ipv6_blocked(laptop: &Laptop<'_>) -> Result<String> {
     blocked(laptop, "203.0.113.7")
 }
 
-/// The same, and IPv6 carries the tunnel.
+/// The same with a tunnel over IPv6.
 fn ipv6_blocked_under_ipv6(laptop: &Laptop<'_>) -> Result<String> {
     blocked(laptop, "2001:db8:7::7")
 }
@@ -84,7 +84,7 @@ fn blocked(laptop: &Laptop<'_>, host: &'static str) -> Result<String> {
     let laptop = laptop.connect(Setup { access: Access::Cafe, host, ..Setup::default() })?;
     let probe = laptop.internet.probe();
     let mut kinds = Vec::new();
-    // A program that waits for silence would wait for minutes, and would not try IPv4 in its place.
+    // A program that waits for a timeout would wait for minutes, and would not try IPv4 in its place.
     for answer in [probe.udp(WEB6, TIMEOUT)?, probe.tcp(WEB6, TIMEOUT)?] {
         match answer {
             Answer::Refused(kind) => kinds.push(format!("{kind:?}")),
@@ -144,7 +144,7 @@ fn pushed_dns_change_of_network(laptop: &Laptop<'_>) -> Result<String> {
     laptop.internet.join(Access::Cafe)?;
     laptop.back(TIMEOUT)?;
     let started = ScaledInstant::now();
-    // Until the client has noticed, names go to the resolver that DHCP named, through the tunnel.
+    // Until the client has noticed, queries go to the resolver that DHCP named, through the tunnel.
     while laptop.asked_through("secret-2").is_err() && started.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -160,7 +160,7 @@ fn pushed_dns_change_of_network(laptop: &Laptop<'_>) -> Result<String> {
 }
 
 impl Laptop<'_> {
-    /// A tunnel whose pushed resolver is applied, which `adit openvpn` does only when asked.
+    /// Configures a tunnel whose pushed resolver is applied, which `adit openvpn` does only on request.
     pub(super) fn with_dns(&self, setup: Setup) -> Setup {
         let profile = if self.client == Client::DropIn { "dns-updown force\n" } else { "" };
         Setup { profile, ..setup }
@@ -168,7 +168,7 @@ impl Laptop<'_> {
 }
 
 impl ConnectedLaptop<'_> {
-    /// Looks up a name with `part` in it. The question reaches the VPN's resolver from the VPN's address, and no other.
+    /// Looks up a name with `part` in it. The query reaches the VPN's resolver from the VPN's address, and no other.
     pub(super) fn asked_through(&self, part: &str) -> Result<()> {
         let found = self.internet.resolve(&format!("{part}.web.example"));
         let queries = self.internet.queries(part);
@@ -183,7 +183,7 @@ impl ConnectedLaptop<'_> {
     }
 }
 
-/// The local network is out of reach unless it was asked for.
+/// The local network is not reachable unless it was requested.
 fn local_network(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup::default())?;
     let router = Access::Home.router();

@@ -37,7 +37,7 @@ const FLAP: Duration = Duration::from_secs(3);
 /// The share of one core that a client without a network may use; it should use next to none.
 const IDLE: f64 = 0.2;
 
-/// Programs on the laptop that go on sending while there is no network.
+/// Programs on the laptop that keep sending while there is no network.
 struct Chatter {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
@@ -67,7 +67,7 @@ impl Drop for Chatter {
     }
 }
 
-/// What happened between the loss of the network and the first answer through the tunnel.
+/// Measurements between the loss of the network and the first answer through the tunnel.
 pub(super) struct Recovery {
     /// The client's share of one core while there was no network.
     cpu: f64,
@@ -75,7 +75,7 @@ pub(super) struct Recovery {
 }
 
 impl ConnectedLaptop<'_> {
-    /// Takes the network away, gives it back after `length`, and waits for an answer through the tunnel.
+    /// Removes the network, restores it after `length`, and waits for an answer through the tunnel.
     pub(super) fn outage(
         &self,
         take: impl FnOnce() -> Result<()>,
@@ -113,7 +113,7 @@ impl ConnectedLaptop<'_> {
         Ok(recovery.to_string())
     }
 
-    /// From one network to another.
+    /// The laptop moves from one network to another.
     pub(super) fn change(mut self, from: Access, to: Access) -> Result<String> {
         let leave = || self.internet.leave(from);
         let recovery = self.outage(leave, Duration::from_secs(1), || self.internet.join(to))?;
@@ -140,7 +140,7 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// How long a client may take to come back when its link does. Recovery takes two seconds at most on an idle machine.
+/// How long a client may take to recover when its link does. Recovery takes two seconds at most on an idle machine.
 const BACK: Duration = Duration::from_secs(3);
 
 /// The interface is down for three seconds.
@@ -171,8 +171,8 @@ fn carrier_lost(laptop: &Laptop<'_>) -> Result<String> {
     Ok(recovery.to_string())
 }
 
-/// From home to the café: another interface, another gateway, other addresses; and back again, to a network that
-/// comes before the other one goes.
+/// From home to the café: another interface, another gateway, other addresses; and back again, to a network that is
+/// available before the other one is lost.
 fn change_of_network(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup::default())?;
     let internet = &laptop.internet;

@@ -1,4 +1,4 @@
-//! Scenarios of a laptop on the road with all traffic in the tunnel. The world that they run in is [`crate::laptop`].
+//! Scenarios of a mobile laptop with all traffic in the tunnel. Its surroundings are in [`crate::laptop`].
 
 mod ends;
 mod leaks;
@@ -34,7 +34,7 @@ enum Client {
     Connect,
     /// `adit openvpn`
     DropIn,
-    /// The system's `openvpn`, with one at the server's end too: the control.
+    /// The system's `openvpn`, also at the server's end: the control.
     Openvpn,
 }
 
@@ -62,14 +62,14 @@ use Control::{Fails, Passes};
 /// One scenario: its name, the clients that it runs with, whether openvpn passes it, and the work.
 type Scenario = (&'static str, &'static [Client], Control, Work);
 
-/// Returns a few words on what it measured.
+/// Returns a short description of its measurements.
 type Work = fn(&Laptop<'_>) -> Result<String>;
 
 const BOTH: &[Client] = &[Client::Connect, Client::DropIn];
 const CONNECT: &[Client] = &[Client::Connect];
 const DROP_IN: &[Client] = &[Client::DropIn];
 
-/// All scenarios with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
+/// Returns all scenarios with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
 pub(super) fn tests(adit: &Program) -> Vec<Test> {
     let mut tests = Vec::new();
     let scenarios = [
@@ -113,7 +113,7 @@ struct Laptop<'a> {
     client: Client,
 }
 
-/// The tunnel that a scenario asks for.
+/// The tunnel that a scenario needs.
 #[derive(Clone, Copy)]
 struct Setup {
     /// The network that the laptop joins first.
@@ -121,7 +121,7 @@ struct Setup {
     resolver: Resolver,
     /// The server's name or address in the profile.
     host: &'static str,
-    /// What the server listens on, and the profile dials.
+    /// The transport on which the server listens and which the profile dials.
     listen: &'static str,
     /// Whether the tunnel takes all traffic from the start.
     full: bool,
@@ -154,7 +154,7 @@ impl Default for Setup {
     }
 }
 
-/// What protects a tunnel that is point-to-point.
+/// The keys of a point-to-point tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keys {
     /// Certificates.
@@ -179,13 +179,14 @@ struct ConnectedLaptop<'a> {
     /// The laptop before it was connected.
     before: HostState,
     since: Instant,
-    /// Questions that the resolvers outside had got by then.
+    /// The number of queries that the resolvers outside had received by then.
     queries: usize,
 }
 
-/// Limit for an answer where nothing is in the way. Recovery takes well under 3 s on an idle machine; this is for a busy one.
+/// The time limit for an answer that should arrive. Recovery takes well under 3 s on an idle machine; this is for a
+/// busy one.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a scenario waits for an answer that must not come.
+/// How long a scenario waits for an answer that must not arrive.
 const NO_REPLY_WAIT: Duration = Duration::from_millis(700);
 
 impl<'a> Laptop<'a> {
@@ -201,7 +202,7 @@ impl<'a> Laptop<'a> {
         self.connect_after(setup, |_| Ok(()))
     }
 
-    /// The same, with something done to the laptop before it is looked at and connected.
+    /// Does the same, after a change to the laptop before its state is recorded and it connects.
     fn connect_after(
         &'a self,
         setup: Setup,
@@ -233,7 +234,7 @@ impl<'a> Laptop<'a> {
         Ok(connected)
     }
 
-    /// Makes the server's settings and the profile.
+    /// Creates the server's settings and the profile.
     fn make_server(&self, internet: &Internet, setup: Setup) -> Result<()> {
         let mut profile = match (setup.point_to_point, self.client) {
             (Some(keys), _) => self.make_point_to_point(internet, setup, keys)?,
@@ -301,7 +302,7 @@ impl<'a> Laptop<'a> {
     fn serve(&self, internet: &Internet, setup: Setup) -> Result<Daemon> {
         let config = self.folder.join("server.conf");
         let (command, ready) = match self.client {
-            // Neither of two point_to_point is ready before the other one has come.
+            // Neither end of a point-to-point tunnel is ready before the other one has connected.
             _ if setup.point_to_point.is_some() => {
                 let program = match self.client {
                     Client::Openvpn => &Program::OpenVpn,
@@ -340,7 +341,7 @@ impl<'a> Laptop<'a> {
         Daemon::spawn(self.client.name(), command)
     }
 
-    /// The log line that the client writes each time that it is connected.
+    /// Returns the log line that the client writes each time that it is connected.
     fn connected_line(&self) -> &'static str {
         match self.client {
             // "connection failed: ..." is another line.
@@ -363,7 +364,7 @@ impl ConnectedLaptop<'_> {
         if through { self.back(TIMEOUT).map(drop) } else { Ok(()) }
     }
 
-    /// Sends until an answer comes, which must come through the tunnel; returns how long it took.
+    /// Sends until an answer arrives, which must arrive through the tunnel; returns how long it took.
     fn back(&self, limit: Duration) -> Result<Duration> {
         let answered = self.internet.probe().until_answered(WEB, limit);
         let (seen, took) = answered.map_err(|failure| self.with_logs(failure))?;
@@ -389,7 +390,7 @@ impl ConnectedLaptop<'_> {
         }
     }
 
-    /// Nothing has reached the host outside around the tunnel since the client was connected.
+    /// Checks that no traffic has reached the host outside around the tunnel since the client was connected.
     fn ensure_no_leak(&self) -> Result<()> {
         let outside = [IpAddr::V4(WEB), IpAddr::V6(WEB6)];
         let through = [IpAddr::V4(VPS), IpAddr::V6(VPS6)];
@@ -400,7 +401,7 @@ impl ConnectedLaptop<'_> {
         ensure(around.is_none(), || {
             self.with_logs(Failure(format!("LEAK: around the tunnel came {around:?}"))).0
         })?;
-        // The server's own name is asked for outside the tunnel.
+        // The server's own name is resolved outside the tunnel.
         let asked = self.internet.queries("").into_iter().skip(self.queries).find(|query| {
             ![VPN_NAME, VPN_NAME6].contains(&query.name.as_str()) && !through.contains(&query.from)
         });
@@ -409,7 +410,7 @@ impl ConnectedLaptop<'_> {
         })
     }
 
-    /// Ends the client in order; afterwards the laptop is as before.
+    /// Ends the client in order; afterwards the laptop is in its former state.
     fn end(mut self) -> Result<()> {
         self.client.stop().map_err(|failure| self.with_server(failure))?;
         let when = "after the client's end";
@@ -435,27 +436,27 @@ impl ConnectedLaptop<'_> {
         Ok(())
     }
 
-    /// User and system time of the client and all processes that it has started, in seconds.
+    /// Returns user and system time of the client and all processes that it has started, in seconds.
     fn cpu_seconds(&self) -> Result<f64> {
         Ok(family(self.client.pid())?.into_iter().flat_map(crate::process::cpu_seconds).sum())
     }
 }
 
-/// Whether a process runs: it is neither gone nor waits for its parent to notice its end.
+/// Returns whether a process is running: it neither has ended nor is a zombie.
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, after)| after.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// The ids of a process and its descendants.
+/// Returns the ids of a process and its descendants.
 fn family(first: u32) -> Result<Vec<u32>> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // A process may end between the two looks.
+        // A process may end between the two reads.
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
         if let Some(parent) = after.split(' ').nth(1).and_then(|parent| parent.parse().ok()) {

@@ -1,4 +1,4 @@
-//! A tunnel that is point-to-point, of which the laptop is one: the other end waits at the server's address.
+//! A point-to-point tunnel with the laptop as one end: the other end waits at the server's address.
 
 use std::fs;
 
@@ -43,8 +43,8 @@ const FAR: &str = "10.73.0.1";
 const NEAR: &str = "10.73.0.2";
 
 impl Laptop<'_> {
-    /// Writes the config of the end that waits, and returns that of the laptop. The tunnel takes all traffic, or what is
-    /// for the host outside.
+    /// Writes the configuration of the end that waits, and returns that of the laptop. The tunnel takes all traffic, or
+    /// only that for the host outside.
     pub(super) fn make_point_to_point(
         &self,
         internet: &Internet,

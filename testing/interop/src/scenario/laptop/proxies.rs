@@ -27,11 +27,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 /// The proxy's address, next to the host outside.
 const PROXY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 90);
 
-/// The server takes the tunnel's packets from the proxy's network alone.
+/// The server accepts the tunnel's packets only from the proxy's network.
 const GATE: &str = "add table inet gate; add chain inet gate input { type filter hook input priority 0; }; \
      add rule inet gate input meta l4proto { tcp, udp } th dport 1194 ip saddr != 192.0.2.0/24 drop";
 
-/// The proxy, and what the tunnel is made of.
+/// The proxy, and the tunnel's transport.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// tinyproxy and a stream.
@@ -40,7 +40,7 @@ enum Kind {
     SocksUdp,
 }
 
-/// A laptop that is connected by way of a proxy, with all traffic in the tunnel.
+/// Connects a laptop through a proxy, with all traffic in the tunnel.
 fn connect<'a>(laptop: &'a Laptop<'a>, kind: Kind) -> Result<(ConnectedLaptop<'a>, Daemon)> {
     let setup = match kind {
         Kind::Http => Setup { listen: "tcp/1194", ..Setup::default() },
@@ -85,8 +85,8 @@ fn flap(laptop: &Laptop<'_>, kind: Kind) -> Result<String> {
     laptop.flap(Access::Home)
 }
 
-/// From home to the café: the connection to the proxy does not survive the change of address, and neither does what
-/// the proxy relays for it.
+/// From home to the café: the connection to the proxy does not survive the change of address, and neither does the
+/// association that the proxy relays for it.
 fn change_network(laptop: &Laptop<'_>, kind: Kind) -> Result<String> {
     let (laptop, _proxy) = connect(laptop, kind)?;
     laptop.change(Access::Home, Access::Cafe)

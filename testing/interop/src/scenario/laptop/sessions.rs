@@ -23,7 +23,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ),
 ];
 
-/// The server is killed and comes back; the profile has its name, and the resolver is not on the local network.
+/// The server is killed and returns; the profile has its name, and the resolver is not on the local network.
 fn server_away(laptop: &Laptop<'_>) -> Result<String> {
     let setup = Setup {
         host: VPN_NAME,
@@ -34,7 +34,7 @@ fn server_away(laptop: &Laptop<'_>) -> Result<String> {
     let mut laptop = laptop.connect(setup)?;
     laptop.server.signal(Signal::SIGKILL)?;
     laptop.server.wait_exit(TIMEOUT)?;
-    // Longer than the client's timeout: it has begun to look for the server.
+    // Longer than the client's timeout: it has begun to look up the server.
     std::thread::sleep(Duration::from_secs(7));
     laptop.server = laptop.laptop.serve(&laptop.internet, laptop.setup)?;
     let took = laptop.back(Duration::from_secs(25))?;
@@ -79,7 +79,7 @@ fn check_beside(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup::default())?;
     let (adit, profile) = (laptop.laptop.adit()?, laptop.laptop.profile().display().to_string());
     let said = laptop.internet.laptop.run(&adit, &["connect", "--check", &profile])?;
-    // At once: a session that was replaced would be silent until its time is over.
+    // At once: a session that was replaced would be silent until its timeout.
     let took = laptop.back(Duration::from_secs(5))?;
     std::thread::sleep(Duration::from_secs(2));
     laptop.back(Duration::from_secs(5))?;

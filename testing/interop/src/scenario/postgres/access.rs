@@ -1,4 +1,4 @@
-//! Who gets in, by which words, and which secrets no one sees.
+//! Access to a network: who is admitted, with which words, and the secrets that must not be visible.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use crate::postgres::{Certificate, Options, PORT};
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("tls", tls), ("join", join), ("secrets", secrets), ("up-twice", up_twice)];
 
-/// Certificates are checked against an authority and a name, at every verb.
+/// Certificates are checked against an authority and a name, by every command.
 fn tls(scenario: &Scenario<'_>) -> Result<String> {
     let folder = |name: &str| -> Result<std::path::PathBuf> {
         let path = scenario.folder().join(name);
@@ -39,7 +39,7 @@ fn tls(scenario: &Scenario<'_>) -> Result<String> {
         ensure(words.iter().any(|word| said.contains(word)), || format!("refused by: {said}"))?;
         ensure(!said.contains(PASSWORD), || "the password is in the refusal".to_owned())?;
     }
-    // Without encryption the server refuses, and says it.
+    // Without encryption the server refuses and reports it.
     let plain = bed.url(&Plan { parameters: "sslmode=disable", ..Plan::default() });
     let said =
         bed.node(0)?.refused(&["init", &plain, "--network", "10.9.0.0/24", "--name", "n1"])?;
@@ -53,7 +53,7 @@ fn tls(scenario: &Scenario<'_>) -> Result<String> {
     )?;
     let sealed = bed.number("SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename ~ 'node'")?;
     ensure(open == 0 && sealed >= 4, || format!("{sealed} connections with TLS, {open} without"))?;
-    // Also a node that runs: it does not come back to a server that is not the one.
+    // A running node, too, does not reconnect to another server.
     bed.cluster.install(&other)?;
     bed.cluster.reload()?;
     bed.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename ~ 'node'")?;
@@ -65,7 +65,7 @@ fn tls(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{sealed} connections, all of them checked"))
 }
 
-/// A token lets one machine in, once.
+/// A token admits one machine, once.
 fn join(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::bare(scenario, 3, &Options::default())?;
     let whole = bed.url(&Plan::default());
@@ -81,7 +81,7 @@ fn join(scenario: &Scenario<'_>) -> Result<String> {
     ensure(again.contains("already") || again.contains("join"), || {
         format!("init elsewhere: {again}")
     })?;
-    // A letter that is wrong is found before the database is asked.
+    // A wrong letter is found before the database is contacted.
     let mut broken = url.clone();
     let last = broken.pop().unwrap_or_default();
     broken.push(if last == 'a' { 'b' } else { 'a' });
@@ -92,7 +92,7 @@ fn join(scenario: &Scenario<'_>) -> Result<String> {
     ensure(["used", "invit", "joined"].iter().any(|word| said.contains(word)), || {
         format!("a token that is used up: {said}")
     })?;
-    // From now on a node runs, and the database has no key of the network's.
+    // From now on a node is running, and the database does not contain a key of the network.
     bed.node_mut(0)?.spawn()?;
     bed.node_mut(0)?.wait_up()?;
     let fresh = invitation(&bed.node(0)?.adit(&["invite"])?)?;
@@ -117,7 +117,7 @@ fn join(scenario: &Scenario<'_>) -> Result<String> {
 
 fn secrets(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::bare(scenario, 2, &Options::default())?;
-    // Now that the administrator's own password has been set by a statement.
+    // From here on the administrator's own password has been set by a statement.
     let settings =
         [("log_statement", "all"), ("log_min_duration_statement", "0"), ("log_connections", "on")];
     bed.cluster.configure(&settings)?;
@@ -173,7 +173,7 @@ fn secrets(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} secrets, {} places, {files} files", hidden.len(), places.len()))
 }
 
-/// Files with a secret are their owner's alone.
+/// Checks that files with a secret are accessible only to their owner.
 fn check_files(folder: &Path, hidden: &[String]) -> Result<usize> {
     let mut seen = 0;
     for entry in fs::read_dir(folder)?.flatten() {
@@ -191,8 +191,8 @@ fn check_files(folder: &Path, hidden: &[String]) -> Result<usize> {
     Ok(seen)
 }
 
-/// A URL with a password on the command line is not to be seen while the command runs. The database is stopped, so that it
-/// runs for a while.
+/// Checks that a URL with a password on the command line is not visible while the command runs. The database is
+/// stopped, so that it runs for a while.
 fn masked(bed: &Bed) -> Result<()> {
     bed.cluster.pause()?;
     let url = format!("postgres://{ADMIN}:{PASSWORD}@{DATABASE}:{PORT}/other?sslmode=disable");
@@ -201,7 +201,7 @@ fn masked(bed: &Bed) -> Result<()> {
     let path = format!("/proc/{}/cmdline", daemon.pid());
     let outcome = until("the password is masked", std::time::Duration::from_secs(5), || {
         let shown = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-        // Before the program itself runs, its starter has the words.
+        // Before the program itself runs, its parent has these words.
         Ok(shown.contains("postgres") && !shown.starts_with("ip\0") && !shown.contains(PASSWORD))
     });
     let still = fs::read(&path).is_ok_and(|bytes| !bytes.is_empty());
@@ -224,7 +224,7 @@ fn up_twice(scenario: &Scenario<'_>) -> Result<String> {
     crate::process::run("cp", &["-a", &from, &to])?;
     spare.spawn()?;
     spare.wait_up()?;
-    // A stream is its writer's from the first packet on.
+    // A stream belongs to its writer from the first packet on.
     let mut pings = spare.space.command("ping");
     pings.args(["-c", "3", "-i", "0.3", "-W", "1", &bed.node(0)?.v4()?.to_string()]);
     let _ = pings.output()?;

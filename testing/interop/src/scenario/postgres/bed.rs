@@ -1,4 +1,4 @@
-//! A database and nodes that reach nothing but it, made as a person makes them.
+//! A database and nodes that reach only the database, set up as a user does.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,21 +20,21 @@ use crate::traffic::ping;
 use crate::wait::ScaledInstant;
 pub(super) use crate::wait::until;
 
-/// How long anything here may take: what a person would wait, and many tests run at once.
+/// The time limit of every wait, which is what a user would wait, since many tests run at once.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// What a node says when its packets go.
+/// A node's log line when its packets can pass.
 const READY: &str = "packets of up to";
 
 /// The role that may create roles and owns the database; its password is the same word.
 pub(super) const ADMIN: &str = "admin";
 pub(super) const PASSWORD: &str = "Very5ecret-of-the-admin";
-/// Where the database listens.
+/// The address of the database.
 pub(super) const DATABASE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// One machine of the network.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// In the network.
+    /// Its name in the network.
     pub name: String,
     /// Its machine.
     pub space: Namespace,
@@ -45,10 +45,10 @@ pub(super) struct Node {
     program: PathBuf,
 }
 
-/// What a network is made with.
+/// The parameters of a network.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plan<'a> {
-    /// Of the database's server.
+    /// Settings of the database's server.
     pub settings: &'a [(&'a str, &'a str)],
     /// Further words of `init`.
     pub init: &'a [&'a str],
@@ -56,14 +56,14 @@ pub(super) struct Plan<'a> {
     pub each: &'a [&'a [&'a str]],
     /// Parameters of the URL: `sslmode=disable`.
     pub parameters: &'a str,
-    /// Where the nodes look for the database, instead of its own address and port.
+    /// The hosts at which the nodes look for the database, instead of its own address and port.
     pub hosts: Option<&'a str>,
 }
 
 /// The database and the nodes. Declared so that processes end before their namespaces.
 #[derive(Debug)]
 pub(super) struct Bed {
-    /// The machines, in order; the first has made the network.
+    /// The machines, in order; the first has created the network.
     pub nodes: Vec<Node>,
     /// The database.
     pub cluster: Cluster,
@@ -73,7 +73,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Machines and a database; no network yet.
+    /// Creates machines and a database, without a network.
     pub(super) fn bare(scenario: &Scenario<'_>, nodes: u8, options: &Options<'_>) -> Result<Bed> {
         let Program::Adit(program) = scenario.server else {
             return Err(Failure::from("only adit does that"));
@@ -92,7 +92,7 @@ impl Bed {
         let database = spaces.remove(0);
         let options = Options { namespace: Some(&database), ..*options };
         if std::env::var_os(ROOT).is_some() {
-            // A server in a root of its own sees what is mounted here later.
+            // A server in a root of its own sees later mounts.
             run("mount", &["--make-rshared", "/"])?;
         }
         let cluster = Cluster::start(&scenario.folder().join("pg"), &options)?;
@@ -107,7 +107,7 @@ impl Bed {
         Ok(Bed { nodes, cluster, database, switch })
     }
 
-    /// A network of so many nodes which all run.
+    /// Creates a network of this many nodes, all of which are running.
     pub(super) fn new(scenario: &Scenario<'_>, nodes: u8, plan: &Plan<'_>) -> Result<Bed> {
         let options = Options { settings: plan.settings, ..Options::default() };
         let mut bed = Bed::bare(scenario, nodes, &options)?;
@@ -116,21 +116,21 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The URL of the user who makes the network.
+    /// Returns the URL of the user who creates the network.
     pub(super) fn url(&self, plan: &Plan<'_>) -> String {
         let hosts = plan.hosts.map_or_else(|| DATABASE.to_string(), str::to_owned);
-        // What TLS is worth has a test of its own.
+        // TLS has a test of its own.
         let parameters =
             if plan.parameters.is_empty() { "sslmode=disable" } else { plan.parameters };
         format!("postgres://{ADMIN}:{PASSWORD}@{hosts}/{ADMIN}?{parameters}")
     }
 
-    /// Makes the network at the first node, and lets the others join it by the command that the first prints.
+    /// Creates the network at the first node, and makes the others join it by the command that the first prints.
     pub(super) fn found(&self, plan: &Plan<'_>) -> Result<()> {
         let (first, others) = self.nodes.split_first().context("no node")?;
         let url = self.url(plan);
         let mut words = vec!["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64"];
-        // The nodes are started when all are there.
+        // The nodes are started when all have joined.
         words.extend(["--name", &first.name, "--offline"]);
         words.extend(plan.init);
         words.extend(plan.each.first().copied().unwrap_or_default());
@@ -155,7 +155,7 @@ impl Bed {
         for node in &mut self.nodes {
             node.wait_up()?;
         }
-        // A row from before the other node's reader looks is not delivered.
+        // A row that was written before the other node's reader starts is not delivered.
         for node in &self.nodes {
             until("both connections of the node are up", LIMIT, || {
                 let status = node.status()?;
@@ -180,7 +180,7 @@ impl Bed {
         wait_for_carriers(&[machine, &self.switch])
     }
 
-    /// Waits until an answer to a ping from one node comes from the other.
+    /// Waits until one node gets an answer to a ping from the other.
     pub(super) fn reach(&self, from: usize, to: usize) -> Result<()> {
         let begun = ScaledInstant::now();
         let address = self.node(to)?.v4()?;
@@ -190,29 +190,29 @@ impl Bed {
         Ok(())
     }
 
-    /// A node.
+    /// Returns a node.
     pub(super) fn node(&self, at: usize) -> Result<&Node> {
         self.nodes.get(at).context("no such node")
     }
 
-    /// A node, to be started or ended.
+    /// Returns a node, to be started or ended.
     pub(super) fn node_mut(&mut self, at: usize) -> Result<&mut Node> {
         self.nodes.get_mut(at).context("no such node")
     }
 
-    /// SQL in the network's database, as the superuser.
+    /// Runs SQL in the network's database, as the superuser.
     pub(super) fn sql(&self, sql: &str) -> Result<String> {
         self.cluster.sql(ADMIN, sql)
     }
 
-    /// A number by SQL.
+    /// Returns a number by SQL.
     pub(super) fn number(&self, sql: &str) -> Result<i64> {
         self.cluster.number(ADMIN, sql)
     }
 
-    /// Waits until one node has counted as many rows from the other as the tables contain: every row was delivered, or was
-    /// read when it was too old to be delivered, and nothing else. Returns the late ones' number: none but on a machine that
-    /// is too busy. Rows of before the receiver's start must not be there.
+    /// Waits until one node has counted as many rows from the other as the tables contain: every row was delivered, or
+    /// was read when it was too old to be delivered, and nothing else was. Returns the number of the late ones, which
+    /// is 0 except on a machine that is too busy. There must be no rows from before the receiver's start.
     pub(super) fn all_accounted(&self, from: usize, to: usize) -> Result<u64> {
         let (from, to) = (self.node(from)?, self.node(to)?);
         let (mut last, mut late) = (String::new(), 0);
@@ -238,7 +238,7 @@ impl Bed {
         Ok(late)
     }
 
-    /// A failure with the last log lines of the nodes.
+    /// Returns a failure with the last log lines of the nodes.
     pub(super) fn told(&self, what: &str) -> String {
         let running = self.nodes.iter().filter_map(|node| node.daemon.as_ref());
         let said: Vec<String> = running.map(|daemon| daemon.failure("").0).collect();
@@ -252,7 +252,7 @@ impl Bed {
 }
 
 impl Node {
-    /// `adit postgres` with these words and this node's files, to its end.
+    /// Runs `adit postgres` with these words and this node's files to its end.
     pub(super) fn adit(&self, words: &[&str]) -> Result<String> {
         output(self.command(words))
     }
@@ -270,7 +270,7 @@ impl Node {
         Ok(said)
     }
 
-    /// The command, to be run.
+    /// Returns the command, to be run.
     pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.space.command(&self.program.to_string_lossy());
         command.arg("postgres").args(words).arg("--dir").arg(&self.dir);
@@ -283,12 +283,12 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until it says that it is up.
+    /// Waits until it reports that it is up.
     pub(super) fn wait_up(&mut self) -> Result<()> {
         self.running()?.wait_for(READY, LIMIT).map(drop)
     }
 
-    /// Its process.
+    /// Returns its process.
     pub(super) fn running(&mut self) -> Result<&mut Daemon> {
         self.daemon.as_mut().context("the node does not run")
     }
@@ -305,7 +305,7 @@ impl Node {
         self.daemon.take().context("the node does not run")?.stop()
     }
 
-    /// Its files of the only network.
+    /// Returns its files of the only network.
     pub(super) fn file(&self, name: &str) -> Result<PathBuf> {
         fn find(folder: &std::path::Path, name: &str) -> Option<PathBuf> {
             fs::read_dir(folder).ok()?.flatten().find_map(|entry| match entry.path() {
@@ -324,17 +324,17 @@ impl Node {
         Ok(words.filter_map(|word| word.parse::<IpNet>().ok()).map(|net| net.addr()).collect())
     }
 
-    /// Its IPv4 address in the network.
+    /// Returns its IPv4 address in the network.
     pub(super) fn v4(&self) -> Result<IpAddr> {
         self.addresses()?.into_iter().find(IpAddr::is_ipv4).context("no IPv4 address")
     }
 
-    /// Its IPv6 address in the network.
+    /// Returns its IPv6 address in the network.
     pub(super) fn v6(&self) -> Result<IpAddr> {
         self.addresses()?.into_iter().find(IpAddr::is_ipv6).context("no IPv6 address")
     }
 
-    /// What `status` says of the running node: the part about the network.
+    /// Returns the part about the network of the running node's `status`.
     pub(super) fn status(&self) -> Result<Value> {
         let mut command = self.space.command(&self.program.to_string_lossy());
         command.args(["status", "--json", "--dir"]).arg(&self.dir);
@@ -347,8 +347,8 @@ impl Node {
         Ok(part.clone())
     }
 
-    /// What it counts of packets from another node: `/received/packets`, `/received/drops/...`. Nothing, as long as it has
-    /// not read of that node.
+    /// Returns a counter of packets from another node: `/received/packets`, `/received/drops/...`. Zero as long as the
+    /// node has not read anything from that node.
     pub(super) fn count(&self, other: &str, pointer: &str) -> Result<u64> {
         let status = self.status()?;
         let nodes = status.get("nodes").and_then(Value::as_array);
@@ -359,7 +359,7 @@ impl Node {
         Ok(peer.and_then(|peer| peer.pointer(pointer)?.as_u64()).unwrap_or(0))
     }
 
-    /// All packets from another node that were dropped, for any reason.
+    /// Returns the number of all packets from another node that were dropped, for any reason.
     pub(super) fn dropped(&self, other: &str) -> Result<u64> {
         let status = self.status()?;
         let nodes = status.get("nodes").and_then(Value::as_array);
@@ -372,7 +372,7 @@ impl Node {
     }
 }
 
-/// The URL in the command that the first node prints for the next machine.
+/// Returns the URL in the command that the first node prints for the next machine.
 pub(super) fn invitation(told: &str) -> Result<String> {
     let url = told
         .split(|c: char| c.is_whitespace() || c == '\'')

@@ -1,4 +1,4 @@
-//! What is killed comes back, and nothing comes twice.
+//! Killed processes recover, and no packet is delivered twice.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("kill-backend", kill_backend),
 ];
 
-/// Numbered datagrams both ways: up from the first node to the second, and down.
+/// Numbered datagrams in both directions: up from the first node to the second, and down.
 pub(super) struct Both {
     up: Stream,
     down: Stream,
@@ -31,7 +31,7 @@ impl Both {
         })
     }
 
-    /// Ends both: none was repeated or changed, and no more than `lost` of a direction did not arrive.
+    /// Ends both: none was repeated or changed, and at most `most_lost` of a direction did not arrive.
     pub(super) fn finish(self, bed: &Bed, most_lost: u32) -> Result<[Delivery; 2]> {
         let both = [self.up.finish()?, self.down.finish()?];
         for delivery in &both {
@@ -77,7 +77,7 @@ fn kill_node(scenario: &Scenario<'_>) -> Result<String> {
         node.kill()?;
         node.spawn()?;
         node.wait_up()?;
-        // A node that has just started counts from nothing.
+        // A node that has just started counts from zero.
         std::thread::sleep(Duration::from_millis(300));
         flows(&bed)?;
     }
@@ -95,19 +95,19 @@ fn kill_database(scenario: &Scenario<'_>, durability: &str) -> Result<String> {
     flows(&bed)?;
     for how in [StopMode::Killed, StopMode::Immediate] {
         bed.cluster.stop_service(how)?;
-        // Long enough that what waits in the queues is too old afterwards.
+        // Long enough that the contents of the queues are too old afterwards.
         std::thread::sleep(Duration::from_millis(700));
         bed.cluster.resume_service()?;
         flows(&bed)?;
     }
     let both = both.finish(&bed, u32::MAX)?;
     let [up, _] = both;
-    // Numbers stand at the beginning of a datagram: IPv4 and UDP have 28 bytes.
+    // The number is at the beginning of a datagram: IPv4 and UDP have 28 bytes.
     let logged = bed.number(
         "SELECT count(DISTINCT substr(payload, 29, 4)) FROM adit.packet WHERE proto = 17 AND dport = 4000 \
          AND family(dst) = 4 AND substr(payload, 29, 4) <> '\\xffffffff'",
     )?;
-    // What was delivered had been flushed: the crash did not take it.
+    // Delivered rows had been flushed: the crash did not lose them.
     ensure(durability != "strict" || logged >= i64::from(up.received), || {
         format!("{} datagrams were delivered, {logged} are in the tables", up.received)
     })?;

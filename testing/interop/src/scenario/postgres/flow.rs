@@ -1,4 +1,4 @@
-//! Traffic whose content is kept, to be compared with what the tables hold.
+//! Traffic whose content is kept, to be compared with the contents of the tables.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,15 +14,15 @@ use crate::traffic::roomy;
 use crate::wait::ScaledInstant;
 
 const SILENCE: Duration = Duration::from_secs(1);
-/// For datagrams that are missing.
+/// The time limit for missing datagrams.
 const TIMEOUT: Duration = Duration::from_secs(8);
 const BEGIN: Duration = Duration::from_secs(20);
-/// Fewer than a device's queue holds (500).
+/// The number of datagrams in flight, which is less than a device's queue (500).
 const WINDOW: u32 = 200;
 
-/// Sends `count` datagrams of all sizes up to `largest`, in bursts of eight, and returns what arrived, in order. No more than
-/// [`WINDOW`] are on their way at once: queues of the kernel that overflow while a program waits for a processor lose
-/// datagrams of which no program knows.
+/// Sends `count` datagrams of all sizes up to `largest`, in bursts of eight, and returns those that arrived, in order.
+/// At most [`WINDOW`] are in flight at once: the kernel's queues, which overflow while a program waits for a processor,
+/// lose datagrams that no program counts.
 pub(super) fn datagrams(
     from: &Namespace,
     to: &Namespace,
@@ -40,7 +40,7 @@ pub(super) fn datagrams(
         let _ = ready.send(());
         let (mut buffer, mut arrived) = (vec![0; 65536], Vec::new());
         let mut last = ScaledInstant::now();
-        // After the last one a moment more, for one that comes twice.
+        // After the last one a moment more, for a duplicate.
         let timeout = |arrived: &Vec<_>| {
             if arrived.len() < count as usize { TIMEOUT } else { SILENCE }
         };
@@ -75,7 +75,7 @@ pub(super) fn datagrams(
     join(receiver)
 }
 
-/// The content of the datagram with this number; no two are the same.
+/// Returns the content of the datagram with this number; no two are equal.
 pub(super) fn content(number: u32, largest: usize) -> Vec<u8> {
     let length = 16 + (number as usize * 37) % (largest - 15);
     let mut state = number.wrapping_mul(2_654_435_761) | 1;
@@ -116,12 +116,12 @@ pub(super) fn stream(
     join(receiver)
 }
 
-/// Noise of this length.
+/// Returns noise of this length.
 pub(super) fn blob(bytes: usize) -> Vec<u8> {
     (0..).flat_map(|number| content(number, 1000)).take(bytes).collect()
 }
 
-/// The payload of a TCP flow put together from IPv4 packets, as its receiver does it.
+/// Reassembles the payload of a TCP flow from IPv4 packets, as its receiver does.
 pub(super) fn reassemble(packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let (mut parts, mut first): (BTreeMap<u32, Vec<u8>>, Option<u32>) = (BTreeMap::new(), None);
     for packet in packets {
@@ -152,13 +152,13 @@ pub(super) fn reassemble(packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     whole
 }
 
-/// SHA-256 in hexadecimal, by coreutils.
+/// Returns the SHA-256 in hexadecimal, by coreutils.
 pub(super) fn sha256(bytes: &[u8]) -> Result<String> {
     let said = run_with_input(std::process::Command::new("sha256sum"), bytes)?;
     Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// Bytes from hexadecimal text.
+/// Decodes hexadecimal text.
 pub(super) fn unhex(text: &str) -> Vec<u8> {
     let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok());
     text.as_bytes()

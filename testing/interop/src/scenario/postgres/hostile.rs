@@ -19,7 +19,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("locks", locks),
 ];
 
-/// What becomes of rows by their port, before they are stored. Port 5009 is left alone, 5008 is stored twice.
+/// Changes to rows by their port, before they are stored. Port 5009 is left unchanged, 5008 is stored twice.
 const ALTER: &str = "
 CREATE FUNCTION public.alter_rows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     CASE NEW.dport
@@ -116,8 +116,8 @@ fn locks(scenario: &Scenario<'_>) -> Result<String> {
     Ok("both nodes send beside 2000 locks of two sessions".into())
 }
 
-/// SQL that does `what` to the newest leaf of the first of two nodes, `LEAF`, and `OTHER` of the second; `STREAM` is the
-/// number of the stream from the first to the second, `TOP` its greatest seq.
+/// Returns SQL that does `what` to the newest leaf of the first of two nodes, `LEAF`, and `OTHER` of the second;
+/// `STREAM` is the number of the stream from the first to the second, `TOP` its greatest seq.
 fn at_leaf(bed: &Bed, what: &str) -> Result<String> {
     let leaf = |from: &str| {
         bed.sql(&format!(
@@ -153,11 +153,11 @@ fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
     let begun = Instant::now();
     flows(&bed)?;
     let attacks = [
-        // Again, as they were; then old ones as if they were new, where the sender will write next.
+        // Unchanged copies; then old rows as if they were new, where the sender will write next.
         "INSERT INTO LEAF SELECT * FROM (SELECT * FROM LEAF ORDER BY seq DESC LIMIT 200) x".to_owned(),
         format!("INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {COLUMNS} FROM (SELECT * FROM LEAF LIMIT 500) x"),
         format!("INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + 600 - row_number() OVER (), {COLUMNS} FROM (SELECT * FROM LEAF LIMIT 500) x"),
-        // What the other end sent, back to it.
+        // Rows of the other end, sent back to it.
         format!(
             "INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {} FROM (SELECT * FROM OTHER LIMIT 500) x",
             COLUMNS.replacen("stream", "STREAM", 1)
@@ -185,7 +185,7 @@ fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
             flows(&bed)?;
         }
     }
-    // Nor does a sender that connects again believe the highest number.
+    // A sender that connects again does not trust the highest number either.
     bed.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename ~ '_node_n1'")?;
     flows(&bed)?;
     bed.node_mut(0)?.running()?.wait_for("it continues after its own", LIMIT)?;
@@ -232,7 +232,7 @@ fn forged_epochs(scenario: &Scenario<'_>) -> Result<String> {
         at_leaf(&bed, WAKE)?;
     }
     flows(&bed)?;
-    // Also for one who starts and finds them.
+    // Also for a node that starts and finds them.
     let node = bed.node_mut(1)?;
     node.kill()?;
     node.spawn()?;
@@ -263,7 +263,7 @@ fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
         restart(&mut bed)?;
         bed.blame(until("the second node refuses the first", LIMIT, || {
             let Ok(status) = bed.node(1)?.status() else { return Ok(false) };
-            // The first one has made the network: without its keys a node that starts cannot check the settings.
+            // The first node has created the network: without its keys a node that starts cannot check the settings.
             let status = status.to_string();
             Ok(status.contains("\"refused\":\"") || status.contains("not believed"))
         }))?;
@@ -271,7 +271,7 @@ fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
                  address4 = k.address4 FROM public.kept k WHERE k.id = n.id; NOTIFY adit_nodes")?;
         bed.blame(bed.reach(0, 1))?;
     }
-    // A node that no one has let in.
+    // A node that was not admitted.
     bed.sql(
         "INSERT INTO adit.node (id, name, role, address4, subnets, sign_key, seal_key, mac) \
          SELECT 3, 'evil', 'evil', '10.9.0.66', '{10.9.0.1/32,10.60.0.0/16}', sign_key, seal_key, mac FROM adit.node WHERE name = 'n1'; \
@@ -286,13 +286,13 @@ fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
     Ok("refused until they were right again".into())
 }
 
-/// The database says that everything is to be written in the clear.
+/// The database claims that everything is to be written in the clear.
 fn forged_policy(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
     let forge =
         "UPDATE adit.settings SET audit = 'full', durability = 'volatile'; NOTIFY adit_nodes";
     bed.sql(forge)?;
-    // No one believes it, who runs or who starts.
+    // Neither a running node nor one that starts accepts it.
     let told = bed.node_mut(0)?.running()?.wait_for_any(&["not believed"], LIMIT)?;
     let node = bed.node_mut(1)?;
     node.kill()?;

@@ -1,4 +1,4 @@
-//! The database by itself, without adit: if this fails, the test bed is at fault.
+//! The database by itself, without adit: if this fails, the testbed is at fault.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -32,10 +32,10 @@ fn itself(scenario: &Scenario<'_>) -> Result<String> {
     ensure(sealed.trim() == "t", || format!("TLS: {sealed}"))?;
     let other = format!("sslmode=verify-full&sslrootcert={}", scenario.pki("stranger-ca.crt"));
     ensure(ask(0, PORT, &other, "SELECT 1").is_err(), || "any authority will do".to_owned())?;
-    // Nodes reach the database alone.
+    // Nodes reach only the database.
     let there = bed.node(0)?.space.run("ping", &["-c", "1", "-W", "1", "192.0.2.12"]);
     ensure(there.is_err(), || "one node reaches the other directly".to_owned())?;
-    // A way on which notifications get lost, and nothing else.
+    // A path on which only notifications get lost.
     let proxy = Proxy::start(
         &bed.database,
         SocketAddr::new(DATABASE, 6432),
@@ -69,7 +69,7 @@ fn full(bed: &Bed) -> Result<()> {
 }
 
 fn follows(scenario: &Scenario<'_>, bed: &mut Bed) -> Result<()> {
-    // A follower's tablespaces would be where its leader's are.
+    // A standby's tablespaces would be in the same place as the primary's.
     bed.sql("DROP TABLESPACE small")?;
     let second = Namespace::new("second")?;
     bed.attach(&second, "192.0.2.2/24")?;

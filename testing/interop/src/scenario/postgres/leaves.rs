@@ -1,4 +1,4 @@
-//! Leaves come and go under traffic: nothing is lost at their edges, and the disk they take is bounded.
+//! Leaves are created and dropped under traffic: nothing is lost at their edges, and their disk space is bounded.
 
 use super::super::{Scenario, ScenarioFn};
 use super::bed::{Bed, LIMIT, Plan, until};
@@ -34,7 +34,8 @@ fn rotation(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{leaves} leaves, {late} rows late"))
 }
 
-/// What the retention has dropped is no finding, nor when its records are gone too, as they are a day later; an early drop is.
+/// Rows that the retention has dropped are no finding, even when their records are gone too, as they are a day later;
+/// an early drop is one.
 fn expired_is_no_finding(bed: &Bed) -> Result<()> {
     let verify = || bed.node(1)?.command(&["verify"]).output().context("adit postgres verify");
     let right = |when: &str| {
@@ -64,8 +65,8 @@ fn retention(scenario: &Scenario<'_>) -> Result<String> {
         most = most.max(bed.number("SELECT bytes FROM adit.usage()")?);
     }
     let both = both.finish(&bed, u32::MAX)?;
-    // A node asks at most every ten seconds; until then it is the traffic that decides. What is kept after that, apart from the
-    // retention, is the leaves that are written to.
+    // A node asks at most every ten seconds; until then traffic decides. In addition to the retention, only the leaves
+    // that are written to are kept then.
     let bound = (64 << 20) + 3 * LEAF;
     bed.blame(until("the leaves fit the retention", LIMIT, || {
         Ok(bed.number("SELECT bytes FROM adit.usage()")? <= bound)

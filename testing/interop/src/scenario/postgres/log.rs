@@ -1,4 +1,4 @@
-//! What an auditor can read from the log afterwards, and how tampering shows.
+//! The auditor's view of the log, and the detection of tampering.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,13 +14,14 @@ use crate::traffic::ping;
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("verify", verify), ("export", export), ("standby", standby)];
 
-/// Within this time a sender has signed what it sent, also on a busy machine.
+/// A sender signs what it sent within this time, also on a busy machine.
 const SIGNED: Duration = Duration::from_secs(3);
 
 const AUDITOR: &str = "auditor";
 const PASSWORD: &str = "Very5ecret-of-the-auditor";
 
-/// A network with an auditor, through which pings of both families went; its nodes have ended. And the auditor's words.
+/// Creates a network with an auditor, sends pings of both families, and ends its nodes; returns it with the auditor's
+/// words.
 fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(Bed, [String; 4])> {
     let key = scenario.folder().join("auditor.key").display().to_string();
     let init = ["--audit", audit, "--auditor", &key];
@@ -39,7 +40,7 @@ fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(Bed, [String; 4])> {
     Ok((bed, ["--url".into(), url, "--key".into(), key]))
 }
 
-/// What `verify` prints, and whether it found nothing.
+/// Returns the output of `verify`, and whether it found nothing.
 fn verified(bed: &Bed, words: &[String]) -> Result<(String, bool)> {
     let words: Vec<&str> = ["verify"].into_iter().chain(words.iter().map(String::as_str)).collect();
     let done = bed.node(1)?.command(&words).output().context("adit postgres verify")?;
@@ -52,7 +53,7 @@ fn verified(bed: &Bed, words: &[String]) -> Result<(String, bool)> {
 
 fn verify(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, auditor) = passed(scenario, "headers")?;
-    // The nodes were at rest for a second before they ended.
+    // The nodes were idle for a second before they ended.
     let (said, right) = verified(&bed, &auditor)?;
     ensure(right && said.contains("nothing found") && !said.contains("not signed"), || {
         said.clone()
@@ -63,7 +64,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     let sender = bed.number("SELECT id FROM adit.node WHERE name = 'n1'")?;
     let leaf = format!("adit.packet_{sender}_1");
     bed.sql(&format!("CREATE TABLE saved AS TABLE {leaf}"))?;
-    // Rows whose batch ends with them and rows whose does not are both there: each ping is a batch of its own at rest.
+    // There are rows at the end of a batch and rows that are not: each ping of an idle network is a batch of its own.
     let row = bed.number(&format!("SELECT min(seq) + 3 FROM {leaf}"))?;
     let next = row + 1;
     let altered = |seq: i64| format!("row {seq} was altered");
@@ -126,7 +127,8 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     }
     let (said, right) = verified(&bed, &auditor)?;
     ensure(right, || format!("after all was put back: {said}"))?;
-    // What this node has seen is compared with the log: the end cut off together with all that was signed of it, and a node.
+    // The node's own observations are compared with the log: the end cut off together with all signatures of it, and a
+    // node.
     let cut = format!("SELECT min(seq) FROM {leaf} WHERE chain IS NOT NULL AND seq >= {row}");
     bed.sql(&format!("DELETE FROM {leaf} WHERE seq > ({cut}); DELETE FROM adit.checkpoint"))?;
     let (said, right) = verified(&bed, &auditor)?;
@@ -144,7 +146,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} things done to the log, each named", cases.len() + 1))
 }
 
-/// What tcpdump reads of an export under these words.
+/// Returns tcpdump's output for an export with these words.
 fn dumped(bed: &Bed, scenario: &Scenario<'_>, words: &[&str]) -> Result<String> {
     let file = scenario.folder().join("log.pcapng").display().to_string();
     let mut all = vec!["export", "--since", "1h", "--pcapng", &file];
@@ -159,7 +161,7 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, auditor) = passed(scenario, "headers")?;
     let auditor: Vec<&str> = auditor.iter().map(String::as_str).collect();
     let count = |said: &str, what: &str| said.matches(what).count();
-    // The node sees what came to it; the auditor both ways; without the key it is the headers.
+    // The node sees the packets that it received; the auditor both directions; without the key there are only headers.
     let own = dumped(&bed, scenario, &[])?;
     let (requests, replies) = (count(&own, "ICMP echo request"), count(&own, "ICMP echo reply"));
     ensure(requests >= 5 && replies == 0, || format!("{requests} and {replies}: {own}"))?;
@@ -175,11 +177,11 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     let one_way = [url, &["--from", "n2"]].concat();
     let one_way = dumped(&bed, scenario, &one_way)?;
     ensure(count(&one_way, "10.9.0.1 > 10.9.0.2") == 0, || one_way.clone())?;
-    // Lines of the same.
+    // Lines of the same packets.
     let all = [&["tail", "-n", "1000"], &auditor[..]].concat();
     let lines = bed.node(1)?.adit(&all)?;
     ensure(count(&lines, "10.9.0.1 > 10.9.0.2 ICMP 84 bytes") >= 5, || lines.clone())?;
-    // Nothing of before: a section without an interface, which Wireshark opens and tcpdump refuses.
+    // Nothing from before: a section without an interface, which Wireshark opens and tcpdump refuses.
     let file = scenario.folder().join("before.pcapng");
     let name = file.display().to_string();
     let before = ["export", "--since", "1h", "--until", "59m", "--pcapng", &name];
@@ -189,7 +191,8 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} packets", both.lines().count()))
 }
 
-/// An auditor reads a standby, which takes no writes, while the database goes on; what the standby lacks is reported.
+/// An auditor reads a standby, which accepts no writes, while the database continues; what the standby lacks is
+/// reported.
 fn standby(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, auditor) = passed(scenario, "headers")?;
     let second = Namespace::new("second")?;
@@ -218,7 +221,7 @@ fn standby(scenario: &Scenario<'_>) -> Result<String> {
         let lines = bed.node(1)?.adit(&[&["tail", "-n", "100"], &words[..]].concat())?;
         ensure(lines.contains("ICMP 84 bytes"), || format!("{url}: {lines}"))?;
     }
-    // The primary is no standby, and says so.
+    // The primary is no standby, and the error says so.
     let words = format!("{url}&target_session_attrs=standby");
     let said = bed.node(1)?.refused(&["verify", "--url", &words, &option, &key])?;
     ensure(said.contains("no standby"), || said.clone())?;

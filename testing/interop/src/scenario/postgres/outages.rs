@@ -1,4 +1,4 @@
-//! The database is away, stuck, slow, full or someone else: queues stay bounded, and traffic goes on when it is back.
+//! The database is away, stuck, slow, full or replaced: queues stay bounded, and traffic resumes when it is back.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -29,9 +29,9 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
 
 pub(super) const LONG: &[(&str, ScenarioFn)] = &[("ten-minutes-away", ten_minutes_away)];
 
-/// Longest queue of a node, bytes.
+/// The most bytes in a node's queue.
 const QUEUE: u64 = 64 << 20;
-/// Where a machine on the way listens.
+/// The port of the proxy.
 const WAY: u16 = 6432;
 
 fn number(node: &Node, pointer: &str) -> Result<u64> {
@@ -43,7 +43,7 @@ fn stopped(scenario: &Scenario<'_>) -> Result<String> {
     let both = Both::start(&bed)?;
     flows(&bed)?;
     bed.cluster.stop_service(StopMode::Fast)?;
-    // Longer than packets keep.
+    // Longer than the lifetime of packets.
     std::thread::sleep(Duration::from_secs(4));
     for node in &bed.nodes {
         let status = node.status()?;
@@ -57,7 +57,7 @@ fn stopped(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both.finish(&bed, u32::MAX)?))
 }
 
-/// A database that is stuck, not gone: connections stay. What it takes after that is too old to be delivered.
+/// A database is stuck, not gone: connections stay. Rows that it accepts after that are too old to be delivered.
 fn frozen(scenario: &Scenario<'_>) -> Result<String> {
     let bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
@@ -70,7 +70,7 @@ fn frozen(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both))
 }
 
-/// Ten minutes without a database under traffic: memory stays, and traffic is back within seconds.
+/// Ten minutes without a database under traffic: memory stays bounded, and traffic resumes within seconds.
 fn ten_minutes_away(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
@@ -103,7 +103,7 @@ fn ten_minutes_away(scenario: &Scenario<'_>) -> Result<String> {
     ))
 }
 
-/// Leaves on a small disk that someone fills up.
+/// Leaves on a small disk that another program fills up.
 fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::bare(scenario, 2, &Options::default())?;
     let space = bed.cluster.limited_tablespace("small", 64)?;
@@ -113,7 +113,7 @@ fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let ballast = space.join("ballast");
-    // To the last block: what is written until nothing more fits.
+    // To the last block: writes until nothing more fits.
     let mut written = 0_u64;
     let mut file = fs::File::create(&ballast)?;
     let chunk = vec![0; 64 << 10];
@@ -141,7 +141,7 @@ fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} MiB of ballast, {}", written >> 20, lost(both)))
 }
 
-/// A machine on the way, which nodes take for the database.
+/// Starts a proxy, which nodes take for the database.
 fn on_the_way(scenario: &Scenario<'_>, settings: &[(&str, &str)]) -> Result<(Bed, Proxy)> {
     let mut bed = Bed::bare(scenario, 2, &Options { settings, ..Options::default() })?;
     let at = SocketAddr::new(DATABASE, WAY);
@@ -152,14 +152,14 @@ fn on_the_way(scenario: &Scenario<'_>, settings: &[(&str, &str)]) -> Result<(Bed
     Ok((bed, proxy))
 }
 
-/// Without notifications packets are later, and all come but for those that a busy machine makes too old.
+/// Without notifications packets are later, and all arrive except those that a busy machine makes too old.
 fn lost_notifications(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, proxy) = on_the_way(scenario, &[])?;
     proxy.link.mute.store(true, Relaxed);
     let both = Both::start(&bed)?;
     flows(&bed)?;
     std::thread::sleep(Duration::from_secs(1));
-    // A page of a second's datagrams is more than a socket's buffer holds, so it is the nodes that say what came.
+    // A page of a second's datagrams is more than a socket's buffer holds, so the nodes' counters show what arrived.
     let both = both.finish(&bed, u32::MAX)?;
     let late = bed.all_accounted(0, 1)? + bed.all_accounted(1, 0)?;
     let muted = proxy.link.muted.load(Relaxed);
@@ -178,7 +178,7 @@ fn lost_notifications(scenario: &Scenario<'_>) -> Result<String> {
     ))
 }
 
-/// Every answer of the database takes its time; batches grow instead of a queue.
+/// Every answer of the database is delayed; batches grow instead of a queue.
 fn slow_database(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, proxy) = on_the_way(scenario, &[])?;
     proxy.link.delay_ms.store(40, Relaxed);
@@ -211,7 +211,7 @@ fn connection_cut(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both.finish(&bed, u32::MAX)?))
 }
 
-/// The database dies and its follower takes over: the nodes know both.
+/// The database dies and its standby takes over: the nodes have the addresses of both.
 fn failover(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::bare(scenario, 2, &Options::default())?;
     let second = Namespace::new("second")?;

@@ -1,4 +1,4 @@
-//! PgBouncer between the nodes and the database: in session mode it carries a network, in transaction mode it is refused.
+//! PgBouncer between the nodes and the database: it works in session mode, and is refused in transaction mode.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::skip::skip;
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("pgbouncer-session", session), ("pgbouncer-transaction", transaction)];
 
-/// Where it listens.
+/// The port on which it listens.
 const POOL: u16 = 6432;
-/// Where scripts/pgbouncer.sh puts it.
+/// The folder into which scripts/pgbouncer.sh unpacks it.
 const UNPACKED: &str = "target/roots/pgbouncer";
 
-/// The program, and the folder of its libraries if it is not installed.
+/// Returns the program, and the folder of its libraries if it is not installed.
 fn program() -> Option<(PathBuf, Option<PathBuf>)> {
     let installed = Path::new("/usr/sbin/pgbouncer");
     if installed.exists() {
@@ -32,7 +32,8 @@ fn program() -> Option<(PathBuf, Option<PathBuf>)> {
     program.exists().then_some((program, libraries))
 }
 
-/// Starts it in the database's namespace. It asks for no password: authentication is not tested here, and nodes join one by one.
+/// Starts it in the database's namespace. It asks for no password: authentication is not tested here, and nodes join
+/// one by one.
 fn start(scenario: &Scenario<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon>> {
     let Some((program, libraries)) = program() else {
         skip(
@@ -75,7 +76,7 @@ fn session(scenario: &Scenario<'_>) -> Result<String> {
         "SELECT count(*) FROM pg_stat_activity WHERE usename ~ '_node_' AND client_addr <> '127.0.0.1'",
     )?;
     ensure(direct == 0, || format!("{direct} connections of nodes go around the pooler"))?;
-    // A process that is gone leaves its session to the next one: its lock must not be there any more.
+    // A process that has ended leaves its session to the next one, which must not have its lock.
     let node = bed.node_mut(1)?;
     node.kill()?;
     node.spawn()?;
@@ -95,7 +96,7 @@ fn transaction(scenario: &Scenario<'_>) -> Result<String> {
     ensure(bed.number("SELECT count(*) FROM pg_namespace WHERE nspname = 'adit'")? == 0, || {
         "init left a schema behind".to_owned()
     })?;
-    // Nodes of a network that was made without it, and are sent there later.
+    // Nodes of a network that was created without it, and are directed to it later.
     bed.found(&Plan::default())?;
     for node in &bed.nodes {
         let file = node.file("node.toml")?;

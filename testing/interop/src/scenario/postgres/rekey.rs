@@ -1,4 +1,4 @@
-//! The network gets a new key: under traffic, while a node is down, and with a database that puts the old state back.
+//! The network gets a new key: under traffic, while a node is down, and with a database that restores the old state.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn have(bed: &Bed, nodes: &[usize], generation: u64) -> Result<()> {
     }))
 }
 
-/// How many connections each node has made.
+/// Returns how many connections each node has made.
 fn opened(bed: &Bed) -> Result<Vec<Option<u64>>> {
     let mut opened = Vec::new();
     for node in &bed.nodes {
@@ -37,12 +37,12 @@ fn opened(bed: &Bed) -> Result<Vec<Option<u64>>> {
     Ok(opened)
 }
 
-/// Nothing that a node has received is a finding.
+/// Checks that nothing that a node has received is a finding.
 fn verified(bed: &Bed, at: usize) -> Result<String> {
     bed.node(at)?.adit(&["verify"])
 }
 
-/// Datagrams go on in both directions; no connection is lost, and the log is proven with both keys.
+/// Datagrams continue in both directions; no connection is lost, and the log can be verified with both keys.
 fn rekey(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
@@ -76,8 +76,8 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{}, {late} rows late", lost(both)))
 }
 
-/// A node that was down takes the key when it starts; one that was killed before it had the key in its file takes it again;
-/// one that was removed does not come back.
+/// A node that was down gets the key when it starts; one that was killed before it had the key in its file gets it
+/// again; one that was removed does not return.
 fn node_down(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 3, &Plan::default())?;
     bed.reach(1, 2)?;
@@ -104,13 +104,13 @@ fn node_down(scenario: &Scenario<'_>) -> Result<String> {
     bed.node_mut(2)?.wait_up()?;
     bed.reach(2, 1)?;
     verified(&bed, 2)?;
-    // Removed while it runs, and put back by the database.
+    // Removed while it is running, and restored by the database.
     let said = bed.node(0)?.adit(&["remove", "n3", "--yes"])?;
     ensure(said.contains("generation 4, for: n1, n2."), || said.clone())?;
     have(&bed, &[0, 1], 4)?;
     bed.sql("UPDATE adit.node SET removed = NULL WHERE name = 'n3'; ALTER ROLE adit_admin_node_n3 LOGIN; \
              GRANT adit_admin_nodes TO adit_admin_node_n3; NOTIFY adit_nodes")?;
-    // The removal is under its row's MAC.
+    // The removal is covered by its row's MAC.
     let told = bed.node_mut(0)?.running()?.wait_for("node n3 is not talked to", LIMIT)?;
     let keys = fs::read_to_string(bed.node(2)?.file("network.keys")?).context("network.keys")?;
     let count = keys.lines().filter(|line| line.starts_with("key ")).count();
@@ -119,7 +119,7 @@ fn node_down(scenario: &Scenario<'_>) -> Result<String> {
     Ok(told)
 }
 
-/// The database shows the rows of before the rekey: nodes do not go back to the old key.
+/// The database shows the rows from before the rekey: nodes do not return to the old key.
 fn put_back(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let save = |name: &str| {

@@ -1,4 +1,4 @@
-//! What went through the tunnel is in the tables, as the network's policy says.
+//! The tables contain the tunnel's packets according to the network's policy.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -26,10 +26,10 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
 const UDP: u16 = 4100;
 const TCP: u16 = 4101;
 
-/// Answers to five pings.
+/// Checks that five pings are answered.
 fn answered(bed: &Bed, from: usize, to: IpAddr) -> Result<()> {
     let answers = ping(&bed.node(from)?.space, to, 56, 5)?;
-    // More than five come where the first ones were late.
+    // More than five arrive if the first ones were late.
     ensure(answers >= 5, || bed.told(&format!("{answers} of 5 answers from {to}")))
 }
 
@@ -48,14 +48,15 @@ fn pings(scenario: &Scenario<'_>) -> Result<String> {
                  AND src = '{source}' AND dst = '{target}' AND len BETWEEN 84 AND 104",
                 from.name, to.name
             ))?;
-            // Five of its own and five answers.
+            // Five requests and five answers.
             ensure(rows >= 10, || format!("{rows} rows from {source} to {target}"))?;
         }
     }
     Ok(format!("{} rows", bed.number("SELECT count(*) FROM adit.packet")?))
 }
 
-/// The packets of one protocol and port in the tables from the first node to the second, in hexadecimal and in order.
+/// Returns the packets of one protocol and port in the tables from the first node to the second, in hexadecimal and in
+/// order.
 fn packets(bed: &Bed, proto: u8, port: u16) -> Result<Vec<Vec<u8>>> {
     let said = bed.sql(&format!(
         "SELECT encode(payload, 'hex') FROM adit.packet WHERE proto = {proto} AND dport = {port} ORDER BY seq"
@@ -88,7 +89,7 @@ fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
         )?;
         told.push(hashed.get(..12).unwrap_or_default().to_owned());
     }
-    // The columns say what the packets are.
+    // The columns describe the packets.
     let wrong = bed.number(
         "SELECT count(*) FROM adit.packet WHERE len <> octet_length(payload) \
          OR (family(src) = 4 AND host(src) <> concat_ws('.', get_byte(payload, 12), get_byte(payload, 13), \
@@ -98,8 +99,8 @@ fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("4000 datagrams, SHA-256 {}", told.join(" and ")))
 }
 
-/// Sends datagrams until all of them arrive, into tables without rows. Rows that are read too late are not delivered, and the
-/// receiver counts them: then a busy machine is to blame, and all are sent again.
+/// Sends datagrams until all of them arrive, into tables without rows. Rows that are read too late are not delivered,
+/// and the receiver counts them: then the cause is a busy machine, and all are sent again.
 fn all_in_time(bed: &Bed, address: IpAddr, count: u32) -> Result<Vec<Vec<u8>>> {
     const ATTEMPTS: u32 = 5;
     let late = || -> Result<u64> {
@@ -149,7 +150,7 @@ fn tcp_is_in_the_rows(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} rows of one flow, SHA-256 {}", rows.len(), ours.get(..12).unwrap_or_default()))
 }
 
-/// A second of iperf3 through the tunnel.
+/// Runs iperf3 through the tunnel for a second.
 fn iperf(bed: &Bed) -> Result<()> {
     let mut command = bed.node(1)?.space.command("iperf3");
     command.args(["--server", "--one-off", "--forceflush"]);
@@ -160,7 +161,7 @@ fn iperf(bed: &Bed) -> Result<()> {
     bed.blame(output(command)).map(drop)
 }
 
-/// `export` writes what others read: the same flow by tshark's elder, tcpdump.
+/// `export` writes files that other programs read: the same flow by tcpdump.
 fn exported(bed: &Bed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
     let file = scenario.folder().join("flow.pcapng");
     let path = file.display().to_string();
@@ -183,7 +184,7 @@ fn exported(bed: &Bed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
     ensure(found == hash, || format!("the exported flow's SHA-256 is {found} instead of {hash}"))
 }
 
-/// Every policy, each with one of the durabilities: what the columns show and how the leaf is kept.
+/// Every policy, each with one of the durabilities: the contents of the columns and how the leaf is kept.
 fn policies(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::bare(scenario, 2, &crate::postgres::Options::default())?;
     for (audit, durability, shown) in [
@@ -215,7 +216,7 @@ fn policies(scenario: &Scenario<'_>) -> Result<String> {
         )?;
         let wanted = if durability == "volatile" { "u" } else { "p" };
         ensure(kept == wanted, || format!("{what}: leaves of persistence {kept}"))?;
-        // An IPv4 packet as it was: its version, its own length.
+        // An unchanged IPv4 packet: its version, its own length.
         let clear = bed.number(
             "SELECT count(*) FROM adit.packet WHERE substr(payload, 1, 2) = '\\x4500' \
              AND get_byte(payload, 2) * 256 + get_byte(payload, 3) = octet_length(payload)",
@@ -236,7 +237,7 @@ fn policies(scenario: &Scenario<'_>) -> Result<String> {
     Ok("six of them".into())
 }
 
-/// Columns that are never null are shown; all others that may be null always are.
+/// Checks that the columns that are never null are those shown, and that all others that may be null always are.
 fn columns(bed: &Bed, what: &str, shown: &str) -> Result<()> {
     for column in ["len", "sport", "dport", "proto", "src", "dst"] {
         let filled =
@@ -260,7 +261,7 @@ fn forget(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Hosts behind the nodes, which know nothing of the tunnel.
+/// Hosts behind the nodes, without the tunnel in their configuration.
 fn subnets(scenario: &Scenario<'_>) -> Result<String> {
     let each: &[&[&str]] = &[
         &["--route", "10.77.1.0/24", "--route", "fd77:1::/64"],
@@ -278,7 +279,7 @@ fn subnets(scenario: &Scenario<'_>) -> Result<String> {
         "SELECT count(*) FROM adit.log WHERE src << '10.77.1.0/24' AND dst << '10.77.2.0/24'",
     )?;
     ensure(rows >= 10, || format!("{rows} rows between the hosts"))?;
-    // A host that is in no registered network is not let through by the receiver.
+    // The receiver drops packets of a host that is in no registered network.
     ip(Some(&hosts[0]), ["addr add 10.78.9.9/32 dev port".to_owned()].into_iter())?;
     let spoofed = hosts[0].run("ping", &["-c", "2", "-W", "1", "-I", "10.78.9.9", "10.77.2.2"]);
     ensure(spoofed.is_err(), || "an address of no network was answered".to_owned())?;
@@ -287,11 +288,11 @@ fn subnets(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{rows} rows, {dropped} from elsewhere dropped"))
 }
 
-/// Packets that the first node has not sent, for any reason.
+/// Returns how many packets the first node has not sent, for any reason.
 fn sender_drops(bed: &Bed) -> Result<u64> {
     let status = bed.node(0)?.status()?;
     let text = status.to_string();
-    // Wherever it counts them: all numbers under objects called `drops`.
+    // In any place: all numbers under objects called `drops`.
     let mut total = 0;
     let mut rest = text.as_str();
     while let Some((_, after)) = rest.split_once("\"drops\":{") {
@@ -302,7 +303,7 @@ fn sender_drops(bed: &Bed) -> Result<u64> {
     Ok(total)
 }
 
-/// A host behind a node, with the node as its router.
+/// Creates a host behind a node, with the node as its router.
 fn behind(bed: &Bed, node: usize, number: u8) -> Result<Namespace> {
     let host = Namespace::new("behind")?;
     let router = &bed.node(node)?.space;
@@ -366,7 +367,7 @@ fn ten_nodes(scenario: &Scenario<'_>) -> Result<String> {
     Ok("90 ordered pairs, 270 pings".into())
 }
 
-/// Nodes that have nothing to say to a busy pair are not woken by it.
+/// Idle nodes are not woken by the traffic of a busy pair.
 fn idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     let bed =
         Bed::new(scenario, 5, &Plan { init: &["--durability", "relaxed"], ..Plan::default() })?;

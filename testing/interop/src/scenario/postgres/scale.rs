@@ -16,15 +16,15 @@ use crate::traffic::ping;
 pub(super) const LONG: &[(&str, ScenarioFn)] = &[("forty-idle-nodes", forty_idle_nodes)];
 
 const NODES: u8 = 40;
-/// Each answer of the database is so late.
+/// The delay of each answer of the database.
 const DELAY_MS: u64 = 20;
 const WAY: u16 = 6432;
-/// Queries are counted for so long.
+/// How long queries are counted.
 const COUNTED: Duration = Duration::from_secs(20);
-/// Questions a second of a node with nothing to do; 100 nodes together stay below 200.
+/// The most queries a second of an idle node; 100 nodes together stay below 200.
 const MOST: f64 = 2.0;
 
-/// Forty nodes that have nothing to say, 20 ms from the database, ask it little, and one still reaches the other at once.
+/// Forty idle nodes, 20 ms from the database, send few queries, and one still reaches the other at once.
 fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     let settings = [("max_connections", "200")];
     let mut bed =
@@ -73,7 +73,7 @@ fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     ))
 }
 
-/// Memory that a process shares with no other.
+/// Returns the memory that a process shares with no other.
 fn private_kib(pid: &str) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let lines = text.lines().filter(|line| line.starts_with("Private_"));

@@ -1,4 +1,4 @@
-//! Changes of a network that runs: its settings, its auditor, and its members.
+//! Changes to a running network: its settings, its auditor, and its members.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
 const AUDITOR: &str = "auditor";
 const PASSWORD: &str = "Very5ecret-of-the-auditor";
 
-/// Waits until both nodes of two use the settings of that number.
+/// Waits until both of two nodes use the settings of that number.
 fn settled(bed: &mut Bed, serial: u32) -> Result<()> {
     for at in 0..2 {
         let line = format!("network settings: serial {serial} in force");
@@ -30,7 +30,7 @@ fn pinged(bed: &Bed, size: usize) -> Result<()> {
     ensure(ping(&bed.node(0)?.space, to, size, 7)? == 7, || bed.told("pings were lost"))
 }
 
-/// Two nodes that are up follow what the first one signs, and nothing else.
+/// Two running nodes follow the first one's signed settings, and nothing else.
 fn settings(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 2, &Plan::default())?;
     let open = "SELECT count(*) FROM adit.packet WHERE len IS NOT NULL";
@@ -81,7 +81,7 @@ fn settings(scenario: &Scenario<'_>) -> Result<String> {
     }
     let shown = bed.number(open)?;
     ensure(shown == before, || format!("{before} and then {shown} rows show a length"))?;
-    // One that starts does not believe them either.
+    // A node that starts does not accept them either.
     bed.sql("DELETE FROM adit.settings WHERE serial = 2")?;
     let node = bed.node_mut(1)?;
     node.kill()?;
@@ -96,7 +96,7 @@ fn settings(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} forgeries refused", forgeries.len()))
 }
 
-/// What tcpdump reads of all that the auditor can open.
+/// Returns tcpdump's output for everything that the auditor can open.
 fn opened(bed: &Bed, scenario: &Scenario<'_>, auditor: &[&str]) -> Result<String> {
     let file = scenario.folder().join("log.pcapng").display().to_string();
     let words = [&["export", "--since", "1h", "--pcapng", &file], auditor].concat();
@@ -135,7 +135,7 @@ fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
                 seen.lines().filter(|line| line.contains(what) && line.ends_with(&end)).count()
             };
             let (requests, replies) = (lines("ICMP echo request"), lines("ICMP echo reply"));
-            // A ping whose answer comes late is sent again.
+            // A ping whose answer is late is sent again.
             let right = |count: usize| if size == sees { count >= 7 } else { count == 0 };
             ensure(right(requests) && right(replies), || {
                 format!("{requests} requests and {replies} replies of {size} bytes: {seen}")
@@ -147,7 +147,7 @@ fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
     Ok("two auditors, each with its own time".into())
 }
 
-/// The database cannot bring a removed node back; and its name and addresses are given again.
+/// The database cannot restore a removed node; and its name and addresses are assigned again.
 fn removed(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 3, &Plan::default())?;
     bed.sql("CREATE TABLE public.before AS SELECT * FROM adit.node")?;
@@ -164,7 +164,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
         let said = "node n3 is not talked to: its MAC is wrong";
         bed.node_mut(at)?.running()?.wait_for(said, LIMIT)?;
     }
-    // As often as it likes.
+    // Repeatedly.
     for _ in 0..20 {
         for what in ["removed = now()", "removed = NULL"] {
             bed.sql(&change(what))?;
@@ -173,7 +173,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
     }
     let warnings = bed.node_mut(0)?.running()?.log().matches("n3 is not talked to").count();
     ensure(warnings <= 8, || format!("{warnings} warnings"))?;
-    // As it was before it was removed, MAC included: by one that saw the removal, before and after a restart.
+    // The state before the removal, MAC included: at a node that saw the removal, before and after a restart.
     bed.sql(&change("removed = NULL, mac = (SELECT mac FROM public.before b WHERE b.id = 3)"))?;
     let node = bed.node_mut(1)?;
     node.kill()?;
