@@ -133,7 +133,8 @@ fn informed(args: &[String]) -> Option<ExitCode> {
              FILE\n\nTakes the directives of openvpn 2.6 as client, server or one of two points, over UDP \
              and TCP, with TUN and TAP devices.\nAlone: --version, --genkey TYPE [FILE], --show-ciphers, \
              --show-digests, --show-tls, --show-curves, --show-groups.\nExample: adit openvpn --config \
-             client.ovpn --verb 3"
+             client.ovpn --verb 3\n\n{}",
+            config::help().trim_end()
         ),
         Some(mode) => match show::list(mode) {
             Some(text) => print!("{text}"),

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use adit_engine::command::Inactive;
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use super::directives::Spec;
 use super::reader::Directive;
 use super::{ConfigError, Source};
 
@@ -21,30 +23,21 @@ impl Directive {
         self.location.error(&self.name, problem, remedy)
     }
 
-    /// Checks the number of arguments; `usage` is what to write instead.
-    pub(super) fn shape(
-        &self,
-        usage: &str,
-        count: RangeInclusive<usize>,
-    ) -> Result<(), ConfigError> {
-        if self.inline.is_some() && !usage.contains("<inline>") {
-            return Err(self.error(
-                "it cannot be a block",
-                format!("write: {}", usage.trim_end_matches(" <inline>")),
-            ));
-        }
-        if self.inline.is_some() || count.contains(&self.args.len()) {
-            return Ok(());
-        }
-        let problem = match self.args.len() {
-            0 => "an argument is missing".to_owned(),
-            n if n < *count.start() => {
+    /// Checks the number of arguments, and that only what may be a block is one.
+    pub(super) fn check_shape(&self, spec: &Spec) -> Result<(), ConfigError> {
+        let count = &spec.arity;
+        let problem = match (self.inline.is_some(), self.args.len()) {
+            (true, _) if spec.block => return Ok(()),
+            (true, _) => "it cannot be a block".to_owned(),
+            (false, n) if count.contains(&n) => return Ok(()),
+            (false, 0) => "an argument is missing".to_owned(),
+            (false, n) if n < *count.start() => {
                 format!("it takes at least {} arguments, and has {n}", count.start())
             }
-            n if *count.end() == 0 => format!("it takes no argument, and has {n}"),
-            n => format!("{n} arguments are too many"),
+            (false, n) if *count.end() == 0 => format!("it takes no argument, and has {n}"),
+            (false, n) => format!("{n} arguments are too many"),
         };
-        Err(self.error(problem, format!("write: {}", usage.trim_end_matches(" <inline>"))))
+        Err(self.error(problem, format!("write: {}", spec.usage())))
     }
 
     /// The argument, or the empty string.
@@ -54,6 +47,21 @@ impl Directive {
 
     pub(super) fn get(&self, index: usize) -> Option<&str> {
         self.args.get(index).map(String::as_str)
+    }
+
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.args.iter().map(String::as_str).collect()
+    }
+
+    /// A name or an address. Some tools write IPv6 addresses in brackets.
+    pub(super) fn host(&self, index: usize) -> Result<String, ConfigError> {
+        let host = unbracketed(self.arg(index));
+        if host.is_empty() || host.len() > 253 || host.contains(|c: char| c.is_whitespace()) {
+            return Err(
+                self.error(format!("\"{host}\" is not a host"), "write a name or an address")
+            );
+        }
+        Ok(host.to_owned())
     }
 
     pub(super) fn number<T>(&self, index: usize, range: RangeInclusive<T>) -> Result<T, ConfigError>
@@ -81,6 +89,25 @@ impl Directive {
             "openvpn" => Ok(1194),
             _ => self.number(index, 0..=u16::MAX),
         }
+    }
+
+    /// A port that something listens on.
+    pub(super) fn reachable_port(&self, index: usize) -> Result<u16, ConfigError> {
+        match self.port(index)? {
+            0 => Err(self.error("port 0 cannot be reached", "write the port on which it listens")),
+            port => Ok(port),
+        }
+    }
+
+    /// `SECONDS [BYTES]`; `None` for zero seconds.
+    pub(super) fn inactive(&self) -> Result<Option<Inactive>, ConfigError> {
+        let after = self.seconds(0)?;
+        // As in openvpn, less than nothing is nothing.
+        let bytes = match self.get(1) {
+            Some(_) => self.number::<i64>(1, i64::MIN..=i64::MAX)?.try_into().unwrap_or(0),
+            None => 0,
+        };
+        Ok((!after.is_zero()).then_some(Inactive { after, bytes }))
     }
 
     pub(super) fn ipv4(&self, index: usize) -> Result<Ipv4Addr, ConfigError> {
@@ -117,6 +144,14 @@ impl Directive {
         })
     }
 
+    /// The same; without a length it is a /64.
+    pub(super) fn net6_or_64(&self, index: usize) -> Result<Ipv6Net, ConfigError> {
+        match self.arg(index).parse().ok().map(|address| Ipv6Net::new(address, 64)) {
+            Some(Ok(net)) => Ok(net),
+            _ => self.net6(index),
+        }
+    }
+
     pub(super) fn path(&self, index: usize, base: Option<&Path>) -> PathBuf {
         match base {
             Some(base) => base.join(self.arg(index)),
@@ -131,4 +166,9 @@ impl Directive {
         }
         (self.arg(0) != "[inline]").then(|| Source::File(self.path(0, base)))
     }
+}
+
+/// An address without the brackets that some tools write around those of IPv6.
+pub(super) fn unbracketed(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }

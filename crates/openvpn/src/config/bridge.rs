@@ -1,4 +1,4 @@
-//! Directives about Ethernet: `server-bridge`, `lladdr`, ageing of stations; and what `dev tap` forbids.
+//! Ethernet: `server-bridge`, `lladdr`, and what `dev tap` forbids.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -30,43 +30,19 @@ pub(super) enum Bridge {
     DhcpWithoutGateway,
 }
 
-pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
-    match d.name.as_str() {
-        "server-bridge" => raw.bridge = Some((bridge(d)?, d.location.clone())),
-        "lladdr" => {
-            d.shape("lladdr ADDRESS", 1..=1)?;
-            let mac = mac(d.arg(0)).ok_or_else(|| {
-                d.error(
-                    format!("\"{}\" is not the address of a station", d.arg(0)),
-                    "write six pairs of digits whose first is even: lladdr 02:00:00:00:00:01",
-                )
-            })?;
-            raw.device_rest.mac = Some(mac);
-        }
-        "stale-routes-check" => {
-            d.shape("stale-routes-check AGE [INTERVAL]", 1..=2)?;
-            let age = d.seconds(0)?;
-            if age.is_zero() {
-                return Err(d.error("an age of 0 forgets everything", "write 300, or remove it"));
-            }
-            if d.args.len() > 1 {
-                d.seconds(1)?;
-            }
-            raw.station_age = Some(age);
-        }
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
+/// The arguments of `server-bridge`.
+pub(super) const USAGE: &str = "[nogw | GATEWAY NETMASK FIRST LAST]";
 
-fn bridge(d: &Directive) -> Result<Bridge, ConfigError> {
-    const SHAPE: &str = "server-bridge [nogw | GATEWAY NETMASK FIRST LAST]";
-    d.shape(SHAPE, 0..=4)?;
+/// The arguments of `server-bridge`, as types.
+pub(super) fn bridge(d: &Directive) -> Result<Bridge, ConfigError> {
     match (d.args.len(), d.arg(0)) {
         (0, _) => return Ok(Bridge::Dhcp),
         (1, "nogw") => return Ok(Bridge::DhcpWithoutGateway),
         (4, _) => {}
-        _ => return Err(d.error("these words make no sense", format!("write: {SHAPE}"))),
+        _ => {
+            let usage = format!("write: server-bridge {USAGE}");
+            return Err(d.error("these words make no sense", usage));
+        }
     }
     let gateway = d.net4(0, 1)?;
     let (first, last) = (d.ipv4(2)?, d.ipv4(3)?);
@@ -94,8 +70,17 @@ fn bridge(d: &Directive) -> Result<Bridge, ConfigError> {
     Ok(Bridge::Pool { gateway, first, last })
 }
 
-/// Six bytes of the address of a single station.
-fn mac(text: &str) -> Option<[u8; 6]> {
+/// `lladdr`: the address of a single station.
+pub(super) fn mac(d: &Directive) -> Result<[u8; 6], ConfigError> {
+    parse_mac(d.arg(0)).ok_or_else(|| {
+        d.error(
+            format!("\"{}\" is not the address of a station", d.arg(0)),
+            "write six pairs of digits whose first is even: lladdr 02:00:00:00:00:01",
+        )
+    })
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {

@@ -1,16 +1,11 @@
 //! Files of single clients (`client-config-dir`): what one client gets besides what all get.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
-
-use adit_engine::command::Inactive;
-use adit_engine::{MAX_GROUPS, auth, is_group_name};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use adit_engine::auth;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::ConfigError;
-use super::apply_tunnel::inactive;
-use super::directive_support::{self, Support};
-use super::push_filter::{PushRules, Pushed};
+use super::directives::{self, Spec, Support};
+use super::push_filter::PushRules;
 use super::reader::{self, Directive};
 
 /// Largest file, bytes.
@@ -18,10 +13,6 @@ pub const MAX_CLIENT_FILE: usize = 64 << 10;
 
 /// Most warnings of one file.
 const MAX_WARNINGS: usize = 8;
-
-const ALLOWED: &str = "a client's file may have ifconfig-push, ifconfig-ipv6-push, iroute, iroute-ipv6, \
-                       push, push-reset, push-remove, filter-group, max-routes-per-client, inactive, session-timeout \
-                       and disable";
 
 /// What the server's own configuration says on the files of its clients.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -69,13 +60,16 @@ impl ClientFile {
     /// # Errors
     /// The first thing that is wrong, with file and line.
     pub fn parse(name: &str, bytes: &[u8], rules: &ClientRules) -> Result<Self, ConfigError> {
-        let mut raw = RawClientFile { max_routes: rules.max_routes, ..RawClientFile::default() };
+        let mut raw = RawClientFile::new(*rules);
         for directive in reader::read_alone(name, bytes)? {
-            raw.take(&directive, rules)?;
+            raw.take(&directive)?;
         }
         if let Some((location, excess)) = raw.excess() {
             return Err(location.error(
-                format!("there are {excess} networks and at most {} are taken", raw.max_routes),
+                format!(
+                    "there are {excess} networks and at most {} are taken",
+                    raw.rules.max_routes
+                ),
                 "remove some, or raise max-routes-per-client",
             ));
         }
@@ -84,112 +78,43 @@ impl ClientFile {
     }
 }
 
-#[derive(Default)]
-struct RawClientFile {
-    file: ClientFile,
-    max_routes: u32,
+/// A file while it is read.
+pub(super) struct RawClientFile {
+    pub(super) file: ClientFile,
+    pub(super) rules: ClientRules,
     warnings: Vec<String>,
     last_route: Option<Directive>,
 }
 
 impl RawClientFile {
-    fn take(&mut self, d: &Directive, rules: &ClientRules) -> Result<(), ConfigError> {
-        let grant = &mut self.file.grant;
-        match d.name.as_str() {
-            "disable" => {
-                d.shape("disable", 0..=0)?;
-                self.file.disabled = true;
-            }
-            "ifconfig-push" => grant.ifconfig4 = Some(ifconfig_push(d, rules)?),
-            "ifconfig-ipv6-push" => grant.ifconfig6 = Some(ifconfig_ipv6_push(d)?),
-            "iroute" => {
-                d.shape("iroute NETWORK [NETMASK]", 1..=2)?;
-                let net = if d.args.len() > 1 { d.net4(0, 1)? } else { Ipv4Net::from(d.ipv4(0)?) };
-                self.route(d, net.trunc().into());
-            }
-            "iroute-ipv6" => {
-                d.shape("iroute-ipv6 NETWORK/BITS", 1..=1)?;
-                let net = match d.arg(0).parse::<Ipv6Addr>() {
-                    Ok(address) => Ipv6Net::from(address),
-                    Err(_) => d.net6(0)?,
-                };
-                self.route(d, net.trunc().into());
-            }
-            "push" => {
-                d.shape("push \"OPTION\"", 1..=1)?;
-                let option = d.arg(0);
-                match rules.push.judge(option) {
-                    Ok(Pushed::Kept) => grant.push.push(option.to_owned()),
-                    Ok(Pushed::Implied) => {}
-                    Ok(Pushed::LeftOut(warning)) => self.warn(d, &warning),
-                    Err((problem, remedy)) => return Err(d.error(problem, remedy)),
-                }
-            }
-            "push-reset" => {
-                d.shape("push-reset", 0..=0)?;
-                // Of this file too, what stands before it.
-                grant.push.clear();
-                grant.push_reset = true;
-            }
-            "push-remove" => {
-                d.shape("push-remove \"BEGINNING\"", 1..=1)?;
-                if d.arg(0).is_empty() {
-                    return Err(d.error("it would remove everything", "write: push-reset"));
-                }
-                grant.push.retain(|option| !option.starts_with(d.arg(0)));
-                grant.push_remove.push(d.arg(0).to_owned());
-            }
-            "inactive" => {
-                d.shape("inactive SECONDS [BYTES]", 1..=2)?;
-                let none = Inactive { after: Duration::ZERO, bytes: 0 };
-                grant.inactive = Some(inactive(d)?.unwrap_or(none));
-            }
-            "session-timeout" => {
-                d.shape("session-timeout SECONDS", 1..=1)?;
-                grant.session_timeout = Some(d.seconds(0)?);
-            }
-            // Adit's own.
-            "filter-group" => {
-                d.shape("filter-group NAME [NAME ...]", 1..=MAX_GROUPS)?;
-                for name in &d.args {
-                    if !is_group_name(name) {
-                        return Err(d.error(
-                            format!("\"{name}\" cannot be the name of a group"),
-                            "write letters, digits, '.', '_', '-' or '@', at most 64 of them",
-                        ));
-                    }
-                    if !grant.groups.contains(name) {
-                        grant.groups.push(name.clone());
-                    }
-                }
-                if grant.groups.len() > MAX_GROUPS {
-                    return Err(
-                        d.error(format!("a client has at most {MAX_GROUPS} groups"), "name fewer")
-                    );
-                }
-            }
-            "max-routes-per-client" => {
-                d.shape("max-routes-per-client NUMBER", 1..=1)?;
-                self.max_routes = d.number(0, 1..=65_536)?;
-            }
-            // A server's file is let have them too.
-            name if let Some(Support::Harmless(why)) = directive_support::support(name) => {
-                self.warn(d, &format!("{name} has no effect: {why}"));
-            }
-            _ if d.optional => {}
-            _ => return Err(d.error("it has no place in the file of a single client", ALLOWED)),
-        }
-        Ok(())
+    fn new(rules: ClientRules) -> Self {
+        Self { file: ClientFile::default(), rules, warnings: Vec::new(), last_route: None }
     }
 
-    fn warn(&mut self, d: &Directive, text: &str) {
+    fn take(&mut self, d: &Directive) -> Result<(), ConfigError> {
+        match directives::find(&d.name) {
+            Some(spec @ Spec { in_client_file: Some(take), .. }) => {
+                d.check_shape(spec)?;
+                take(self, d)
+            }
+            // Files are shared with servers of openvpn.
+            Some(Spec { support: Support::NoEffect(why), .. }) => {
+                self.warn(d, &format!("{} has no effect: {why}", d.name));
+                Ok(())
+            }
+            _ if d.optional => Ok(()),
+            _ => Err(d.error("it has no place in the file of a single client", allowed())),
+        }
+    }
+
+    pub(super) fn warn(&mut self, d: &Directive, text: &str) {
         let warning = format!("{}:{}: {text}", d.location.file, d.location.line);
         if self.warnings.len() < MAX_WARNINGS {
             self.warnings.push(warning);
         }
     }
 
-    fn route(&mut self, d: &Directive, net: IpNet) {
+    pub(super) fn route(&mut self, d: &Directive, net: IpNet) {
         if !self.file.grant.iroutes.contains(&net) {
             self.file.grant.iroutes.push(net);
             self.last_route = Some(d.clone());
@@ -198,37 +123,23 @@ impl RawClientFile {
 
     fn excess(&self) -> Option<(&Directive, usize)> {
         let count = self.file.grant.iroutes.len();
-        let most = usize::try_from(self.max_routes).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.rules.max_routes).unwrap_or(usize::MAX);
         Some((self.last_route.as_ref()?, count)).filter(|_| count > most)
     }
 }
 
-fn ifconfig_push(d: &Directive, rules: &ClientRules) -> Result<(Ipv4Addr, Ipv4Addr), ConfigError> {
-    d.shape("ifconfig-push ADDRESS NETMASK|FAR-END", 2..=3)?;
-    if d.args.len() > 2 {
-        return Err(d.error("an alias for address translation is not supported", "remove it"));
-    }
-    let (address, other) = (d.ipv4(0)?, d.ipv4(1)?);
-    if let Some(net) = rules.constraint.filter(|net| !net.contains(&address)) {
-        return Err(d.error(
-            format!("{address} is not in {net}, where ifconfig-push-constraint keeps all of them"),
-            "write an address of that network",
-        ));
-    }
-    Ok((address, other))
-}
-
-fn ifconfig_ipv6_push(d: &Directive) -> Result<(Ipv6Net, Option<Ipv6Addr>), ConfigError> {
-    d.shape("ifconfig-ipv6-push ADDRESS/BITS [FAR-END]", 1..=2)?;
-    let net = match d.arg(0).parse::<Ipv6Addr>().ok().map(|address| Ipv6Net::new(address, 64)) {
-        Some(Ok(net)) => net,
-        _ => d.net6(0)?,
-    };
-    Ok((net, d.get(1).map(|_| d.ipv6(1)).transpose()?))
+/// What such a file may have.
+fn allowed() -> String {
+    let names: Vec<_> = directives::in_client_file().map(|spec| spec.name).collect();
+    format!("a client's file may have {}", names.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use adit_engine::command::Inactive;
     use proptest::prelude::*;
 
     use super::*;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use adit_engine::command::Keepalive;
 
+use super::directives::{self, Fit};
 use super::finish_peer;
 use super::finish_server;
 use super::options::{
@@ -13,53 +14,6 @@ use super::raw_config::RawConfig;
 use super::{ConfigError, bridge, ciphers, proxies, transport};
 use crate::session::Renegotiation;
 use crate::tls::CertProfile;
-
-/// Directives of the other role. Stock refuses the first list and lets the second be, and so do we,
-/// with a word.
-struct RoleRestrictions {
-    refused: &'static [&'static str],
-    ignored: &'static [&'static str],
-}
-
-const ON_CLIENTS: RoleRestrictions = RoleRestrictions {
-    refused: &[
-        "ifconfig-pool",
-        "ifconfig-ipv6-pool",
-        "ifconfig-pool-persist",
-        "client-to-client",
-        "duplicate-cn",
-        "client-config-dir",
-        "ccd-exclusive",
-        "filter",
-        "ifconfig-push-constraint",
-        "verify-client-cert",
-        "tls-server",
-        "port-share",
-    ],
-    ignored: &["push", "max-clients", "max-routes-per-client", "ifconfig", "ifconfig-ipv6"],
-};
-const ON_SERVERS: RoleRestrictions = RoleRestrictions {
-    refused: &[
-        "remote",
-        "nobind",
-        "auth-user-pass",
-        "redirect-gateway",
-        "http-proxy",
-        "socks-proxy",
-    ],
-    ignored: &[
-        "remote-random",
-        "pull-filter",
-        "route-nopull",
-        "auth-retry",
-        "connect-retry",
-        "connect-retry-max",
-        "connect-timeout",
-        "server-poll-timeout",
-        "push-peer-info",
-        "tls-exit",
-    ],
-};
 
 pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     let peer = finish_peer::is_peer(&raw)?;
@@ -184,32 +138,34 @@ fn is_server(raw: &RawConfig) -> Result<bool, ConfigError> {
     Ok(server)
 }
 
+/// Refuses the other role's directives, or warns of them where openvpn lets them be.
 fn check_role(raw: &mut RawConfig, server: bool) -> Result<(), ConfigError> {
-    let (lists, other, this) =
-        if server { (ON_SERVERS, "clients", "server") } else { (ON_CLIENTS, "servers", "client") };
-    if let Some(name) = lists.refused.iter().find(|name| raw.seen.contains_key(**name)) {
-        let remedy = match *name {
-            "redirect-gateway" => {
-                "write push \"redirect-gateway def1\", which sends it to them".to_owned()
-            }
-            _ => format!("remove it: this is a {this}'s configuration"),
-        };
-        return Err(raw.error(name, format!("it is for {other}"), remedy));
-    }
-    // A TAP device may have its address from here.
-    let tap = !server && raw.is_ethernet();
-    let own = |name: &str| tap && name.starts_with("ifconfig");
+    let (other, this) = if server { ("clients", "server") } else { ("servers", "client") };
+    let tap = raw.is_ethernet();
     if raw.compress_migrate && !server {
         raw.warnings.push(
             "compress migrate has no effect on a client: the server says what frames its packets"
                 .into(),
         );
     }
-    for name in lists.ignored.iter().filter(|name| !own(name)) {
-        if let Some(location) = raw.seen.get(*name) {
-            let warning =
-                format!("{}:{}: {name} has no effect on a {this}", location.file, location.line);
-            raw.warnings.push(warning);
+    for spec in directives::all() {
+        let Some(location) = raw.seen.get(spec.name) else { continue };
+        match if server { spec.roles.server } else { spec.roles.client } {
+            Fit::Refused => {
+                let remedy = match spec.name {
+                    "redirect-gateway" => {
+                        "write push \"redirect-gateway def1\", which sends it to them".to_owned()
+                    }
+                    _ => format!("remove it: this is a {this}'s configuration"),
+                };
+                return Err(location.error(spec.name, format!("it is for {other}"), remedy));
+            }
+            Fit::IgnoredWithTun if tap => {}
+            Fit::Ignored | Fit::IgnoredWithTun => raw.warnings.push(format!(
+                "{}:{}: {} has no effect on a {this}",
+                location.file, location.line, spec.name
+            )),
+            Fit::Used => {}
         }
     }
     Ok(())

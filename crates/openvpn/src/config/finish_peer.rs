@@ -5,90 +5,19 @@ use adit_crypto::{BlockCipher, Digest};
 use adit_engine::command::BlockSuite;
 
 use super::ConfigError;
+use super::directives::{self, Fit};
 use super::options::{PeerKeys, PeerOptions};
 use super::raw_config::RawConfig;
-use super::reader::Directive;
 use super::transport;
 use crate::p2p::{Ifconfig4, TunnelAddrs};
 use crate::server::Topology;
 
-/// What only means something where options are pushed.
-const PUSHING: &[&str] = &[
-    "push",
-    "push-remove",
-    "push-reset",
-    "ifconfig-pool",
-    "ifconfig-ipv6-pool",
-    "ifconfig-pool-persist",
-    "client-to-client",
-    "duplicate-cn",
-    "client-config-dir",
-    "filter",
-    "ccd-exclusive",
-    "ifconfig-push-constraint",
-    "verify-client-cert",
-    "max-clients",
-    "max-routes-per-client",
-    "compress-migrate",
-    "auth-user-pass",
-    "auth-retry",
-    "pull-filter",
-    "route-nopull",
-    "server-poll-timeout",
-    "connect-timeout",
-];
-/// What only means something under TLS.
-const TLS: &[&str] = &[
-    "ca",
-    "cert",
-    "key",
-    "extra-certs",
-    "crl-verify",
-    "peer-fingerprint",
-    "verify-x509-name",
-    "remote-cert-tls",
-    "remote-cert-eku",
-    "remote-cert-ku",
-    "ns-cert-type",
-    "verify-hash",
-    "capath",
-    "tls-auth",
-    "tls-crypt",
-    "tls-crypt-v2",
-    "tls-cipher",
-    "tls-ciphersuites",
-    "tls-groups",
-    "tls-version-min",
-    "tls-version-max",
-    "askpass",
-    "reneg-sec",
-    "reneg-bytes",
-    "reneg-pkts",
-    "tran-window",
-    "hand-window",
-    "tls-exit",
-];
-
-/// Takes `secret`.
-pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
-    if d.name != "secret" {
-        return Ok(false);
-    }
-    d.shape("secret FILE [0|1] <inline>", 1..=2)?;
-    if d.args.len() > 1 {
-        raw.key_direction = Some(d.number(1, 0..=1)?);
-    }
-    if let Some(secret) = d.source("secret", raw.base.as_deref()) {
-        raw.secret = Some(secret);
-    }
-    Ok(true)
-}
-
 /// Whether the configuration is of this kind.
 pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
-    let server = raw.server4.is_some() || raw.server6.is_some() || raw.mode_server;
+    let helper = raw.server4.is_some() || raw.server6.is_some() || raw.bridge.is_some();
+    let server = helper || raw.mode_server;
     if raw.secret.is_some() {
-        if let Some(other) = ["client", "pull", "server", "server-ipv6", "mode"]
+        if let Some(other) = ["client", "pull", "server", "server-ipv6", "server-bridge", "mode"]
             .iter()
             .find(|name| raw.seen.contains_key(**name) && (**name != "mode" || server))
         {
@@ -124,28 +53,21 @@ pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
 
 /// Refuses what has no place here.
 pub(super) fn check_role(raw: &RawConfig) -> Result<(), ConfigError> {
-    let seen =
-        |list: &[&'static str]| list.iter().copied().find(|name| raw.seen.contains_key(*name));
-    if let Some(name) = seen(PUSHING) {
-        return Err(raw.error(
-            name,
-            "it is for servers and their clients, and this is a tunnel between two points",
-            "remove it; or write client at one end and server NETWORK NETMASK at the other",
-        ));
-    }
-    if let (true, Some(name)) = (raw.secret.is_some(), seen(TLS)) {
-        return Err(raw.error(
-            name,
-            "it belongs to TLS, and secret is a key without TLS",
-            "remove it; or remove secret and write tls-client at one end and tls-server at the other",
-        ));
-    }
-    if let Some(name) = seen(&["port-share"]) {
-        return Err(raw.error(
-            name,
-            "only a server of many clients shares its port",
-            "remove it; or write client at one end and server NETWORK NETMASK at the other",
-        ));
+    for spec in directives::all().filter(|spec| raw.seen.contains_key(spec.name)) {
+        if spec.roles.p2p == Fit::Refused {
+            return Err(raw.error(
+                spec.name,
+                "it is for servers and their clients, and this is a tunnel between two points",
+                "remove it; or write client at one end and server NETWORK NETMASK at the other",
+            ));
+        }
+        if spec.roles.tls && raw.secret.is_some() {
+            return Err(raw.error(
+                spec.name,
+                "it belongs to TLS, and secret is a key without TLS",
+                "remove it; or remove secret and write tls-client at one end and tls-server at the other",
+            ));
+        }
     }
     if raw.bind == Some(false) && raw.remotes.is_empty() && raw.connections.is_empty() {
         return Err(raw.error(

@@ -6,7 +6,6 @@ use adit_engine::command::Keepalive;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
-use super::apply_tunnel::first_host;
 use super::bridge::{own_address, station_age};
 use super::client_file::ClientRules;
 use super::options::ServerOptions;
@@ -60,7 +59,7 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
         max_clients: raw.max_clients,
         duplicate_cn: raw.duplicate_cn,
         client_to_client: raw.client_to_client,
-        port_share: raw.proxies.port_share.take(),
+        port_share: raw.port_share.take(),
         pool_persist: raw.pool_persist.take(),
         force_cookie: raw.force_cookie,
         client_config_dir: raw.client_config_dir.take(),
@@ -101,6 +100,12 @@ fn route_to_server(raw: &RawConfig) -> Option<String> {
         (Topology::Net30, false) => Some(format!("route {}", server.addr())),
         (Topology::P2p, false) => None,
     }
+}
+
+/// The address of a network's own end: its first.
+fn first_host(net: Ipv4Net) -> Option<Ipv4Net> {
+    let address = u32::from(net.network()).checked_add(1)?;
+    Ipv4Net::new(address.into(), net.prefix_len()).ok()
 }
 
 fn network4(raw: &mut RawConfig) -> Result<Option<Network4>, ConfigError> {

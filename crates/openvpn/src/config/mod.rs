@@ -14,17 +14,11 @@
     )
 )]
 
-mod apply_admin;
-mod apply_deprecated;
-mod apply_peer;
-mod apply_process;
-mod apply_tls;
-mod apply_tunnel;
 mod args;
 mod bridge;
 mod ciphers;
 mod client_file;
-mod directive_support;
+mod directives;
 mod error;
 mod finish;
 mod finish_peer;
@@ -88,6 +82,11 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
         raw.directives.push(directive.shown());
     }
     finish::finish(raw)
+}
+
+/// The directives in force with their arguments and what they do, for `--help`.
+pub fn help() -> String {
+    directives::help()
 }
 
 /// Where the configuration sends the log, as far as it can be told from one that is refused.

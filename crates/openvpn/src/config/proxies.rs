@@ -5,16 +5,14 @@ use std::path::Path;
 use adit_engine::{Target, Transport};
 
 use super::ConfigError;
-use super::options::{
-    HttpProxy, PortShare, Proxy, ProxyScheme, Role, Socket, SocksProxy, Source, UserPass,
-};
+use super::options::{HttpProxy, Proxy, ProxyScheme, Role, Socket, SocksProxy, Source, UserPass};
 use super::raw_config::RawConfig;
 use super::reader::Directive;
 
 /// Where a SOCKS proxy listens if nothing else is said (RFC 1928).
 const SOCKS_PORT: u16 = 1080;
 
-/// What stands in a draft; the directives may come in any order.
+/// The proxies of all servers, or of a `<connection>` block; the directives may come in any order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Proxies {
     http: Option<HttpProxy>,
@@ -24,89 +22,61 @@ pub(super) struct Proxies {
     version: Option<String>,
     agent: Option<String>,
     headers: Vec<(String, String)>,
-    pub(super) port_share: Option<PortShare>,
 }
 
-pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
-    if d.name == "port-share" {
-        d.shape("port-share HOST PORT", 2..=3)?;
-        if d.get(2).is_some() {
-            return Err(d.error(
-                "a directory with the addresses of foreign clients is not supported",
-                "write the host and the port only",
-            ));
-        }
-        raw.proxies.port_share = Some(PortShare { host: host(d)?, port: port(d, 1)? });
-        return Ok(true);
-    }
-    take(&mut raw.proxies, raw.base.as_deref(), d)
-}
-
-/// What concerns the proxy of all servers, or of the one of a `<connection>` block.
-pub(super) fn take(
+/// Takes `http-proxy`.
+pub(super) fn http(
     proxies: &mut Proxies,
     base: Option<&Path>,
     d: &Directive,
-) -> Result<bool, ConfigError> {
-    match d.name.as_str() {
-        "http-proxy" => {
-            d.shape("http-proxy HOST PORT [FILE|stdin|auto|auto-nct] [none|basic]", 2..=4)?;
-            let login = match d.get(2) {
-                None | Some("" | "auto" | "auto-nct" | "none" | "basic") => None,
-                Some("stdin") => Some(UserPass::Prompt),
-                Some(_) => Some(UserPass::Source(Source::File(d.path(2, base)))),
-            };
-            let scheme = match d.get(2) {
-                Some("auto") => ProxyScheme::Auto,
-                Some("auto-nct") => ProxyScheme::AutoNct,
-                _ => ProxyScheme::Basic,
-            };
-            method(d)?;
-            proxies.http = Some(HttpProxy {
-                host: host(d)?,
-                port: port(d, 1)?,
-                login,
-                scheme,
-                version: String::new(),
-                agent: None,
-                headers: Vec::new(),
-            });
-        }
-        "http-proxy-user-pass" => {
-            d.shape("http-proxy-user-pass FILE <inline>", 1..=1)?;
-            let source = d.source("http-proxy-user-pass", base).map(UserPass::Source);
-            proxies.login = source.or(proxies.login.take());
-        }
-        "http-proxy-option" => option(proxies, d)?,
-        "socks-proxy" => {
-            d.shape("socks-proxy HOST [PORT] [FILE]", 1..=3)?;
-            let port = d.get(1).map(|_| port(d, 1)).transpose()?;
-            let login = d.get(2).map(|word| match word {
-                "stdin" => UserPass::Prompt,
-                _ => UserPass::Source(Source::File(d.path(2, base))),
-            });
-            let port = port.unwrap_or(SOCKS_PORT);
-            proxies.socks = Some(SocksProxy { host: host(d)?, port, login });
-        }
-        _ => return Ok(false),
-    }
-    Ok(true)
+) -> Result<(), ConfigError> {
+    let login = match d.get(2) {
+        None | Some("" | "auto" | "auto-nct" | "none" | "basic") => None,
+        Some("stdin") => Some(UserPass::Prompt),
+        Some(_) => Some(UserPass::Source(Source::File(d.path(2, base)))),
+    };
+    let scheme = match d.get(2) {
+        Some("auto") => ProxyScheme::Auto,
+        Some("auto-nct") => ProxyScheme::AutoNct,
+        _ => ProxyScheme::Basic,
+    };
+    method(d)?;
+    proxies.http = Some(HttpProxy {
+        host: d.host(0)?,
+        port: d.reachable_port(1)?,
+        login,
+        scheme,
+        version: String::new(),
+        agent: None,
+        headers: Vec::new(),
+    });
+    Ok(())
 }
 
-fn host(d: &Directive) -> Result<String, ConfigError> {
-    let host = d.arg(0);
-    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    if host.is_empty() || host.len() > 253 || host.contains(|c: char| c.is_whitespace()) {
-        return Err(d.error(format!("\"{host}\" is not a host"), "write a name or an address"));
-    }
-    Ok(host.to_owned())
+/// Takes `http-proxy-user-pass`.
+pub(super) fn login(
+    proxies: &mut Proxies,
+    base: Option<&Path>,
+    d: &Directive,
+) -> Result<(), ConfigError> {
+    let source = d.source("http-proxy-user-pass", base).map(UserPass::Source);
+    proxies.login = source.or(proxies.login.take());
+    Ok(())
 }
 
-fn port(d: &Directive, at: usize) -> Result<u16, ConfigError> {
-    match d.port(at)? {
-        0 => Err(d.error("port 0 cannot be reached", "write the port on which it listens")),
-        port => Ok(port),
-    }
+/// Takes `socks-proxy`.
+pub(super) fn socks(
+    proxies: &mut Proxies,
+    base: Option<&Path>,
+    d: &Directive,
+) -> Result<(), ConfigError> {
+    let port = d.get(1).map(|_| d.reachable_port(1)).transpose()?.unwrap_or(SOCKS_PORT);
+    let login = d.get(2).map(|word| match word {
+        "stdin" => UserPass::Prompt,
+        _ => UserPass::Source(Source::File(d.path(2, base))),
+    });
+    proxies.socks = Some(SocksProxy { host: d.host(0)?, port, login });
+    Ok(())
 }
 
 /// The kind of authentication, in the third place or the fourth.
@@ -121,8 +91,8 @@ fn method(d: &Directive) -> Result<(), ConfigError> {
     }
 }
 
-fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigError> {
-    d.shape("http-proxy-option VERSION|AGENT|CUSTOM-HEADER ...", 2..=3)?;
+/// Takes `http-proxy-option`.
+pub(super) fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigError> {
     let plain = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     if !plain(d.arg(1)) || !d.get(2).is_none_or(plain) {
         return Err(d.error("it has characters that a header cannot", "write plain ASCII"));

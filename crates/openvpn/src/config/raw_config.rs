@@ -8,17 +8,14 @@ use adit_engine::command::Framing;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::bridge::Bridge;
-use super::directive_support::{self, Support};
+use super::directives::{self, InConnection, Spec, Support};
 use super::options::{
-    AskPass, AuthRetry, Device, DeviceKind, Log, PoolPersist, Process, Routes, Source, TlsVersion,
-    Usage, UserPass, VerifyName, Wrap,
+    AskPass, AuthRetry, Device, DeviceKind, Log, PoolPersist, PortShare, Process, Routes, Source,
+    TlsVersion, Usage, UserPass, VerifyName, Wrap,
 };
 use super::reader::{Directive, Location};
 use super::transport::{Proto, Sockets};
-use super::{
-    ConfigError, apply_admin, apply_deprecated, apply_peer, apply_process, apply_tls, apply_tunnel,
-    bridge, finish_peer, proxies,
-};
+use super::{ConfigError, proxies};
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
 use crate::session::{Fragment, Limits, Mssfix};
@@ -68,7 +65,7 @@ pub(super) struct RawConfig {
     /// Arguments of directives in `<connection>` blocks that concern the whole tunnel.
     shared: HashMap<String, (usize, Directive)>,
     /// `ignore-unknown-option`.
-    ignored: Vec<String>,
+    pub(super) ignored: Vec<String>,
     /// `setenv FORWARD_COMPATIBLE 1`.
     pub(super) forward_compatible: bool,
     pub(super) warnings: Vec<String>,
@@ -83,6 +80,7 @@ pub(super) struct RawConfig {
     /// `link-mtu`, `udp-mtu`
     pub(super) link_mtu: Option<u16>,
     pub(super) proxies: proxies::Proxies,
+    pub(super) port_share: Option<PortShare>,
 
     pub(super) client: bool,
     pub(super) pull: bool,
@@ -169,8 +167,6 @@ pub(super) struct RawConfig {
     pub(super) dh: Option<Source>,
     /// `allow-compression no`
     pub(super) never_decompress: bool,
-    /// A directive asked for compression.
-    pub(super) compresses: bool,
     pub(super) issuer: Option<IssuerHash>,
     pub(super) ca_path: Option<PathBuf>,
     pub(super) min_version: TlsVersion,
@@ -256,7 +252,7 @@ impl RawConfig {
                 Ok(())
             }
             Rejection::Skippable(error)
-                if self.forward_compatible && directive_support::support(name).is_none() =>
+                if self.forward_compatible && directives::find(name).is_none() =>
             {
                 self.warnings.push(format!("{}; skipped", one_line(&error)));
                 Ok(())
@@ -270,43 +266,58 @@ impl RawConfig {
     }
 
     fn dispatch(&mut self, d: &Directive) -> Result<(), Rejection> {
-        if d.name == "ignore-unknown-option" {
-            d.shape("ignore-unknown-option NAME [NAME ...]", 1..=usize::MAX)?;
-            self.ignored.extend(d.args.iter().cloned());
-            return Ok(());
-        }
+        let spec = directives::find(&d.name);
         if let Some(block) = d.connection {
-            if apply_peer::in_connection(self, block, d)? {
-                return Ok(());
+            match spec {
+                Some(spec @ Spec { support: Support::Used(_), in_connection, .. }) => {
+                    match in_connection {
+                        InConnection::Refused => {
+                            return Err(Rejection::Wrong(d.error(
+                                "it has no place in a connection block",
+                                "write it outside, before or after the block",
+                            )));
+                        }
+                        InConnection::Own(parser) => {
+                            d.check_shape(spec)?;
+                            let base = self.base.clone();
+                            if let Some(remote) = self.connection(block) {
+                                parser(remote, base.as_deref(), d)?;
+                            }
+                            return Ok(());
+                        }
+                        InConnection::Shared => self.shared_by_connections(block, d)?,
+                        InConnection::Free => {}
+                    }
+                }
+                _ => self.shared_by_connections(block, d)?,
             }
-            self.shared_by_connections(block, d)?;
         }
-        let taken = apply_admin::apply(self, d)?
-            || proxies::apply(self, d)?
-            || apply_peer::apply(self, d)?
-            || apply_tunnel::apply(self, d)?
-            || bridge::apply(self, d)?
-            || apply_tls::apply(self, d)?
-            || apply_process::apply(self, d)?
-            || apply_deprecated::apply(self, d)?
-            || finish_peer::apply(self, d)?;
-        if taken {
-            return Ok(());
-        }
-        match directive_support::support(&d.name) {
-            Some(Support::Harmless(why)) => {
-                self.warn(d, &format!("has no effect: {why}"));
-                Ok(())
+        let Some(spec) = spec else {
+            let remedy = match directives::nearest(&d.name) {
+                Some(near) => format!("did you mean {near}?"),
+                None => {
+                    "remove it, or let it be skipped: ignore-unknown-option NAME before it".into()
+                }
+            };
+            return Err(Rejection::Skippable(d.error("unknown directive", remedy)));
+        };
+        match spec.support {
+            Support::Used(field) => {
+                d.check_shape(spec)?;
+                field.take(self, spec, d)?;
             }
-            Some(Support::Refused(why, remedy)) => Err(Rejection::Skippable(d.error(why, remedy))),
-            None => Err(Rejection::Skippable(match directive_support::nearest(&d.name) {
-                Some(near) => d.error("unknown directive", format!("did you mean {near}?")),
-                None => d.error(
-                    "unknown directive",
-                    "remove it, or let it be skipped: ignore-unknown-option NAME before it",
-                ),
-            })),
+            Support::NoEffect(why) => self.warn(d, &format!("has no effect: {why}")),
+            Support::ClientFile => {
+                return Err(Rejection::Skippable(d.error(
+                    "it is for the file of a single client",
+                    "write it into a file named as the client in the directory of client-config-dir",
+                )));
+            }
+            Support::Refused(why, remedy) => {
+                return Err(Rejection::Skippable(d.error(why, remedy)));
+            }
         }
+        Ok(())
     }
 
     /// What concerns the whole tunnel may stand in `<connection>` blocks if all say the same.
@@ -364,7 +375,7 @@ impl RawConfig {
     }
 
     /// The block's remote, made on first use.
-    pub(super) fn connection(&mut self, block: usize) -> Option<&mut Remote> {
+    fn connection(&mut self, block: usize) -> Option<&mut Remote> {
         if self.connections.len() <= block {
             self.connections.resize_with(block.saturating_add(1), Remote::default);
         }

@@ -637,27 +637,14 @@ fn compression_means_stubs() {
     assert_eq!(as_server(&server("comp-lzo no\npush \"comp-lzo no\"\n")).push, ["comp-lzo no"]);
 }
 
-/// Each name in the table of handled directives reaches a handler: none is unknown or refused as
-/// such with arguments that are right or wrong.
-#[test]
-fn every_handled_directive_has_a_handler() {
-    for name in directive_support::HANDLED {
-        for tail in ["", " x", " x y", " 1 2"] {
-            let Err(error) = parse_file(&format!("{CLIENT}{name}{tail}\n")) else { break };
-            assert_ne!(error.problem, "unknown directive", "{name}{tail}");
-        }
-    }
-}
-
 /// A configuration that names what openvpn accepts and refuses must be judged alike here.
 #[test]
 fn every_directive_of_openvpn_is_known() {
-    // From `openvpn --help` (2.6), names only.
-    const HELP: &str = include_str!("fixtures/directives-2.6.txt");
-    for name in HELP.split_whitespace() {
-        let known = directive_support::HANDLED.contains(&name)
-            || directive_support::support(name).is_some();
-        assert!(known, "{name}");
+    // Names only: from `openvpn --help` (2.6), and the headings of the manual of 2.7.
+    let lists =
+        [include_str!("fixtures/directives-2.6.txt"), include_str!("fixtures/directives-2.7.txt")];
+    for name in lists.into_iter().flat_map(str::split_whitespace) {
+        assert!(directives::find(name).is_some(), "{name}");
     }
 }
 
@@ -670,15 +657,12 @@ proptest! {
 
     #[test]
     fn no_arguments_make_a_handler_panic(
-        index in 0..directive_support::HANDLED.len(),
+        name in proptest::sample::select(directives::all().map(|spec| spec.name).collect::<Vec<_>>()),
         words in proptest::collection::vec("[-a-z0-9:./\"\\\\ ]{0,12}|[0-9]{1,20}|-[0-9]{1,20}|10\\.0\\.0\\.0|255\\.255\\.255\\.255|::/0", 0..5),
         server in any::<bool>(),
     ) {
         let base = if server { SERVER } else { CLIENT };
-        let mut text = base.to_owned();
-        if let Some(name) = directive_support::HANDLED.get(index) {
-            text.push_str(name);
-        }
+        let mut text = format!("{base}{name}");
         for word in words {
             text.push(' ');
             text.push_str(&word);
@@ -741,6 +725,7 @@ fn bridges_have_their_addresses_elsewhere() {
     assert_eq!(as_server(&dhcp).network4, None);
     let nogw = bridge("server-bridge nogw").unwrap();
     assert!(as_server(&nogw).push.is_empty() && as_server(&nogw).bridged);
+    assert!(as_server(&bridge("server-bridge\ntls-server").unwrap()).bridged);
     let own = bridge("server-bridge\nifconfig 10.8.0.3 255.255.255.0").unwrap();
     assert_eq!(as_server(&own).bridged_address, "10.8.0.3/24".parse().ok());
     for (line, expected) in [

@@ -3,6 +3,7 @@
 use adit_engine::{Family, Target, Transport};
 
 use super::ConfigError;
+use super::args::unbracketed;
 use super::options::{Listen, Proxy, Role, Socket};
 use super::proxies;
 use super::raw_config::{RawConfig, Remote};
@@ -42,8 +43,10 @@ struct Local {
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     locals: Vec<Local>,
-    force: Option<Transport>,
-    queue_limit: Option<u32>,
+    /// `proto-force`.
+    pub(super) force: Option<Transport>,
+    /// `tcp-queue-limit`.
+    pub(super) queue_limit: Option<u32>,
     /// `tcp-nodelay`: tell the clients too.
     pub(super) nodelay: bool,
 }
@@ -72,41 +75,9 @@ pub(super) fn parse_proto(d: &Directive, index: usize) -> Result<Proto, ConfigEr
     Ok(Proto { transport, family, side })
 }
 
-pub(super) fn apply(raw: &mut RawConfig, d: &Directive) -> Result<bool, ConfigError> {
-    match d.name.as_str() {
-        "local" => local(raw, d)?,
-        "proto-force" => {
-            d.shape("proto-force udp|tcp", 1..=1)?;
-            raw.sockets.force = Some(parse_proto(d, 0)?.transport);
-        }
-        "tcp-queue-limit" => {
-            d.shape("tcp-queue-limit PACKETS", 1..=1)?;
-            raw.sockets.queue_limit = Some(d.number(0, 1..=65_535)?);
-        }
-        "tcp-nodelay" => {
-            d.shape("tcp-nodelay", 0..=0)?;
-            raw.sockets.nodelay = true;
-        }
-        "socket-flags" => {
-            d.shape("socket-flags TCP_NODELAY", 1..=usize::MAX)?;
-            // It is always set.
-            if let Some(other) = d.args.iter().find(|flag| *flag != "TCP_NODELAY") {
-                return Err(d.error(
-                    format!("there is no flag \"{other}\""),
-                    "write TCP_NODELAY, or nothing: it is always set",
-                ));
-            }
-        }
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn local(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    d.shape("local ADDRESS|* [PORT] [PROTO]", 1..=3)?;
-    let host = d.arg(0);
-    // Some tools write IPv6 literals in brackets.
-    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+/// Takes `local`.
+pub(super) fn local(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let host = unbracketed(d.arg(0));
     let local = Local {
         host: (host != "*").then(|| host.to_owned()),
         port: d.get(1).map(|_| d.port(1)).transpose()?,

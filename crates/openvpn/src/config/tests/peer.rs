@@ -107,7 +107,7 @@ fn what_belongs_elsewhere_is_refused_by_name() {
         ("ifconfig-pool 10.1.0.5 10.1.0.9\n", "two points"),
         ("client-config-dir ccd\n", "two points"),
         ("filter rules.nft\n", "two points"),
-        ("port-share 192.0.2.9 443\n", "many clients"),
+        ("port-share 192.0.2.9 443\n", "two points"),
         ("pull-filter ignore \"route\"\n", "two points"),
     ] {
         refused(&format!("{TLS}tls-server\n"), text, word);

@@ -1,0 +1,96 @@
+//! The role of this end, and what a client does with a server's options and questions.
+
+use super::{Roles, Spec, flag, used};
+use crate::config::ConfigError;
+use crate::config::options::{AuthRetry, UserPass};
+use crate::config::raw_config::RawConfig;
+use crate::config::reader::Directive;
+use crate::negotiate::{FilterAction, PullFilter};
+
+pub(super) const TABLE: &[Spec] = &[
+    used("client", "", 0..=0, |raw, _| {
+        (raw.client, raw.pull, raw.tls_client) = (true, true, true);
+        Ok(())
+    })
+    .roles(Roles::CLIENT)
+    .doc("A client: pull and tls-client."),
+    flag("pull", |raw| &mut raw.pull).roles(Roles::CLIENT).doc("Takes options from the server."),
+    flag("tls-client", |raw| &mut raw.tls_client)
+        .roles(Roles::DIALS)
+        .doc("The client's part in TLS."),
+    flag("tls-server", |raw| &mut raw.tls_server)
+        .roles(Roles::NOT_CLIENT)
+        .doc("The server's part in TLS."),
+    used("mode", "server", 1..=1, |raw, d| {
+        raw.mode_server = match d.arg(0) {
+            "server" => true,
+            "p2p" => false,
+            other => {
+                return Err(d.error(
+                    format!("there is no mode \"{other}\""),
+                    "write: mode server, or leave it out",
+                ));
+            }
+        };
+        Ok(())
+    })
+    .doc("A server of many clients, or one of two points."),
+    used("auth-user-pass", "[FILE]", 0..=1, |raw, d| {
+        raw.auth_user_pass = match d.get(0) {
+            None | Some("stdin") if d.inline.is_none() => Some(UserPass::Prompt),
+            _ => d
+                .source("auth-user-pass", raw.base.as_deref())
+                .map(UserPass::Source)
+                .or(raw.auth_user_pass.take()),
+        };
+        Ok(())
+    })
+    .or_block()
+    .roles(Roles::CLIENT)
+    .doc("The user name and the password for the server, from a file or the terminal."),
+    flag("auth-nocache", |raw| &mut raw.auth_nocache)
+        .doc("Has openvpn forget the password; adit keeps it for reconnects and warns."),
+    used("auth-retry", "none|nointeract|interact", 1..=1, auth_retry)
+        .roles(Roles::CLIENT_LAX)
+        .doc("Whether a client whose password is refused tries again."),
+    used("pull-filter", "accept|ignore|reject \"TEXT\"", 2..=2, pull_filter)
+        .roles(Roles::CLIENT_LAX)
+        .doc(
+            "What to do with pushed options that begin with TEXT; the first line that fits counts.",
+        ),
+    flag("route-nopull", |raw| &mut raw.route_nopull)
+        .roles(Roles::CLIENT_LAX)
+        .doc("Takes no routes and no DNS settings from the server."),
+    flag("push-peer-info", |raw| &mut raw.push_peer_info)
+        .roles(Roles::DIALS_LAX)
+        .doc("Tells the server more about this end than negotiation needs."),
+];
+
+fn auth_retry(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    raw.auth_retry = match d.arg(0) {
+        "none" => AuthRetry::None,
+        "nointeract" => AuthRetry::NoInteract,
+        "interact" => AuthRetry::Interact,
+        other => {
+            return Err(
+                d.error(format!("\"{other}\" is not known"), "write none, nointeract or interact")
+            );
+        }
+    };
+    Ok(())
+}
+
+fn pull_filter(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let action = match d.arg(0) {
+        "accept" => FilterAction::Accept,
+        "ignore" => FilterAction::Ignore,
+        "reject" => FilterAction::Reject,
+        other => {
+            return Err(
+                d.error(format!("\"{other}\" is not known"), "write accept, ignore or reject")
+            );
+        }
+    };
+    raw.pull_filters.push(PullFilter::new(action, d.arg(1)));
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! The table of directives. One row says all of a directive: its name, what is written behind it, in which roles and blocks
+//! it may be, its parser or field, what it does, and how far it is supported. Parser, role checks, help and docs/openvpn.md
+//! come from the rows.
+//!
+//! A new directive is a row in the module of its subject, a field of the configuration that the row's parser sets, and the
+//! code that uses the field.
+
+mod client;
+mod client_file;
+mod link;
+#[cfg(test)]
+mod page;
+mod process;
+mod server;
+mod session;
+mod tls;
+mod tunnel;
+mod unsupported;
+
+use std::fmt::Write as _;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::ConfigError;
+use super::client_file::RawClientFile;
+use super::options::Source;
+use super::raw_config::{RawConfig, Remote};
+use super::reader::Directive;
+
+/// A row: everything about one directive.
+#[derive(Clone)]
+pub(super) struct Spec {
+    pub(super) name: &'static str,
+    /// The arguments, as an operator would write them.
+    pub(super) args: &'static str,
+    /// How many arguments there may be.
+    pub(super) arity: RangeInclusive<usize>,
+    /// Whether `<name>` and `</name>` around lines may take the place of the arguments.
+    pub(super) block: bool,
+    pub(super) roles: Roles,
+    pub(super) in_connection: InConnection,
+    /// The parser of the line in the file of a single client.
+    pub(super) in_client_file: Option<ClientFileParser>,
+    pub(super) support: Support,
+    /// What it does, in one sentence; empty where it does nothing.
+    pub(super) doc: &'static str,
+}
+
+/// How far a directive is supported.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Support {
+    /// In force.
+    Used(Field),
+    /// In force in the file of a single client, and refused elsewhere.
+    ClientFile,
+    /// Accepted with a warning: what it would do, and why nothing is lost.
+    NoEffect(&'static str),
+    /// Refused: why, and what to do instead.
+    Refused(&'static str, &'static str),
+}
+
+/// Where the arguments go.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Field {
+    /// Set by the directive's presence.
+    Flag(fn(&mut RawConfig) -> &mut bool),
+    /// Seconds.
+    Seconds(fn(&mut RawConfig) -> &mut Duration),
+    /// The argument as it is.
+    Text(fn(&mut RawConfig) -> &mut Option<String>),
+    /// A path, relative to the directory of `cd`.
+    Path(fn(&mut RawConfig) -> &mut Option<PathBuf>),
+    /// A file, or its content in a block.
+    Source(fn(&mut RawConfig) -> &mut Option<Source>),
+    /// What the function makes of them.
+    Parsed(Parser),
+}
+
+type Parser = fn(&mut RawConfig, &Directive) -> Result<(), ConfigError>;
+type ConnectionParser = fn(&mut Remote, Option<&Path>, &Directive) -> Result<(), ConfigError>;
+type ClientFileParser = fn(&mut RawClientFile, &Directive) -> Result<(), ConfigError>;
+
+/// What a directive means in a `<connection>` block.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum InConnection {
+    /// It has no place there.
+    Refused,
+    /// It concerns the whole tunnel: all blocks that have it must agree.
+    Shared,
+    /// It concerns the block alone.
+    Own(ConnectionParser),
+    /// The same as outside.
+    Free,
+}
+
+/// What a directive means to an end of the tunnel.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It is in force.
+    Used,
+    /// It has no effect, which a warning says; as in openvpn.
+    Ignored,
+    /// It has no effect with a TUN device, likewise.
+    IgnoredWithTun,
+    /// It is refused; as in openvpn.
+    Refused,
+}
+
+/// What a directive means in each role.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Roles {
+    pub(super) client: Fit,
+    pub(super) server: Fit,
+    pub(super) p2p: Fit,
+    /// Whether it needs TLS, which a tunnel with a static key is without.
+    pub(super) tls: bool,
+}
+
+impl Roles {
+    /// Any end.
+    const ANY: Self = Self { client: Fit::Used, server: Fit::Used, p2p: Fit::Used, tls: false };
+    /// A server of many clients.
+    const SERVER: Self = Self { client: Fit::Refused, p2p: Fit::Refused, ..Self::ANY };
+    /// A server; tolerated on clients.
+    const SERVER_LAX: Self = Self { client: Fit::Ignored, ..Self::SERVER };
+    /// An end that options are pushed to.
+    const CLIENT: Self = Self { server: Fit::Refused, p2p: Fit::Refused, ..Self::ANY };
+    /// An end that options are pushed to; tolerated on servers.
+    const CLIENT_LAX: Self = Self { server: Fit::Ignored, ..Self::CLIENT };
+    /// An end that dials.
+    const DIALS: Self = Self { server: Fit::Refused, ..Self::ANY };
+    /// An end that dials; tolerated on servers.
+    const DIALS_LAX: Self = Self { server: Fit::Ignored, ..Self::ANY };
+    /// Either end of a tunnel between two points, and a server.
+    const NOT_CLIENT: Self = Self { client: Fit::Refused, ..Self::ANY };
+    /// An end whose own addresses are configured.
+    const OWN_ADDRESS: Self = Self { client: Fit::IgnoredWithTun, ..Self::ANY };
+}
+
+impl Spec {
+    const fn new(name: &'static str, support: Support) -> Self {
+        Self {
+            name,
+            args: "",
+            arity: 0..=0,
+            block: false,
+            roles: Roles::ANY,
+            in_connection: InConnection::Refused,
+            in_client_file: None,
+            support,
+            doc: "",
+        }
+    }
+
+    const fn roles(mut self, roles: Roles) -> Self {
+        self.roles = Roles { tls: self.roles.tls, ..roles };
+        self
+    }
+
+    const fn tls(mut self) -> Self {
+        self.roles.tls = true;
+        self
+    }
+
+    const fn or_block(mut self) -> Self {
+        self.block = true;
+        self
+    }
+
+    const fn in_connection(mut self, meaning: InConnection) -> Self {
+        self.in_connection = meaning;
+        self
+    }
+
+    const fn in_client_file(mut self, parser: ClientFileParser) -> Self {
+        self.in_client_file = Some(parser);
+        self
+    }
+
+    const fn doc(mut self, doc: &'static str) -> Self {
+        self.doc = doc;
+        self
+    }
+
+    /// The line as an operator would write it.
+    pub(super) fn usage(&self) -> String {
+        format!("{} {}", self.name, self.args).trim_end().to_owned()
+    }
+}
+
+/// A directive that a parser takes.
+const fn used(
+    name: &'static str,
+    args: &'static str,
+    arity: RangeInclusive<usize>,
+    parser: Parser,
+) -> Spec {
+    Spec { args, arity, ..Spec::new(name, Support::Used(Field::Parsed(parser))) }
+}
+
+/// A directive without arguments that sets a flag.
+const fn flag(name: &'static str, field: fn(&mut RawConfig) -> &mut bool) -> Spec {
+    Spec::new(name, Support::Used(Field::Flag(field)))
+}
+
+/// A directive whose one argument is stored as it is, or by its kind.
+const fn one(name: &'static str, args: &'static str, field: Field) -> Spec {
+    Spec { args, arity: 1..=1, ..Spec::new(name, Support::Used(field)) }
+}
+
+/// A file or a block.
+const fn source(name: &'static str, field: fn(&mut RawConfig) -> &mut Option<Source>) -> Spec {
+    one(name, "FILE", Field::Source(field)).or_block()
+}
+
+const fn no_effect(name: &'static str, why: &'static str) -> Spec {
+    Spec::new(name, Support::NoEffect(why))
+}
+
+const fn refused(name: &'static str, (why, instead): (&'static str, &'static str)) -> Spec {
+    Spec::new(name, Support::Refused(why, instead))
+}
+
+impl Field {
+    /// Stores the arguments of a directive whose shape is checked.
+    pub(super) fn take(
+        self,
+        raw: &mut RawConfig,
+        spec: &Spec,
+        d: &Directive,
+    ) -> Result<(), ConfigError> {
+        match self {
+            Self::Flag(field) => *field(raw) = true,
+            Self::Seconds(field) => *field(raw) = d.seconds(0)?,
+            Self::Text(field) => *field(raw) = Some(d.arg(0).to_owned()),
+            Self::Path(field) => *field(raw) = Some(d.path(0, raw.base.as_deref())),
+            Self::Source(field) => {
+                if let Some(source) = d.source(spec.name, raw.base.as_deref()) {
+                    *field(raw) = Some(source);
+                }
+            }
+            Self::Parsed(parser) => parser(raw, d)?,
+        }
+        Ok(())
+    }
+}
+
+/// All rows, by subject.
+pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
+    [
+        client::TABLE,
+        link::TABLE,
+        tunnel::TABLE,
+        session::TABLE,
+        tls::TABLE,
+        server::TABLE,
+        client_file::TABLE,
+        process::TABLE,
+        unsupported::TABLE,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Those that the file of a single client may have.
+pub(super) fn in_client_file() -> impl Iterator<Item = &'static Spec> {
+    all().filter(|spec| spec.in_client_file.is_some())
+}
+
+/// The row of a name; `None` for an unknown one.
+pub(super) fn find(name: &str) -> Option<&'static Spec> {
+    all().find(|spec| spec.name == name)
+}
+
+/// The known directive with the smallest edit distance to `name`, if one is close enough to suggest.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    let most = name.len().div_ceil(4).min(3);
+    all()
+        .map(|spec| spec.name)
+        // A difference in length is a lower bound, which also bounds the work for an absurdly long name.
+        .filter(|known| known.len().abs_diff(name.chars().count()) <= most)
+        .map(|known| (strsim::levenshtein(name, known), known))
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+/// The directives in force, for `--help`.
+pub(super) fn help() -> String {
+    let mut rows: Vec<_> = all().filter(|spec| matches!(spec.support, Support::Used(_))).collect();
+    rows.sort_by_key(|spec| spec.name);
+    let mut text = String::new();
+    for spec in rows {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "--{}\n    {}", spec.usage(), spec.doc);
+    }
+    text
+}

@@ -1,0 +1,197 @@
+//! The process: configuration files, user, log, status, environment.
+
+use std::time::Duration;
+
+use super::Field::{Path, Text};
+use super::InConnection::Free;
+use super::{Spec, flag, one, used};
+use crate::config::ConfigError;
+use crate::config::options::{LogTo, Remap};
+use crate::config::raw_config::RawConfig;
+use crate::config::reader::Directive;
+
+pub(super) const TABLE: &[Spec] = &[
+    // The reader follows both.
+    used("config", "FILE", 1..=1, |_, _| Ok(())).doc("Reads another file at this place."),
+    used("cd", "DIRECTORY", 1..=1, |_, _| Ok(())).doc("The directory that paths are relative to."),
+    used("ignore-unknown-option", "NAME [NAME ...]", 1..=usize::MAX, |raw, d| {
+        raw.ignored.extend(d.args.iter().cloned());
+        Ok(())
+    })
+    .in_connection(Free)
+    .doc("Skips these directives, from here on, where they are not known."),
+    used("compat-mode", "VERSION", 1..=2, compat_mode)
+        .doc("The oldest version of openvpn to get along with."),
+    used("daemon", "[NAME]", 0..=1, |raw, d| {
+        raw.process.daemon = Some(d.get(0).unwrap_or("openvpn").to_owned());
+        Ok(())
+    })
+    .doc("Goes into the background, under this name in the system log."),
+    one("writepid", "FILE", Path(|raw| &mut raw.process.pid_file))
+        .doc("Writes the process id into a file."),
+    one("user", "NAME", Text(|raw| &mut raw.process.user))
+        .doc("The user to become after the start."),
+    one("group", "NAME", Text(|raw| &mut raw.process.group))
+        .doc("The group to become after the start."),
+    used("nice", "NUMBER", 1..=1, |raw, d| {
+        raw.process.nice = d.number(0, -20..=19)?;
+        Ok(())
+    })
+    .doc("The process's priority."),
+    flag("mlock", |raw| &mut raw.process.mlock).doc("Keeps the process's memory out of swap."),
+    flag("persist-key", |raw| &mut raw.process.persist_key)
+        .doc("Does not read key files again after a restart."),
+    used("remap-usr1", "SIGHUP|SIGTERM", 1..=1, remap_usr1)
+        .doc("Treats SIGUSR1 as another signal."),
+    used("script-security", "LEVEL", 1..=2, |raw, d| {
+        // Up to 1 no script of the user's runs in openvpn either.
+        if d.number(0, 0..=3)? > 1 {
+            raw.warn(d, "has no effect: it allows scripts, and none are run");
+        }
+        Ok(())
+    })
+    .doc("Which scripts openvpn may run; adit runs none and warns above 1."),
+    used("verb", "LEVEL", 1..=1, |raw, d| {
+        // OpenVPN accepts any number and keeps it between 0 and 15.
+        let level = d.number::<i32>(0, i32::MIN..=i32::MAX)?.clamp(0, 11);
+        raw.log.verb = level.unsigned_abs().try_into().unwrap_or(11);
+        Ok(())
+    })
+    .doc("How much is logged, from 0 to 11 (1)."),
+    used("mute", "MESSAGES", 1..=1, |raw, d| {
+        raw.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
+        Ok(())
+    })
+    .doc("The most messages of one kind in a row."),
+    // OpenVPN opens the log where the directive stands, so only a cd before it counts.
+    used("log", "FILE", 1..=1, |raw, d| {
+        raw.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
+        Ok(())
+    })
+    .doc("Logs into a file, emptied at the start."),
+    used("log-append", "FILE", 1..=1, |raw, d| {
+        raw.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
+        Ok(())
+    })
+    .doc("Logs at the end of a file."),
+    used("syslog", "[NAME]", 0..=1, |raw, d| {
+        raw.syslog = Some(d.get(0).unwrap_or("openvpn").to_owned());
+        Ok(())
+    })
+    .doc("Logs into the system log, under this name."),
+    used("suppress-timestamps", "", 0..=0, |raw, _| {
+        raw.log.timestamps = false;
+        Ok(())
+    })
+    .doc("Logs without the time."),
+    flag("machine-readable-output", |raw| &mut raw.log.machine_readable)
+        .doc("Logs with the time in seconds and a message's flags."),
+    used("status", "FILE [SECONDS]", 1..=2, |raw, d| {
+        let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(60) };
+        raw.status = Some((d.path(0, raw.base.as_deref()), every));
+        Ok(())
+    })
+    .doc("Writes the state into a file, every 60 seconds or as often as given."),
+    used("status-version", "1|2|3", 1..=1, |raw, d| {
+        raw.status_version = d.number(0, 1..=3)?;
+        Ok(())
+    })
+    .doc("The status file's format (1)."),
+    used("setenv", "NAME [VALUE]", 1..=2, setenv).doc(
+        "A variable: of scripts, which adit does not run, or with UV_ before it of the peer info.",
+    ),
+    used("setenv-safe", "NAME [VALUE]", 1..=2, |raw, d| environment(raw, d, "OPENVPN_"))
+        .doc("A variable of scripts, with OPENVPN_ before its name."),
+    used("management", "ADDRESS PORT [PASSWORD-FILE]", 2..=3, |raw, d| {
+        raw.management = Some(d.args.clone());
+        raw.warn(d, "is not opened: there is no management interface yet");
+        Ok(())
+    })
+    .doc("The management interface, which adit does not have; it warns."),
+    used("echo", "[TEXT ...]", 0..=usize::MAX, |raw, d| {
+        raw.echo.push(d.args.join(" "));
+        Ok(())
+    })
+    .doc("Logs the text."),
+];
+
+fn remap_usr1(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    raw.process.remap_usr1 = match d.arg(0) {
+        "SIGHUP" => Some(Remap::Hangup),
+        "SIGTERM" => Some(Remap::Terminate),
+        "SIGUSR1" => None,
+        other => {
+            return Err(d.error(format!("\"{other}\" is not known"), "write SIGHUP or SIGTERM"));
+        }
+    };
+    Ok(())
+}
+
+/// What an end of that version needs to be allowed.
+fn compat_mode(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let mut parts = d.arg(0).split('.').map(str::parse::<u32>);
+    let mut part = || match parts.next() {
+        None => Some(0),
+        Some(number) => number.ok().filter(|number| *number < 100),
+    };
+    let (Some(major), Some(minor), Some(patch)) = (part(), part(), part()) else {
+        return Err(d.error(format!("\"{}\" is not a version", d.arg(0)), "write it as 2.4.0"));
+    };
+    let version = major
+        .saturating_mul(10_000)
+        .saturating_add(minor.saturating_mul(100))
+        .saturating_add(patch);
+    raw.compatible_with = Some(version);
+    let text = match version {
+        20_600.. => "has no effect: nothing that later versions changed depends on it",
+        20_500.. => "allows the other end to use compression framing, which is always allowed",
+        20_400.. => "adds cipher to data-ciphers",
+        20_307.. => {
+            "adds cipher to data-ciphers and data-ciphers-fallback; BF-CBC stays unsupported"
+        }
+        _ => {
+            "adds cipher to data-ciphers and data-ciphers-fallback; BF-CBC, and TLS before 1.2, stay \
+              unsupported"
+        }
+    };
+    raw.warn(d, text);
+    Ok(())
+}
+
+/// `setenv NAME [VALUE]`. OpenVPN takes some names for directives.
+fn setenv(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    match (d.arg(0), d.get(1)) {
+        ("FORWARD_COMPATIBLE", value) => raw.forward_compatible = value == Some("1"),
+        ("REMOTE_RANDOM_HOSTNAME", None) => raw.random_hostname = true,
+        ("PUSH_PEER_INFO", None) => raw.push_peer_info = true,
+        ("SERVER_POLL_TIMEOUT", Some(_)) => {
+            raw.server_poll_timeout = Duration::from_secs(d.number(1, 1..=86_400)?);
+        }
+        _ => environment(raw, d, "")?,
+    }
+    Ok(())
+}
+
+fn environment(raw: &mut RawConfig, d: &Directive, prefix: &str) -> Result<(), ConfigError> {
+    if d.arg(0) == "GENERIC_CONFIG" {
+        return Err(d.error(
+            "this is a generic configuration that cannot be used directly",
+            "ask its provider for one with your own certificate or login",
+        ));
+    }
+    let name = format!("{prefix}{}", d.arg(0));
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if !plain || name.starts_with(|c: char| c.is_ascii_digit()) || name.len() > 64 {
+        return Err(d.error(
+            format!("\"{}\" is not a variable's name", d.arg(0)),
+            "use letters, digits and underscores",
+        ));
+    }
+    if !name.starts_with("UV_") {
+        let text = format!("{} has no effect: it is for scripts, and none are run", d.arg(0));
+        raw.warn(d, &text);
+    }
+    raw.environment.retain(|(other, _)| *other != name);
+    raw.environment.push((name, d.arg(1).to_owned()));
+    Ok(())
+}

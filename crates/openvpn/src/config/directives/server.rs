@@ -1,0 +1,180 @@
+//! A server's networks, pools, pushed options and clients.
+
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+
+use super::Field::Path;
+use super::{Roles, Spec, client_file, flag, one, used};
+use crate::config::options::{PoolPersist, PortShare};
+use crate::config::raw_config::{Pool, RawConfig};
+use crate::config::reader::Directive;
+use crate::config::{ConfigError, bridge};
+use crate::server::Topology;
+
+pub(super) const TABLE: &[Spec] = &[
+    used("server", "NETWORK NETMASK [nopool]", 2..=3, server)
+        .roles(Roles::SERVER)
+        .doc("A server that gives IPv4 addresses of this network."),
+    used("server-ipv6", "NETWORK/BITS", 1..=1, server_ipv6)
+        .roles(Roles::SERVER)
+        .doc("A server that gives IPv6 addresses of this network."),
+    used("server-bridge", bridge::USAGE, 0..=4, |raw, d| {
+        raw.bridge = Some((bridge::bridge(d)?, d.location.clone()));
+        Ok(())
+    })
+    .roles(Roles::SERVER)
+    .doc("A server whose TAP device is for a bridge, whose network has the addresses."),
+    used("ifconfig-pool", "FIRST LAST [NETMASK]", 2..=3, ifconfig_pool)
+        .roles(Roles::SERVER)
+        .doc("The IPv4 addresses for clients."),
+    used("ifconfig-pool-persist", "FILE [SECONDS]", 1..=2, |raw, d| {
+        let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(600) };
+        let path = d.path(0, raw.base.as_deref());
+        raw.pool_persist = Some(PoolPersist { path, every });
+        Ok(())
+    })
+    .roles(Roles::SERVER)
+    .doc("A file that remembers clients' addresses, and how often it is written (600)."),
+    used("ifconfig-pool-linear", "", 0..=0, |raw, d| {
+        raw.topology.get_or_insert(Topology::P2p);
+        raw.warn(d, "is deprecated: it means topology p2p");
+        Ok(())
+    })
+    .doc("Deprecated: topology p2p."),
+    used("ifconfig-ipv6-pool", "FIRST/BITS", 1..=1, |raw, d| {
+        raw.pool6 = Some((d.net6(0)?, d.location.clone()));
+        Ok(())
+    })
+    .roles(Roles::SERVER)
+    .doc("The IPv6 addresses for clients."),
+    used("ifconfig-push-constraint", "NETWORK NETMASK", 2..=2, |raw, d| {
+        raw.push_constraint = Some(d.net4(0, 1)?.trunc());
+        Ok(())
+    })
+    .roles(Roles::SERVER)
+    .doc("The network that the addresses of ifconfig-push must be in."),
+    used("push", "\"OPTION\"", 1..=1, push)
+        .roles(Roles::SERVER_LAX)
+        .in_client_file(client_file::push)
+        .doc("An option for clients."),
+    used("max-clients", "NUMBER", 1..=1, |raw, d| {
+        raw.max_clients = d.number(0, 1..=0xff_fffe)?;
+        Ok(())
+    })
+    .roles(Roles::SERVER_LAX)
+    .doc("The most clients at a time (1024)."),
+    flag("duplicate-cn", |raw| &mut raw.duplicate_cn)
+        .roles(Roles::SERVER)
+        .doc("Clients with the same name do not replace each other."),
+    flag("client-to-client", |raw| &mut raw.client_to_client)
+        .roles(Roles::SERVER)
+        .doc("Forwards packets between clients without the device."),
+    one("client-config-dir", "DIRECTORY", Path(|raw| &mut raw.client_config_dir))
+        .roles(Roles::SERVER)
+        .doc("A directory with a file for each client that has settings of its own."),
+    flag("ccd-exclusive", |raw| &mut raw.ccd_exclusive)
+        .roles(Roles::SERVER)
+        .doc("Refuses clients without such a file."),
+    one("filter", "FILE", Path(|raw| &mut raw.filter))
+        .roles(Roles::SERVER)
+        .doc("Rules for the packets in the tunnel. Of adit alone."),
+    used("max-routes-per-client", "NUMBER", 1..=1, |raw, d| {
+        raw.max_routes_per_client = d.number(0, 1..=65_536)?;
+        Ok(())
+    })
+    .roles(Roles::SERVER_LAX)
+    .in_client_file(client_file::max_routes)
+    .doc("The most networks behind one client (256)."),
+    used("stale-routes-check", "AGE [INTERVAL]", 1..=2, stale_routes_check)
+        .doc("How long a silent station behind a TAP device is remembered."),
+    used("port-share", "HOST PORT", 2..=3, port_share)
+        .roles(Roles::SERVER)
+        .doc("Passes TCP connections of other protocols on to another service."),
+];
+
+fn server(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let net = d.net4(0, 1)?;
+    if net.addr() != net.network() {
+        return Err(d.error(
+            format!("{} is not the network's first address", net.addr()),
+            format!("write: server {} {}", net.network(), net.netmask()),
+        ));
+    }
+    if !(16..=29).contains(&net.prefix_len()) {
+        return Err(d.error(
+            format!("a network of /{} is not possible", net.prefix_len()),
+            "write one of /16 (255.255.0.0) to /29 (255.255.255.248)",
+        ));
+    }
+    raw.no_pool = match d.get(2) {
+        None => false,
+        Some("nopool") => true,
+        Some(other) => {
+            return Err(
+                d.error(format!("\"{other}\" is not known"), "write: server NETWORK NETMASK")
+            );
+        }
+    };
+    raw.server4 = Some((net, d.location.clone()));
+    Ok(())
+}
+
+fn server_ipv6(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let net = d.net6(0)?.trunc();
+    if !(64..=124).contains(&net.prefix_len()) {
+        return Err(d.error(
+            format!("a network of /{} is not possible", net.prefix_len()),
+            "write one of /64 to /124",
+        ));
+    }
+    raw.server6 = Some((net, d.location.clone()));
+    Ok(())
+}
+
+fn ifconfig_pool(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let (first, last) = (d.ipv4(0)?, d.ipv4(1)?);
+    if first > last {
+        return Err(d.error(format!("{first} is behind {last}"), "write the lower address first"));
+    }
+    let netmask = match d.get(2) {
+        Some(_) => Some(Ipv4Net::netmask(&d.net4(0, 2)?)),
+        None => None,
+    };
+    raw.pool4 = Some(Pool { first, last, netmask });
+    Ok(())
+}
+
+fn push(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    if d.arg(0).contains(',') {
+        return Err(d.error(
+            "there is a comma in the option",
+            "commas separate options on the wire; write one push line for each",
+        ));
+    }
+    raw.push.push(d.arg(0).to_owned());
+    Ok(())
+}
+
+fn stale_routes_check(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let age = d.seconds(0)?;
+    if age.is_zero() {
+        return Err(d.error("an age of 0 forgets everything", "write 300, or remove it"));
+    }
+    if d.args.len() > 1 {
+        d.seconds(1)?;
+    }
+    raw.station_age = Some(age);
+    Ok(())
+}
+
+fn port_share(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    if d.get(2).is_some() {
+        return Err(d.error(
+            "a directory with the addresses of foreign clients is not supported",
+            "write the host and the port only",
+        ));
+    }
+    raw.port_share = Some(PortShare { host: d.host(0)?, port: d.reachable_port(1)? });
+    Ok(())
+}
