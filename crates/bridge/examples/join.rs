@@ -1,5 +1,5 @@
-//! The forwarding loop alone, without control thread, rights or checks: two TAP devices joined until the
-//! program is killed, by the rules of a file if one is named.
+//! The forwarding loop alone, without control thread, privileges or checks: joins two TAP devices until the program is
+//! killed, by the rules of a file if one is named.
 //!
 //! Example: join private public packaging/examples/simple-fw.nft
 
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let rules =
                 lang::parse(path, &text, &mut |_| Err(std::io::ErrorKind::Unsupported.into()))?;
             let limits = firewall::Limits::default();
-            // For a tool that nobody attacks: a seed is random elsewhere.
+            // A fixed seed suffices for a tool that is not exposed to attackers; elsewhere it is random.
             Policy::Filter(Firewall::new(Filter::compile(rules)?, limits, [7; 16]))
         }
     };

@@ -1,4 +1,4 @@
-//! A running bridge, as the control thread holds it.
+//! A running bridge, as the control thread sees it.
 
 use std::fmt;
 use std::io;
@@ -12,17 +12,17 @@ use crate::hook::{Hook, Policy};
 use crate::port::{Port, Queue, Side};
 use crate::worker::{Command, CommandQueue, LinkState, Worker};
 
-/// Most threads that move frames.
+/// The most threads that move frames.
 pub const MAX_WORKERS: usize = 64;
 
-/// Why a bridge did not start.
+/// The reason why a bridge did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The ports have fewer queues than there are to be workers.
+    /// The ports have fewer queues than the number of workers.
     Queues {
         /// The port.
         port: String,
-        /// Its queues.
+        /// The number of its queues.
         has: usize,
     },
     /// The system refuses a thread or a descriptor.
@@ -44,7 +44,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// One thread, as seen from outside.
+/// The control thread's handle of one worker.
 #[derive(Debug)]
 struct Handle {
     thread: JoinHandle<()>,
@@ -54,7 +54,7 @@ struct Handle {
     ended: Arc<AtomicBool>,
 }
 
-/// Lives as long as a worker: tells the control thread when it ends, also by a panic.
+/// Lives as long as a worker: notifies the control thread of its end, also by a panic.
 struct Alive {
     ended: Arc<AtomicBool>,
     link_state: Arc<LinkState>,
@@ -74,13 +74,12 @@ pub struct Bridge {
     link_state: Arc<LinkState>,
     /// The ports as they are now.
     ports: [Port; 2],
-    /// What packet sockets dropped, by side: the kernel forgets it when asked.
+    /// Frames that packet sockets dropped, by side: the kernel resets its counter when it is read.
     overruns: [u64; 2],
 }
 
 impl Bridge {
-    /// Begins to move frames with `workers` threads (1 to [`MAX_WORKERS`]), each of which calls
-    /// `prepare` first.
+    /// Starts to move frames with `workers` threads (1 to [`MAX_WORKERS`]), each of which calls `prepare` first.
     ///
     /// # Errors
     /// A port has too few queues, or the system refuses a thread.
@@ -108,17 +107,17 @@ impl Bridge {
         Ok(this)
     }
 
-    /// How many threads move frames.
+    /// Returns how many threads move frames.
     pub fn workers(&self) -> usize {
         self.handles.len()
     }
 
-    /// The ports as they are now.
+    /// Returns the ports as they are now.
     pub fn ports(&self) -> &[Port; 2] {
         &self.ports
     }
 
-    /// What came in so far, by port.
+    /// Returns the totals of received frames so far, by port.
     pub fn totals(&mut self) -> Totals {
         let mut totals = Totals::default();
         for handle in &self.handles {
@@ -133,18 +132,19 @@ impl Bridge {
         totals
     }
 
-    /// Readable when a port was lost or a worker has ended: see [`Self::lost`] and [`Self::failed`].
+    /// Returns a descriptor that is readable when a port was lost or a worker has ended: see [`Self::lost`] and
+    /// [`Self::failed`].
     pub fn wakeup(&self) -> BorrowedFd<'_> {
         self.link_state.wakeup().as_fd()
     }
 
-    /// Which ports were lost since the last call. Frames for them are dropped until they are given
-    /// again by [`Self::attach`].
+    /// Returns the ports that were lost since the last call. Frames for them are dropped until [`Self::attach`]
+    /// replaces them.
     pub fn lost(&self) -> [bool; 2] {
         self.link_state.take()
     }
 
-    /// A port that was lost is there again.
+    /// Replaces a lost port.
     ///
     /// # Errors
     /// It has fewer queues than there are workers.
@@ -161,7 +161,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// The number of a worker that has ended, which none does by itself.
+    /// Returns the number of a worker that has ended, which none does by itself.
     pub fn failed(&self) -> Option<usize> {
         self.handles.iter().position(|handle| handle.ended.load(Ordering::Acquire))
     }
@@ -198,7 +198,7 @@ fn start_worker(
         let _alive = alive;
         let prepared = prepare();
         let go = prepared.is_ok();
-        // The process that started us waits for it.
+        // The process that started this thread waits for the result.
         let _ = say.send(prepared);
         if go {
             worker.run();

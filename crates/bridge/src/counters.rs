@@ -1,34 +1,34 @@
-//! What a worker counts, and the sum over all.
+//! The counters of a worker, and the sum over all.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::port::Side;
 
-/// Why a frame did not leave, but for the rules: these have counters of their own.
+/// The reason why a frame was not forwarded. The rules have counters of their own.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Drop {
-    /// The rules say so.
+    /// The rules dropped it.
     Rules,
-    /// The other port's interface is switched off or gone.
+    /// The other port's interface is switched off or removed.
     PortDown,
     /// The other port's queue was full for too long.
     QueueFull,
     /// Longer than the other port's MTU.
     TooLong,
-    /// The same with VLAN tags for which the kernel leaves no room: beyond the MTU it allows for one of 802.1Q.
+    /// Longer than the other port's MTU because of VLAN tags: the kernel allows only one of 802.1Q beyond the MTU.
     Tags,
     /// The kernel refuses the frame's offload header, or cannot describe the frame.
     Refused,
-    /// Cut short, or the host's own.
+    /// Truncated, or sent by the host.
     Unusable,
     /// Not read in time: the kernel dropped it before the bridge saw it.
     Overrun,
-    /// Nothing that the router forwards; it counts the reasons itself.
+    /// Not forwarded by the router, which counts the reasons itself.
     Unrouted,
 }
 
 impl Drop {
-    /// All, in the order of counting.
+    /// All reasons, in the order of the counters.
     pub const ALL: [Self; 9] = [
         Self::Rules,
         Self::PortDown,
@@ -41,7 +41,7 @@ impl Drop {
         Self::Unrouted,
     ];
 
-    /// As reports call it.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rules => "rules",
@@ -57,7 +57,7 @@ impl Drop {
     }
 }
 
-/// What came in by one port.
+/// The totals of frames received by one port.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SideTotals {
     /// Frames received; a super-packet is one.
@@ -68,8 +68,8 @@ pub struct SideTotals {
     pub large: u64,
     /// Frames that left by the other port.
     pub forwarded: u64,
-    /// Pieces of packets that were kept until the others came; they count as forwarded when they leave.
-    /// A router's also: what was for itself, and what waited for a neighbour.
+    /// Fragments that were held until the others arrived; they count as forwarded when they leave. Of a router, also
+    /// packets for itself, and packets that waited for a neighbour.
     pub held: u64,
     /// Frames dropped, in the order of [`Drop::ALL`].
     pub drops: [u64; Drop::ALL.len()],
@@ -89,14 +89,14 @@ impl SideTotals {
     }
 }
 
-/// What came in by both ports.
+/// The totals of frames received by both ports.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// By the port it came in by.
+    /// The totals by receiving port.
     pub sides: [SideTotals; 2],
 }
 
-/// One worker's counters: it alone writes them, once for each burst, and anybody reads.
+/// One worker's counters: only the worker writes them, once for each burst, and any thread may read them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -104,7 +104,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Adds a burst, and forgets it.
+    /// Adds a burst, and resets it.
     pub fn add(&self, side: Side, burst: &mut SideTotals) {
         let Some(counters) = self.sides.get(side.index()) else { return };
         for (counter, number) in counters.iter().zip(burst.numbers_mut()) {
@@ -116,7 +116,7 @@ impl Counters {
         }
     }
 
-    /// Adds what was counted to a sum.
+    /// Adds the counters to a sum.
     pub fn add_to(&self, totals: &mut Totals) {
         for (side, counters) in totals.sides.iter_mut().zip(&self.sides) {
             for (number, counter) in side.numbers_mut().zip(counters) {

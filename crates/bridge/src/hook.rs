@@ -1,4 +1,4 @@
-//! Decides what happens to each frame.
+//! The verdict on each frame.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,16 +14,16 @@ use crate::routed::{Outgoing, RoutedBurst, RoutedHook, Router};
 /// How frames are evaluated.
 #[derive(Clone, Debug)]
 pub enum Policy {
-    /// Everything passes.
+    /// Every frame passes.
     Relay,
-    /// What the rules accept passes.
+    /// Frames that the rules accept pass.
     Filter(Arc<Firewall>),
     /// Packets are forwarded from one network to the other, if the rules accept them.
     Routed(Option<Arc<Firewall>>, Arc<Mutex<Router>>),
 }
 
 impl Policy {
-    /// What one worker evaluates with, between ports of these names.
+    /// Creates the hook of one worker, between ports of these names.
     pub(crate) fn hook(&self, [a, b]: [&str; 2]) -> Hook {
         let (a, b) = (IfName::new(a), IfName::new(b));
         let frame_context = |zone, iif, oif| FrameContext {
@@ -47,10 +47,10 @@ impl Policy {
     }
 }
 
-/// One worker's hook.
+/// The hook of one worker.
 #[derive(Debug)]
 pub(crate) enum Hook {
-    /// Everything passes.
+    /// Every frame passes.
     Relay,
     /// The rules, and their context for a frame from either side.
     Filter(Worker, [FrameContext; 2]),
@@ -58,8 +58,8 @@ pub(crate) enum Hook {
     Routed(RoutedHook),
 }
 
-/// A run of frames from one side, taken to be of one moment. It holds locks of the filter: nothing is
-/// waited for while there is one.
+/// A run of frames from one side, treated as arriving at the same time. It holds locks of the filter: the worker must
+/// not wait while there is one.
 pub(crate) enum HookBurst<'a> {
     Relay,
     Filter(Burst<'a>, &'a mut FrameContext),
@@ -95,7 +95,7 @@ impl Hook {
 }
 
 impl Hook {
-    /// When [`Hook::tick`] has something to do, on the boot clock.
+    /// Returns when [`Hook::tick`] has work, on the boot clock.
     pub fn wake(&self) -> Option<u64> {
         match self {
             Self::Relay | Self::Filter(..) => None,
@@ -103,7 +103,7 @@ impl Hook {
         }
     }
 
-    /// What is to be sent now that it is time.
+    /// Returns the frames to send at this time.
     pub fn tick(&self, now: u64) -> Vec<Outgoing> {
         match self {
             Self::Relay | Self::Filter(..) => Vec::new(),
@@ -126,7 +126,7 @@ impl HookBurst<'_> {
         }
     }
 
-    /// Ends the run: what else is to be sent.
+    /// Ends the run; returns further frames to send.
     pub fn finish(self) -> Vec<Outgoing> {
         match self {
             Self::Relay | Self::Filter(..) => Vec::new(),

@@ -1,5 +1,4 @@
-//! A bridge of two ports: each frame that one receives is judged once and leaves by the other, as it
-//! came.
+//! A bridge of two ports: each frame that one receives is evaluated once and leaves by the other, unchanged.
 //!
 //! ```text
 //!            control thread: opens ports, again when one vanished; reloads rules; reports
@@ -12,9 +11,8 @@
 //!   └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A worker blocks for one frame, takes what else is there without blocking, and sends it before it
-//! takes more: there is no queue but the kernel's, and no timer. Nothing is allocated, locked or logged
-//! for a frame.
+//! A worker blocks for one frame, takes the other available frames without blocking, and sends them before it takes
+//! more: there is no queue but the kernel's, and no timer. No frame causes an allocation, a lock or a log line.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

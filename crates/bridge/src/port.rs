@@ -11,7 +11,7 @@ use adit_linux::tun::{
     NAME_MAX, TunDevice, TunError, TunMode, TunOffloads, TunOptions, TunQueue, VNET_LEN,
 };
 
-/// How a TAP that the bridge makes is written.
+/// The prefix of a TAP device that the bridge creates.
 const TAP: &str = "tap:";
 
 /// One of the two ports.
@@ -35,7 +35,7 @@ impl Side {
         }
     }
 
-    /// The one across.
+    /// Returns the opposite side.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -45,17 +45,17 @@ impl Side {
     }
 }
 
-/// What a port is to be.
+/// The description of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
     /// An interface that exists.
     Existing(String),
-    /// A TAP device, made by the bridge and gone with it.
+    /// A TAP device, created by the bridge and removed with it.
     Tap(String),
 }
 
 impl PortSpec {
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         match self {
             Self::Existing(name) | Self::Tap(name) => name,
@@ -93,7 +93,7 @@ impl FromStr for PortSpec {
     }
 }
 
-/// Why a port could not be opened.
+/// The reason why a port could not be opened.
 #[derive(Debug)]
 pub enum PortError {
     /// The TAP device.
@@ -103,7 +103,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether the port's interface is not there.
+    /// Returns whether the port's interface does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Packet(PacketError::NoInterface(_)))
     }
@@ -127,15 +127,15 @@ pub struct Port {
     pub name: String,
     /// The interface's index.
     pub index: u32,
-    /// What the kernel leaves undone in the frames of a TAP; all of it at a packet socket, which
-    /// takes what its interface does.
+    /// The work that the kernel leaves undone in the frames of a TAP device; all of it at a packet socket, which gets
+    /// the frames as its interface has them.
     pub offloads: TunOffloads,
     /// The queues.
     pub queues: Vec<Arc<Queue>>,
 }
 
 impl Port {
-    /// Makes a TAP device, down.
+    /// Creates a TAP device, down.
     ///
     /// # Errors
     /// As [`TunDevice::open`].
@@ -159,14 +159,14 @@ impl Port {
         Ok(Self::of_sockets(name.to_owned(), index, sockets))
     }
 
-    /// A port of packet sockets that are open.
+    /// Creates a port from open packet sockets.
     pub fn of_sockets(name: String, index: u32, sockets: Vec<PacketSocket>) -> Self {
         let queues = sockets.into_iter().map(|socket| Arc::new(Queue::Packet(socket))).collect();
         Self { name, index, offloads: TunOffloads::ALL, queues }
     }
 }
 
-/// A port of a TAP device that is open.
+/// Creates a port from an open TAP device.
 impl From<TunDevice> for Port {
     fn from(device: TunDevice) -> Self {
         Self {
@@ -178,7 +178,7 @@ impl From<TunDevice> for Port {
     }
 }
 
-/// What one worker has of a port.
+/// One worker's queue of a port.
 #[derive(Debug)]
 pub enum Queue {
     /// A queue of a TAP device.
@@ -187,20 +187,20 @@ pub enum Queue {
     Packet(PacketSocket),
 }
 
-/// What an error says of a queue.
+/// The meaning of an error for a queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueError {
-    /// Nothing there, or no room.
+    /// No frame is available, or there is no space.
     WouldBlock,
-    /// One frame could not be taken or given; the next may be.
+    /// One frame could not be received or sent; the next one may be.
     Frame(FrameError),
     /// The interface is switched off.
     Down,
-    /// The queue is of no use any more.
+    /// The queue is no longer usable.
     Lost,
 }
 
-/// Why one frame was not taken by the kernel.
+/// The reason why the kernel did not take one frame.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FrameError {
     /// The kernel cannot describe it, or refuses its header.
@@ -212,7 +212,7 @@ pub(crate) enum FrameError {
 }
 
 impl Queue {
-    /// Takes a burst: from a TAP up to `most` frames, or until there are so many bytes; from a socket as
+    /// Receives a burst: from a TAP device up to `most` frames, or until they have this many bytes; from a socket as
     /// many as the batch offers.
     pub(crate) fn receive(
         &self,
@@ -227,8 +227,7 @@ impl Queue {
         received.map_err(|error| self.trouble(&error))
     }
 
-    /// Sends the kept frames of a part of a burst; how many of the part are done with, and what
-    /// stopped it.
+    /// Sends the kept frames of a part of a burst; returns how many of the part are finished, and what stopped it.
     pub(crate) fn send(
         &self,
         batch: &mut FrameBatch,
@@ -242,7 +241,7 @@ impl Queue {
         (done, stopped.map(|error| self.trouble(&error)))
     }
 
-    /// Sends one frame that is not of a burst.
+    /// Sends one frame outside of a burst.
     pub(crate) fn send_one(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> Result<(), QueueError> {
         let sent = match self {
             Self::Tap(queue) => {
@@ -253,8 +252,8 @@ impl Queue {
         sent.map_err(|error| self.trouble(&error))
     }
 
-    /// Frames that the kernel dropped because this queue was not read in time, since last asked. A
-    /// TAP counts them itself, in its interface's statistics.
+    /// Returns how many frames the kernel dropped since the last call because this queue was not read in time. A TAP
+    /// device counts them itself, in its interface's statistics.
     pub fn overrun(&self) -> u64 {
         match self {
             Self::Tap(_) => 0,
@@ -270,7 +269,7 @@ impl Queue {
             Some(errno::EINVAL) => QueueError::Frame(FrameError::Refused),
             Some(errno::EMSGSIZE) => QueueError::Frame(FrameError::TooLong),
             Some(errno::ENOBUFS | errno::ENOMEM) => QueueError::Frame(FrameError::Full),
-            // A TAP that is down takes nothing.
+            // A TAP device that is down takes no frame.
             Some(errno::EIO) => QueueError::Down,
             Some(errno::ENETDOWN | errno::ENXIO) => match self {
                 Self::Packet(socket) if !socket.is_lost() => QueueError::Down,
@@ -281,8 +280,7 @@ impl Queue {
     }
 }
 
-/// Linux's numbers of the errors that ports answer with (asm-generic/errno.h), the same on every
-/// architecture that adit is built for.
+/// Linux's numbers of the errors of ports (asm-generic/errno.h), the same on every architecture that adit supports.
 mod errno {
     pub const EIO: i32 = 5;
     pub const ENXIO: i32 = 6;

@@ -1,4 +1,4 @@
-//! One thread's loop.
+//! The loop of one worker thread.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,30 +16,29 @@ use crate::hook::{Hook, HookVerdict};
 use crate::port::{FrameError, Queue, QueueError, Side};
 use crate::routed::Outgoing;
 
-/// Frames of a burst at most. Of 64 KiB each, they would be more than a core's cache holds: the batch
-/// offers fewer then.
+/// The most frames of a burst. With 64 KiB each, they would exceed a core's cache: the batch then offers fewer.
 const SLOTS: usize = 64;
 
-/// Frames taken from a TAP at once.
+/// The number of frames read from a TAP device at once.
 const TAP_BURST: usize = 16;
 
-/// Bytes after which no more is taken from a TAP at once, when the other port can send several frames
-/// by one call.
+/// The number of bytes after which reading from a TAP device stops, if the other port can send several frames by one
+/// call.
 const TO_SOCKET: usize = 256 << 10;
 
-/// The same when it is a TAP too: each frame is written by a call of its own, best while it is in the
+/// The same if the other port is a TAP device too: each frame is written by a call of its own, best while it is in the
 /// cache.
 const TO_TAP: usize = 16 << 10;
 
-/// The header of a frame of which nothing is left undone.
+/// The header of a frame that is complete.
 const PLAIN: [u8; VNET_LEN] = [0; VNET_LEN];
 
-/// Bursts from each port before the worker looks for news.
+/// Bursts from each port before the worker checks for commands.
 const ROUNDS: usize = 256;
 
-/// How long a burst may wait for room in the other port's queue before it is dropped. Meanwhile its own
-/// port is not read, so that what sends there is slowed down by its queue: nothing is lost to a short
-/// congestion. A port that stands still for longer is broken.
+/// How long a burst may wait for space in the other port's queue before it is dropped. Meanwhile its own port is not
+/// read, so that the senders there are slowed down by its queue: a short congestion loses nothing. A port that is stuck
+/// for longer is broken.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The command queue's token; those of the ports are their sides' indices.
@@ -48,13 +47,13 @@ const COMMANDS: u64 = 2;
 /// A command from the control thread to a worker.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A fresh queue in place of one that was lost.
+    /// Replaces a lost queue.
     Attach(Side, Arc<Queue>),
-    /// The end.
+    /// Ends the worker.
     Stop,
 }
 
-/// Commands for one worker. Few: they are written by hand or when an interface comes back.
+/// The commands for one worker. There are few: an operator gives them, or an interface returns.
 #[derive(Debug)]
 pub(crate) struct CommandQueue {
     pending: Mutex<Vec<Command>>,
@@ -96,7 +95,7 @@ impl LinkState {
         self.wakeup.signal();
     }
 
-    /// What was reported since the last call.
+    /// Returns what was reported since the last call.
     pub fn take(&self) -> [bool; 2] {
         self.wakeup.drain();
         std::array::from_fn(|at| {
@@ -109,24 +108,24 @@ impl LinkState {
     }
 }
 
-/// Frames on their way from one port to the other.
+/// Frames in transit from one port to the other.
 struct Direction {
     batch: FrameBatch,
-    /// Pieces of packets that are whole and were accepted. They leave before the batch, and nothing is received
-    /// meanwhile: no more than the packets of one burst.
+    /// Fragments of complete packets that were accepted. They leave before the batch, and nothing is received
+    /// meanwhile: at most the packets of one burst.
     released: VecDeque<Vec<u8>>,
-    /// What the rules answer to the burst.
+    /// The rules' answers to the burst.
     answers: Answers,
-    /// What waits for room, and how long still.
+    /// The rest of a burst that waits for space, with its time limit.
     waiting: Option<Waiting>,
     counted: SideTotals,
 }
 
-/// Frames that go back to where a burst came from, kept until no lock is held any more.
+/// Frames that are returned to where a burst came from, kept until no lock is held.
 #[derive(Default)]
 struct Answers {
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// The end of each frame.
     ends: Vec<usize>,
 }
 
@@ -141,7 +140,7 @@ impl Answers {
         let mut from = 0;
         for end in &self.ends {
             let frame = self.bytes.get(from..*end).unwrap_or_default();
-            // The sender may hear nothing, as from any congested network.
+            // The sender may get no answer, as in any congested network.
             let _ = queue.send_one(&PLAIN, frame);
             from = *end;
         }
@@ -154,13 +153,13 @@ impl Answers {
 #[derive(Copy, Clone)]
 struct Waiting {
     from: usize,
-    /// Pieces that are to leave before.
+    /// Fragments that are to leave before.
     released: usize,
-    /// When it is given up, on the boot clock, nanoseconds.
+    /// Its time limit on the boot clock, in nanoseconds.
     until: u64,
 }
 
-/// One thread's state.
+/// The state of one thread.
 pub(crate) struct Worker {
     pub poller: Poller,
     pub commands: Arc<CommandQueue>,
@@ -171,7 +170,7 @@ pub(crate) struct Worker {
     hook: Hook,
 }
 
-/// Whether the worker goes on.
+/// Whether the worker continues.
 #[derive(PartialEq, Eq)]
 enum Next {
     Go,
@@ -179,7 +178,7 @@ enum Next {
 }
 
 impl Worker {
-    /// Ready to run. What can fail has been done when it returns.
+    /// Creates a worker that is ready to run. Every step that can fail has succeeded then.
     pub fn new(
         queues: [Arc<Queue>; 2],
         hook: Hook,
@@ -234,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// Takes bursts from the ports that are ready, in turn, until they have nothing more.
+    /// Receives bursts from the ports that are ready, in turn, until they have nothing more.
     fn drain(&mut self, [mut a, mut b]: [bool; 2]) {
         for _ in 0..ROUNDS {
             a = a && self.burst(Side::A);
@@ -248,7 +247,7 @@ impl Worker {
         }
     }
 
-    /// Moves one burst that a port received; false if there was none, or no room for it.
+    /// Moves one burst that a port received; returns false if there was none, or no space for it.
     fn burst(&mut self, from: Side) -> bool {
         let Moving { way, here, there, hook } = self.moving(from);
         let (Some(here), None) = (here, way.waiting) else { return false };
@@ -270,7 +269,7 @@ impl Worker {
             }
         };
         way.counted.dropped(Drop::Unusable, way.batch.take_unusable());
-        // A burst that filled what was offered may have left something.
+        // A burst that filled all slots may have left frames behind.
         let more = !way.batch.is_drained();
         way.evaluate(hook, from, count, here, there.as_deref());
         match way.forward(there.as_deref(), 0) {
@@ -286,7 +285,7 @@ impl Worker {
         }
     }
 
-    /// What a burst from one side concerns.
+    /// Borrows the state that a burst from one side needs.
     fn moving(&mut self, from: Side) -> Moving<'_> {
         let ([way_a, way_b], [a, b]) = (&mut self.ways, &self.queues);
         let hook = &mut self.hook;
@@ -296,13 +295,13 @@ impl Worker {
         }
     }
 
-    /// Goes on with a burst that waited, now that there is room.
+    /// Continues with a burst that waited, now that there is space.
     fn resume(&mut self, from: Side) {
         let Moving { way, there, .. } = self.moving(from);
         let Some(waiting) = way.waiting.take() else { return };
         let stopped = way.forward(there.as_deref(), waiting.from);
         if let (Stopped::Full, Some(still)) = (&stopped, &mut way.waiting) {
-            // Nothing went: the patience is that of the frame that waits. Else of the next.
+            // Nothing was sent: the time limit is that of the frame that waits. Otherwise it is the next frame's.
             if (still.from, still.released) == (waiting.from, waiting.released) {
                 still.until = waiting.until;
             }
@@ -313,7 +312,7 @@ impl Worker {
         }
     }
 
-    /// Drops what waited for too long.
+    /// Drops bursts that waited for too long.
     fn give_up_waiting(&mut self) {
         let mut gave_up = false;
         for way in &mut self.ways {
@@ -327,14 +326,14 @@ impl Worker {
         }
     }
 
-    /// How long to sleep at most.
+    /// Returns how long to sleep at most.
     fn patience(&self) -> Option<Duration> {
         let until = self.ways.iter().filter_map(|way| way.waiting).map(|w| w.until).min();
         let until = until.into_iter().chain(self.hook.wake()).min()?;
         Some(Duration::from_nanos(until.saturating_sub(clock::boottime())))
     }
 
-    /// Sends what the router says of its own accord, when it is time.
+    /// Sends the router's own frames when they are due.
     fn flush_router(&self) {
         let now = clock::boottime();
         if self.hook.wake().is_none_or(|at| now < at) {
@@ -342,14 +341,14 @@ impl Worker {
         }
         for Outgoing { to, vnet, frame } in self.hook.tick(now) {
             if let Some(Some(queue)) = self.queues.get(to.index()) {
-                // Neighbours are asked again, and senders repeat what is lost.
+                // Requests to neighbours are repeated, and senders repeat what is lost.
                 let _ = queue.send_one(&vnet, &frame);
             }
         }
     }
 
-    /// Listens for what can be served now: a port whose last burst waits is not read, and the one that
-    /// it waits for says when there is room.
+    /// Watches the ports that can be served now: a port whose last burst waits is not read, and the one that it waits
+    /// for reports when there is space.
     fn watch(&self) {
         let [waits_a, waits_b] = self.ways.each_ref().map(|way| way.waiting.is_some());
         let interests = [(!waits_a, waits_b), (!waits_b, waits_a)];
@@ -361,7 +360,7 @@ impl Worker {
         }
     }
 
-    /// Does without a port until it is there again.
+    /// Detaches a port until it is replaced.
     fn lose(&mut self, side: Side) {
         let Some(queue) = self.queues.get_mut(side.index()).and_then(Option::take) else { return };
         let _ = self.poller.remove(queue.as_ref());
@@ -379,7 +378,7 @@ impl Worker {
                 Command::Attach(side, fresh) => {
                     self.lose_quietly(side);
                     let token = side.index() as u64;
-                    // Without room in the kernel the port stays lost, and is tried again.
+                    // Without a resource of the kernel the port stays lost, and is tried again.
                     match self.poller.add(fresh.as_ref(), token, Interest::READ) {
                         Ok(()) => {
                             if let Some(place) = self.queues.get_mut(side.index()) {
@@ -395,7 +394,7 @@ impl Worker {
         Next::Go
     }
 
-    /// Lets go of a queue in whose place another comes.
+    /// Detaches a queue that is about to be replaced.
     fn lose_quietly(&mut self, side: Side) {
         if let Some(queue) = self.queues.get_mut(side.index()).and_then(Option::take) {
             let _ = self.poller.remove(queue.as_ref());
@@ -404,7 +403,7 @@ impl Worker {
 }
 
 impl FrameError {
-    /// How a frame that was not taken is counted.
+    /// Returns how a frame that was not taken is counted.
     #[cold]
     fn counted(self, frame: &[u8]) -> Drop {
         const VLAN: &[u8] = &[0x81, 0x00];
@@ -421,7 +420,7 @@ impl FrameError {
     }
 }
 
-/// What a burst concerns.
+/// The state that a burst needs.
 struct Moving<'a> {
     way: &'a mut Direction,
     here: &'a Option<Arc<Queue>>,
@@ -429,19 +428,19 @@ struct Moving<'a> {
     hook: &'a mut Hook,
 }
 
-/// How far a burst got.
+/// How far a burst was sent.
 enum Stopped {
-    /// All of it is done with.
+    /// All of it is finished.
     AtEnd,
-    /// The rest waits for room.
+    /// The rest waits for space.
     Full,
-    /// The port is gone; the rest is dropped.
+    /// The port is lost; the rest is dropped.
     Lost,
 }
 
 impl Direction {
-    /// Lets the rules decide about the burst. Answers leave when the locks are given back that other workers may wait
-    /// for, and packets whose last piece has come leave with the burst.
+    /// Evaluates the burst by the rules. Answers leave after the release of locks that other workers may wait for, and
+    /// packets whose last fragment has arrived leave with the burst.
     fn evaluate(
         &mut self,
         hook: &mut Hook,
@@ -486,13 +485,13 @@ impl Direction {
         for Outgoing { to, vnet, frame } in outgoing {
             let queue = if to == from { Some(here) } else { there };
             if let Some(queue) = queue {
-                // Neighbours are asked again, and senders repeat what is lost.
+                // Requests to neighbours are repeated, and senders repeat what is lost.
                 let _ = queue.send_one(&vnet, &frame);
             }
         }
     }
 
-    /// Sends the pieces that were released, and the kept frames of the burst from `from` on.
+    /// Sends the released fragments, and the kept frames of the burst from `from` on.
     fn forward(&mut self, there: Option<&Queue>, mut from: usize) -> Stopped {
         let to = self.batch.len();
         let Some(queue) = there else {
@@ -528,7 +527,7 @@ impl Direction {
         Stopped::AtEnd
     }
 
-    /// Sends pieces of packets, as long as there is room.
+    /// Sends fragments as long as there is space.
     #[cold]
     fn release(&mut self, queue: &Queue, from: usize) -> Option<Stopped> {
         while let Some(piece) = self.released.front() {
@@ -554,7 +553,7 @@ impl Direction {
         None
     }
 
-    /// The rest of the burst waits for room.
+    /// Makes the rest of the burst wait for space.
     fn wait(&mut self, from: usize) -> Stopped {
         let until = clock::boottime().saturating_add(PATIENCE.as_nanos() as u64);
         self.waiting = Some(Waiting { from, released: self.released.len(), until });
@@ -574,7 +573,7 @@ impl Direction {
         self.not_sent(why, kept as u64);
     }
 
-    /// Frames that were to leave did not.
+    /// Counts frames that could not be sent.
     fn not_sent(&mut self, why: Drop, n: u64) {
         self.counted.dropped(why, n);
         self.counted.forwarded = self.counted.forwarded.wrapping_sub(n);

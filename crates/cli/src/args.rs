@@ -71,13 +71,13 @@ pub enum Verb {
   sudo adit status --json | jq '.[].peers[].name'")]
     Status(Status),
 
-    /// Show sessions and their rates, again and again, until Ctrl-C
+    /// Show sessions and their rates, refreshed until Ctrl-C
     #[command(after_help = "Examples:
   sudo adit top --every 2
   sudo adit top --sort traffic")]
     Top(Top),
 
-    /// Join two interfaces, and let pass what rules accept, or everything
+    /// Bridge two interfaces, and forward what rules accept, or everything
     #[command(after_help = "Examples:
   sudo adit bridge eth1 eth2 --rules fw.nft
   sudo adit bridge tap:private tap:public --relay
@@ -193,7 +193,7 @@ Safe to repeat: what exists is kept, and a server that runs is left running.")]
   sudo adit server init --dry-run   only show what would be chosen")]
     Init(Init),
 
-    /// Run the server until it is told to end, then undo what it changed
+    /// Run the server until it is stopped, then undo what it changed
     #[command(after_help = "Example:
   sudo adit server run")]
     Run(Run),
@@ -207,7 +207,7 @@ Safe to repeat: what exists is kept, and a server that runs is left running.")]
     Client(Client),
 }
 
-/// A network with its prefix length, which is easily forgotten.
+/// Parses a network with its prefix length, which is easily forgotten.
 pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => format!("the prefix length is missing; write for example {text}/24"),
@@ -216,7 +216,7 @@ pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
     })
 }
 
-/// Where the server's things are.
+/// The folders of the server.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Location {
     /// Keep settings, keys and sockets in this folder instead of /etc/adit, /var/lib/adit, /run/adit
@@ -328,7 +328,7 @@ pub struct Up {
     pub location: Location,
 }
 
-/// On or off.
+/// A switch.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     On,
@@ -398,7 +398,7 @@ pub struct Status {
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub every: u64,

@@ -31,11 +31,11 @@ pub struct Bridge {
     #[arg(long, requires = "settings")]
     pub down: bool,
 
-    /// Let pass what the rules in this file accept (see docs/filter.md); SIGHUP reads it again
+    /// Forward what the rules in this file accept (see docs/filter.md); SIGHUP reads it again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub rules: Option<PathBuf>,
 
-    /// Let everything pass, without rules
+    /// Forward everything, without rules
     #[arg(long)]
     pub relay: bool,
 
@@ -85,7 +85,7 @@ pub struct Bridge {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 
-    /// Run as this user once everything is open [default: adit, or nobody where there is none]
+    /// Run as this user once everything is open [default: `adit`, or `nobody` where there is none]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
@@ -94,7 +94,7 @@ pub struct Bridge {
     pub verbose: u8,
 }
 
-/// What becomes of a port when the other one loses its link.
+/// The reaction of a port when the other one loses its link.
 #[derive(Copy, Clone, Debug, ValueEnum)]
 pub enum Link {
     Ignore,

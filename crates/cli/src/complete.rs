@@ -1,4 +1,4 @@
-//! Completion of command lines: a script for the shell calls this program, which knows the verbs, the options and the
+//! Completion of command lines: a script for the shell calls this program, which completes commands, options and the
 //! names that exist on this machine.
 
 use std::ffi::{OsStr, OsString};
@@ -16,13 +16,13 @@ use clap_complete::env::Shells;
 use crate::args::Cli;
 use crate::print;
 
-/// Names the shell that asks. The scripts of `adit completions` set it.
+/// Names the calling shell. The scripts of `adit completions` set it.
 const VARIABLE: &str = "ADIT_COMPLETE";
 
-/// Most names that are offered for one word.
+/// The most names that are offered for one word.
 const MAX_NAMES: usize = 1000;
 
-/// The script that `adit completions` prints.
+/// Returns the script that `adit completions` prints.
 pub fn script(shell: Shell) -> Result<String, Fault> {
     let shells = Shells::builtins();
     let completer = shells
@@ -51,14 +51,14 @@ pub fn answer(arguments: &[OsString]) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// The words of the line behind `--`.
+/// Returns the words of the line after `--`.
 fn words(arguments: &[OsString]) -> Option<&[OsString]> {
     let (_, rest) = arguments.split_first()?;
     let (first, words) = rest.split_first()?;
     (first == "--" && !words.is_empty()).then_some(words)
 }
 
-/// `--dir` among the words: a completer does not receive the words before it.
+/// Returns `--dir` of the words: a completer does not receive the words before it.
 fn folder(words: &[OsString]) -> Option<PathBuf> {
     words.iter().enumerate().find_map(|(at, word)| match word.to_str()? {
         "--dir" => words.get(at.checked_add(1)?).map(PathBuf::from),
@@ -89,22 +89,22 @@ fn state(state: ClientState) -> &'static str {
     }
 }
 
-/// Every client of the registry.
+/// Completes every client of the registry.
 pub fn any_client() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_registry(|_| true))
 }
 
-/// Clients that are not revoked.
+/// Completes clients that are not revoked.
 pub fn client() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_registry(|client| client.state != ClientState::Revoked))
 }
 
-/// Clients that `enable` lets in again.
+/// Completes clients that `enable` admits again.
 pub fn disabled_client() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_registry(|client| client.state == ClientState::Disabled))
 }
 
-/// The groups of the registry.
+/// Completes the groups of the registry.
 pub fn group() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let known = paths().and_then(|paths| clients::names(&paths).ok()).unwrap_or_default();
@@ -115,7 +115,7 @@ pub fn group() -> ArgValueCandidates {
     })
 }
 
-/// Processes that run, by the names of `adit status`.
+/// Completes running processes, by their names in `adit status`.
 pub fn process() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let running =
@@ -125,7 +125,7 @@ pub fn process() -> ArgValueCandidates {
     })
 }
 
-/// Clients with a session on a server that runs here.
+/// Completes clients with a session on a server on this machine.
 pub fn session() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let running =

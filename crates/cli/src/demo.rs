@@ -31,7 +31,7 @@ pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Progress goes to stderr, on a terminal as one line that changes.
+/// The progress display on stderr, on a terminal as one line that changes.
 pub struct Screen {
     terminal: bool,
     quiet: bool,
@@ -107,7 +107,7 @@ fn hold(holding: &Holding) -> String {
     )
 }
 
-/// What comes after the demo.
+/// The advice after the demo.
 const NEXT: &str = "\nNext: a server on this machine, with a profile for a laptop:\n  \
     sudo adit server up --client laptop\nThen, on the laptop, or with any OpenVPN client:\n  \
     sudo adit connect laptop.ovpn\n";

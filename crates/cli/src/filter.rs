@@ -136,7 +136,7 @@ pub fn run(verb: Filter) -> Result<ExitCode, Fault> {
     }
 }
 
-/// What `check --json` prints.
+/// The output of `check --json`.
 #[derive(Serialize)]
 struct Report<'a> {
     file: &'a str,
@@ -220,7 +220,7 @@ fn explain(options: &Explain) -> Result<ExitCode, Fault> {
     Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Tells the filter who is connected; a set of the file without a named member is empty.
+/// Sets the members of the filter's named sets; a set of the file without a named member is empty.
 fn members(filter: &adit_filter::Filter, options: &Explain) -> Result<(), Fault> {
     let clients = options.client.iter().map(|text| (text, true));
     for (text, client) in clients.chain(options.group.iter().map(|text| (text, false))) {
@@ -248,7 +248,7 @@ fn range(text: &str) -> Option<IpRange> {
     Some(IpRange::prefix(net.addr(), net.prefix_len()))
 }
 
-/// Where there is a server whose clients are known, names that none of them has look like a mistake.
+/// Warns of names that no client of this machine's server has, which look like mistakes.
 fn warn_of_unknown(location: &Location, ruleset: &Ruleset) {
     let known = paths(location).and_then(|paths| clients::names(&paths));
     let filter = adit_filter::Filter::compile(ruleset.clone());
@@ -270,11 +270,12 @@ fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {
     .collect()
 }
 
-/// Reads a rule file and what it includes; `hooked`: hooks must lead to its chains, as for rules that are put in force.
+/// Parses a rule file and the files that it includes; `hooked`: hooks must lead to its chains, as for rules that are
+/// put in force.
 ///
 /// # Errors
 ///
-/// A file that cannot be read; inside, what is wrong with its text.
+/// The outer error is a file that cannot be read; the inner one is a mistake in its text.
 pub fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnostics>, Fault> {
     let name = file.display().to_string();
     let text = read(file).map_err(|error| Fault::operator(format!("{name}: {error}")))?;
@@ -284,7 +285,7 @@ pub fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnostics>, 
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    // One byte more than is allowed, so that the language can say so.
+    // One byte more than is allowed, so that the parser can report it.
     let most = MAX_FILE as u64 + 1;
     if path == Path::new("-") {
         io::stdin().lock().take(most).read_to_string(&mut text)?;

@@ -167,7 +167,8 @@ pub fn element(verb: &Element) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What did not fit into the table of connections; `shares` is how many gave way for their source's share.
+/// Describes what did not fit into the table of connections; `shares` is how many were evicted to keep to their
+/// source's share.
 pub(crate) fn full_table(flows: &FlowTotals, shares: u64) -> Vec<String> {
     let counts = [
         (flows.evicted, "made room for others"),
@@ -179,7 +180,7 @@ pub(crate) fn full_table(flows: &FlowTotals, shares: u64) -> Vec<String> {
     counts.map(|(count, what)| format!("{count} {what}")).collect()
 }
 
-/// `adit filter reload fw.nft` means the file, unless something runs by that name.
+/// Separates a process's name from a file: `adit filter reload fw.nft` means the file, unless a process has that name.
 fn name_and_file<'o>(options: &'o Reload, run: &Path) -> (Option<&'o str>, Option<&'o Path>) {
     match (&options.name, &options.file) {
         (Some(file), None) if !run.join(format!("{file}.sock")).exists() => {
@@ -201,7 +202,7 @@ pub fn capture(options: &Capture) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Packets are others' letters: the file is for its owner.
+/// Opens the file for packets. It is readable only by its owner, since packets are private.
 fn target(path: &Path) -> Result<Box<dyn Write>, Fault> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));
@@ -212,7 +213,7 @@ fn target(path: &Path) -> Result<Box<dyn Write>, Fault> {
     Ok(Box::new(file))
 }
 
-/// The rules read back: everything else is a comment.
+/// Prints the rules so that they can be loaded again: everything else is a comment.
 fn page(report: &FilterReport, now: u64) -> String {
     let age = span(now.saturating_sub(report.since));
     let mut text = format!("# {}: {}, in force for {age}", report.instance, report.file);

@@ -66,8 +66,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// openvpn's own options, if that is what is asked for: `openvpn ...` or `adit openvpn ...`. They
-/// never pass through clap, which would want to understand `--help` and the like.
+/// Returns the options of `openvpn ...` or `adit openvpn ...`, if this is one. They never pass
+/// through clap, which would interpret `--help` and the like.
 fn as_openvpn(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = arguments.split_first()?;
     if Path::new(program).file_name().is_some_and(|name| name == "openvpn") {
@@ -135,7 +135,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
     }
 }
 
-/// `adit connect --release`.
+/// Runs `adit connect --release`.
 fn release() -> Result<ExitCode, Fault> {
     let undone = adit_daemon::host::release()
         .map_err(|e| Fault::environment(format!("cannot change routes and rules: {e}")))?;
@@ -146,13 +146,13 @@ fn release() -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints; a reader that has gone away (`| head`) is no failure.
+/// Prints to stdout; a reader that has closed the pipe (`| head`) is no failure.
 fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// The same for what is not the result itself, to stderr (`eprint!` would panic).
+/// Prints to stderr what is not the result itself (`eprint!` would panic).
 fn note(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }

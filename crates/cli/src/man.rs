@@ -1,4 +1,4 @@
-//! The manual pages: one for each verb, server.toml(5) and filter(7).
+//! The manual pages: one for each command, server.toml(5) and filter(7).
 
 mod markdown;
 
@@ -13,10 +13,10 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 
-/// The language of rule files.
+/// The documentation of the language of rule files.
 const FILTER: &str = include_str!("../../../docs/filter.md");
 
-/// Writes a page for each verb, that of `server.toml`, and that of the filter's language.
+/// Writes a page for each command, that of `server.toml`, and that of the filter's language.
 pub fn write(dir: &Path) -> Result<ExitCode, Fault> {
     let fault = |error: io::Error| {
         Fault::environment(format!(
@@ -41,7 +41,7 @@ pub fn write(dir: &Path) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A page for a command, and one for each of its verbs.
+/// Writes a page for a command, and one for each of its subcommands.
 fn write_pages(command: &clap::Command, dir: &Path) -> io::Result<()> {
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         write_pages(verb, dir)?;
@@ -50,7 +50,7 @@ fn write_pages(command: &clap::Command, dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(format!("{name}.1")), page(command, name)?)
 }
 
-/// The generated page, with a title that names the program and a synopsis with the options' values.
+/// Returns the generated page, with a title that names the program and a synopsis with the options' values.
 fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
@@ -77,7 +77,7 @@ fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// A line of the examples: command lines stay as they are typed, the words around them are filled.
+/// Formats a line of the examples: command lines stay unchanged, the text around them is filled.
 fn example(line: &str) -> String {
     match line {
         ".SH EXTRA" => ".SH EXAMPLES".to_owned(),
@@ -87,11 +87,11 @@ fn example(line: &str) -> String {
     }
 }
 
-/// Columns that a page has for lines that are not filled, in a terminal of 80.
+/// The number of columns for lines that are not filled, in a terminal of 80.
 const COLUMNS: usize = 73;
 
-/// A command line of the examples. What follows three blanks in a long one, its last option or its last words go
-/// beneath it.
+/// Fits a command line of the examples. In a long one, the part after three blanks (its last option or its last words)
+/// moves to the next line.
 fn within_page(line: &str) -> String {
     let shown = line.replace("\\-", "-").replace("\\*(Aq", "'").chars().count();
     if shown <= COLUMNS {
@@ -138,7 +138,7 @@ fn synopsis(command: &clap::Command) -> String {
     text
 }
 
-/// Pages that a reader of this one wants next.
+/// Returns related pages.
 fn see_also(name: &str) -> String {
     let page = |name: &str, section: u8| format!("\\fB{}\\fR({section})", escaped(name));
     let pages = match name {
@@ -151,7 +151,7 @@ fn see_also(name: &str) -> String {
     format!(".SH \"SEE ALSO\"\n{}\n", pages.join(", "))
 }
 
-/// Where pages of another section go: `man5` next to a folder `man1`, else the same folder.
+/// Returns the folder for pages of another section: `man5` next to a folder `man1`, else the same folder.
 fn section_folder(dir: &Path, section: u8) -> PathBuf {
     match dir.file_name().is_some_and(|name| name == "man1") {
         true => dir.with_file_name(format!("man{section}")),
@@ -159,7 +159,7 @@ fn section_folder(dir: &Path, section: u8) -> PathBuf {
     }
 }
 
-/// Text as roff prints it: no hyphen becomes a dash, and no line begins with a request.
+/// Escapes text for roff: no hyphen becomes a dash, and no line begins with a request.
 fn escaped(text: &str) -> String {
     const SPECIAL: [(char, &str); 6] = [
         ('\\', "\\e"),
@@ -172,7 +172,7 @@ fn escaped(text: &str) -> String {
     SPECIAL.iter().fold(text.to_owned(), |text, (c, name)| text.replace(*c, name))
 }
 
-/// adit-bridge.toml(5), from the table of its keys.
+/// Generates adit-bridge.toml(5) from the table of its keys.
 fn bridge_page() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut page = format!(
@@ -194,7 +194,7 @@ fn bridge_page() -> String {
     page
 }
 
-/// server.toml(5), from the table that the file itself is made from.
+/// Generates server.toml(5) from the table that the file itself is made from.
 fn settings_page() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut page = format!(
@@ -220,7 +220,7 @@ fn settings_page() -> String {
     page
 }
 
-/// adit-filter(7), from docs/filter.md.
+/// Generates adit-filter(7) from docs/filter.md.
 fn filter_page() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut page = format!(
@@ -287,7 +287,7 @@ mod tests {
         assert!(read("adit-connect.1").contains(check), "{}", read("adit-connect.1"));
         for entry in std::fs::read_dir(dir.path()).unwrap() {
             let path = entry.unwrap().path();
-            // Pages of other sections have lines of their own.
+            // Pages of other sections have line lengths of their own.
             if path.extension().is_none_or(|section| section != "1") {
                 continue;
             }
@@ -317,7 +317,7 @@ mod tests {
         for heading in FILTER.lines().filter_map(|line| line.strip_prefix("### ")) {
             assert!(page.contains(&format!(".SS \"{}\"\n", escaped(heading))), "{heading}");
         }
-        // A row of the reference, and a rule as it is typed.
+        // A row of the reference, and a rule in its syntax.
         assert!(page.contains(".TP\n\\fBtcp\\fR\n\\fBsport\\fR, \\fBdport\\fR, "), "{page}");
         assert!(page.contains("\n#!/usr/sbin/nft \\-f\n"), "{page}");
         for markup in ["`", "](", "|---", "\n|", "\n#\n", "**"] {

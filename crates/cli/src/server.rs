@@ -133,7 +133,7 @@ fn notes(created: &Created) {
 }
 
 fn choices(choices: &Choices) -> Result<managed_server::NewServer, Fault> {
-    // The server may run in another folder than this.
+    // The server may run in another folder than this process.
     let absolute = choices.filter.as_deref().map(std::path::absolute).transpose();
     let filter = absolute.map_err(|error| Fault::operator(format!("--filter: {error}")))?;
     Ok(managed_server::NewServer {
@@ -150,7 +150,7 @@ fn choices(choices: &Choices) -> Result<managed_server::NewServer, Fault> {
     })
 }
 
-/// The choices as arguments again, for the process that makes the keys.
+/// Converts the choices back to arguments, for the process that creates the keys.
 fn arguments(choices: &managed_server::NewServer) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut option = |name: &str, value: String| {
@@ -322,7 +322,7 @@ fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
     deliver(&issued, target)
 }
 
-/// The file to write, `None` for stdout. Asked before anything is issued.
+/// Returns the file to write, or `None` for stdout. Called before anything is issued.
 fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault> {
     let path = match output {
         Some(path) if path.as_os_str() == "-" => return Ok(None),
@@ -392,7 +392,7 @@ fn list(options: &ClientList) -> Result<ExitCode, Fault> {
         print(&format!("No clients yet. Make one: {hint}\n"));
         return Ok(ExitCode::SUCCESS);
     }
-    // Programs get a table of whole names, people lines that fit.
+    // Programs get a table of complete names, users lines that fit.
     print(&match std::io::stdout().is_terminal() {
         true => for_people(&known),
         false => table(&columns(&known)),
@@ -431,7 +431,7 @@ fn columns(known: &[ClientOverview]) -> Vec<Vec<String>> {
     rows
 }
 
-/// A line for each client, and beneath it where it is and what it belongs to.
+/// Prints a line for each client, and below it its address and its groups.
 fn for_people(known: &[ClientOverview]) -> String {
     let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "INSIDE"])];
     rows.extend(known.iter().map(|client| {
@@ -454,10 +454,10 @@ fn for_people(known: &[ClientOverview]) -> String {
     text
 }
 
-/// Certificates that end sooner are marked.
+/// Certificates that expire sooner are marked.
 const SOON: u64 = 30 * 86_400;
 
-/// When a certificate ends, and a mark where that is soon.
+/// Returns when a certificate expires, and a mark if that is soon.
 fn expiry(known: &ClientOverview) -> String {
     let client = &known.client;
     let left = client.expires.saturating_sub(crate::text::now());
@@ -473,7 +473,7 @@ fn groups(client: &adit_pki::Client) -> String {
     names.join(", ")
 }
 
-/// A line of two columns, the second broken where it is too long.
+/// Formats a line of two columns, of which the second is broken if it is too long.
 fn pair(row: &[String]) -> String {
     let [name, value] = row else { return String::new() };
     wrapped(&format!("{name:<15}"), value)
@@ -570,7 +570,7 @@ mod tests {
         assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     }
 
-    /// What `up` hands to `init` must mean the same there.
+    /// The arguments that `up` passes to `init` must have the same meaning there.
     #[test]
     fn choices_survive_the_way_to_the_child() {
         let given = managed_server::NewServer {

@@ -25,13 +25,13 @@ use crate::{note, paths, print, print_json};
 pub use reload::{kick, reload};
 pub use top::top;
 
-/// Longest part of a client's name in a line about its certificate.
+/// The longest part of a client's name in a line about its certificate.
 const LONGEST_OWNER: usize = 18;
 
-/// Certificates that end sooner are mentioned.
+/// Certificates that expire sooner are mentioned.
 const SOON_DAYS: i64 = 30;
 
-/// What IPv6 sends on any interface: no loss that anything would notice.
+/// The drop reason for packets that IPv6 sends on any interface, whose loss has no effect.
 const HARMLESS: &str = "local-scope";
 
 pub fn once(options: &Status) -> Result<ExitCode, Fault> {
@@ -49,7 +49,7 @@ pub fn once(options: &Status) -> Result<ExitCode, Fault> {
     Ok(if answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The kill switch that an ended client left.
+/// Describes the kill switch that an ended client left.
 fn kept_in(found: &[Leftover]) -> String {
     match found.contains(&Leftover::KillSwitch) {
         true => wrapped(
@@ -85,7 +85,7 @@ fn page(machine: &Overview, paths: &Paths) -> String {
     pages.join("\n")
 }
 
-/// `server`, `server openvpn-17`, `client laptop`.
+/// Returns the name: `server`, `server openvpn-17`, `client laptop`.
 fn name(report: &StatusReport) -> String {
     let instance = report.instance.as_str();
     let bare = match report.role.as_str() {
@@ -203,7 +203,7 @@ fn drops(drops: &BTreeMap<String, u64>) -> String {
     text
 }
 
-/// How full the table of connections is, and what did not fit.
+/// Describes how full the table of connections is, and what did not fit.
 fn fill(flows: &FlowTotals) -> String {
     let mut parts = vec![format!("{} of {}", flows.now, flows.limit)];
     parts.extend(full_table(flows, 0));
@@ -269,7 +269,7 @@ fn no_session(report: &StatusReport) -> String {
     format!("  {none}\n")
 }
 
-/// Bytes so far, and the rate where there is one.
+/// Formats the bytes so far, and the rate if there is one.
 fn flow(total: u64, now: u64) -> String {
     match now {
         0 => bytes(total),
@@ -281,7 +281,7 @@ fn since(peer: &PeerReport) -> u64 {
     crate::text::now().saturating_sub(peer.since)
 }
 
-/// A line of figures for each session, and beneath it how it is carried.
+/// Prints a line of figures for each session, and below it how it is carried.
 fn peers(report: &StatusReport) -> String {
     if report.peers.is_empty() {
         return no_session(report);
@@ -306,7 +306,7 @@ fn peers(report: &StatusReport) -> String {
 }
 
 fn details(peer: &PeerReport) -> String {
-    // A server that is not named otherwise is in the line above.
+    // The address of a server without a name of its own is in the line above.
     let mut parts = match peer.name == peer.address {
         true => vec![format!("by {}", peer.transport)],
         false => vec![format!("from {} by {}", peer.address, peer.transport)],
@@ -318,7 +318,7 @@ fn details(peer: &PeerReport) -> String {
     parts.join("; ")
 }
 
-/// The path's MTU and the largest TCP segment inside.
+/// Describes the path's MTU and the largest TCP segment inside.
 fn path(peer: &PeerReport) -> Option<String> {
     match (peer.path_mtu, peer.mss) {
         (Some(mtu), Some(mss)) => Some(format!("path mtu {mtu} mss {mss}")),

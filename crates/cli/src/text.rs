@@ -1,4 +1,4 @@
-//! How figures and tables are written.
+//! Formatting of figures and tables.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,8 @@ use time::macros::format_description;
 
 pub use adit_daemon::log::{WIDTH, bytes, rate, wrapped};
 
-/// Columns as wide as their widest cell, two spaces between them; the last one is not padded.
+/// Formats columns as wide as their widest cell, with two spaces between them; the last one is not
+/// padded.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -26,10 +27,10 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A name keeps so much, however wide the other columns are.
+/// A name keeps at least this width, however wide the other columns are.
 const LEAST_NAME: usize = 8;
 
-/// A table whose first column has names, cut so that the lines fit a terminal.
+/// Formats a table whose first column has names, truncated so that the lines fit a terminal.
 pub fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -41,7 +42,7 @@ pub fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
     table(&rows)
 }
 
-/// `1 session`, `3 sessions`.
+/// Formats a count: `1 session`, `3 sessions`.
 pub fn count(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
@@ -57,12 +58,12 @@ pub fn cut(text: &str, width: usize) -> String {
     }
 }
 
-/// A row of a table.
+/// Creates a row of a table.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.iter().map(ToString::to_string).collect()
 }
 
-/// `3 d 4 h`, `12 min 5 s`: the two largest units.
+/// Formats the two largest units: `3 d 4 h`, `12 min 5 s`.
 pub fn span(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let mut left = seconds;
@@ -80,7 +81,7 @@ pub fn span(seconds: u64) -> String {
     if parts.is_empty() { "0 s".into() } else { parts.join(" ") }
 }
 
-/// `2027-03-01`.
+/// Formats a date: `2027-03-01`.
 pub fn date(unix: u64) -> String {
     i64::try_from(unix)
         .ok()
@@ -89,7 +90,7 @@ pub fn date(unix: u64) -> String {
         .unwrap_or_else(|| "-".into())
 }
 
-/// `2027-03-01 (in 35 d)`, `2026-01-01 (35 d ago)`.
+/// Formats a date and its distance: `2027-03-01 (in 35 d)`, `2026-01-01 (35 d ago)`.
 pub fn date_from_now(unix: u64) -> String {
     let now = now();
     let days = |from: u64, to: u64| to.saturating_sub(from) / 86_400;
@@ -100,7 +101,7 @@ pub fn date_from_now(unix: u64) -> String {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
@@ -156,7 +157,7 @@ mod tests {
             table_of_names(vec![row(["NAME", "FROM"]), row([&"n".repeat(60), &"f".repeat(30)])]);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("n~  f"), "{text}");
-        // However wide the others are, a few letters stay.
+        // However wide the others are, a few letters remain.
         let text = table_of_names(vec![row([&"n".repeat(60), &"f".repeat(90)])]);
         assert!(text.starts_with("nnnnnnn~  f"), "{text}");
     }

@@ -8,13 +8,13 @@ use std::process::Command;
 use adit_linux::netns::NetNs;
 use world::{ADIT, Server, TestProcess, answers, kill_with_helper, until};
 
-/// Routes of a namespace's main table, as iproute2 prints them.
+/// Returns the routes of a namespace's main table, as iproute2 prints them.
 fn routes(ns: &NetNs) -> String {
     let output = ns.command("ip").unwrap().args(["-4", "route"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Findings of `connect --check`: exit code and text.
+/// Returns the findings of `connect --check`: exit code and text.
 fn check(server: &Server, ns: &NetNs, profile: &str) -> (Option<i32>, String) {
     let output = ns
         .command(ADIT)
@@ -32,7 +32,7 @@ fn openvpn(server: &Server, ns: &NetNs, options: &[&str]) -> TestProcess {
     world::start(ns, &arguments, server.dir.path(), "ann.log")
 }
 
-/// How often the log has a line.
+/// Counts a line in the log.
 fn count(running: &TestProcess, line: &str) -> usize {
     running.log().matches(line).count()
 }
@@ -82,7 +82,7 @@ fn check_names_the_stage_that_fails() {
     assert_eq!(running.end(), Some(0));
 }
 
-/// Rules of policy routing and the routes of all tables of a namespace, both families.
+/// Returns the rules of policy routing and the routes of all tables of a namespace, both families.
 fn routing(ns: &NetNs) -> String {
     let words = [
         &["-4", "rule"][..],
@@ -155,7 +155,7 @@ fn as_openvpn_a_client_has_half_routes_that_the_next_start_removes_after_kill() 
     assert_eq!(routing(&ns), before);
 }
 
-/// Whether an unmarked packet to the server is refused at once, in both families.
+/// Returns whether an unmarked packet to the server is refused at once, in both families.
 fn nothing_leaves(ns: &NetNs) -> bool {
     ["192.0.2.1", "2001:db8::1"].iter().all(|to| {
         let output = ns.command("ip").unwrap().args(["route", "get", to]).output().unwrap();
@@ -188,7 +188,7 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     assert!(nothing_leaves(&ns));
     let (_, status) = adit(&["status"]);
     assert!(status.contains("kill switch of a client that has ended"), "{status}");
-    // Another client connects all the same, and keeps it.
+    // Another client connects all the same, and stays connected.
     let mut killed = connect(&[]);
     until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
     assert!(answers(&ns, "10.73.0.1"));
@@ -204,12 +204,12 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     assert!(adit(&["connect", "--release"]).1.contains("nothing to release"));
 }
 
-/// Runs a line of `ip` in a namespace; whether it succeeded.
+/// Runs a line of `ip` in a namespace; returns whether it succeeded.
 fn ip(ns: &NetNs, line: &str) -> bool {
     ns.command("ip").unwrap().args(line.split(' ')).status().unwrap().success()
 }
 
-/// Standard output of adit, run for a whole namespace.
+/// Returns the standard output of adit, run for a whole namespace.
 fn said(ns: &NetNs, line: &str) -> String {
     let output = ns.command(ADIT).unwrap().args(line.split(' ')).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
@@ -310,8 +310,8 @@ fn a_port_where_nothing_listens_is_named_and_costs_no_time() {
     let ns = server.client("ann", "");
     let mut client = openvpn(&server, &ns, &["--verb", "1", "--suppress-timestamps"]);
     let refused = "read UDPv4 [ECONNREFUSED]: Connection refused (fd=";
-    // The second comes a second later: a thread that went around at an errored socket would have used
-    // all of it.
+    // The second refusal comes a second later: a thread that looped on a socket with an error would have used all of
+    // it.
     until("two refusals", || count(&client, refused) == 2);
     let stat = fs::read_to_string(format!("/proc/{}/stat", client.child.id())).unwrap();
     let ticks: Vec<u64> = stat.split(' ').skip(13).take(2).map(|t| t.parse().unwrap()).collect();
@@ -402,6 +402,6 @@ fn a_missing_file_is_a_sentence() {
         .unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(said.contains("--ca fails with 'no.crt': No such file or directory"), "{said}");
-    // As openvpn's fatal errors.
+    // As for openvpn's fatal errors.
     assert_eq!(output.status.code(), Some(1));
 }

@@ -1,4 +1,4 @@
-//! The binary as a person meets it: what it prints, where, and with which exit code.
+//! The program as a user sees it: what it prints, where, and with which exit code.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -25,7 +25,7 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A folder with a created server in `vpn`.
+/// Creates a folder with a server in `vpn`.
 fn server() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let made = adit(dir.path(), "server init --host vpn.example.net --dir vpn");
@@ -83,12 +83,12 @@ fn a_profile_goes_down_the_pipe_or_into_a_private_file() {
     let file = dir.path().join("laptop.ovpn");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // The file is in the way: nothing is issued, or a key would be lost.
+    // The file exists already: nothing is issued, or a key would be lost.
     let blocked = adit(dir.path(), "server client add other --dir vpn -o laptop.ovpn");
     assert_eq!(code(&blocked), 2);
     let list = out(&adit(dir.path(), "server client list --dir vpn --json"));
     assert!(list.contains("\"laptop\"") && !list.contains("\"other\""), "{list}");
-    // No private key stays behind.
+    // No private key is left behind.
     let kept = Command::new("grep").args(["-rl", "laptop", "vpn"]).current_dir(&dir).output();
     assert_eq!(out(&kept.unwrap()).trim(), "vpn/data/pki/clients.json");
 }
@@ -112,7 +112,7 @@ fn clients_are_listed_shown_and_revoked() {
 fn a_broken_file_names_its_line() {
     let dir = server();
     let file = dir.path().join("vpn/server.toml");
-    // Another port than 1194 where that is taken, as it is while another test looks.
+    // Another port than 1194 if that is in use, as it is while another test looks.
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("\"udp/"), "{text}");
     let text = text.replace("\"udp/", "\"sctp/");
@@ -149,7 +149,8 @@ fn completions_and_man_pages_are_made() {
     assert!(dir.path().join("pages/server.toml.5").exists());
 }
 
-/// What bash, zsh and fish offer for the last word of a line, by the protocol of their scripts.
+/// Returns what bash, zsh and fish offer for the last word of a line, by the protocol of their
+/// scripts.
 fn completed(dir: &Path, shell: &str, line: &[&str]) -> Vec<String> {
     let output = Command::new(ADIT)
         .arg("--")
@@ -188,7 +189,7 @@ fn the_shell_completes_verbs_options_files_and_names() {
             (&["remotes", "--dir", "vpn", "--done", "ph"], &["phone"]),
             (&["group", "--dir", "vpn", "phone", "st"], &["staff"]),
             (&["list", "--js"], &["--json"]),
-            // Where there is no server nothing is offered, and nothing is printed about it.
+            // Without a server nothing is offered, and nothing is printed about it.
             (&["revoke", "--dir", "elsewhere", "l"], &[]),
         ] {
             let line = [&client, line].concat();
@@ -199,7 +200,7 @@ fn the_shell_completes_verbs_options_files_and_names() {
     }
 }
 
-/// The script in a shell: it finds the program by its name and takes its answer.
+/// The script in a shell: it finds the program by its name and uses its answer.
 #[test]
 fn bash_completes_by_the_script() {
     let dir = server();
@@ -268,7 +269,7 @@ bad.nft:4:7: `dprot` is not a field of `tcp`
     instead: did you mean `dport`?
 "
     );
-    // Rules to which no packet comes are refused as they are at the start.
+    // Rules that no packet reaches are refused, as they are at the start.
     fs::write(dir.path().join("open.nft"), "table inet f { chain c { drop; } }\n").unwrap();
     let open = adit(dir.path(), "filter check open.nft");
     assert_eq!((code(&open), out(&open)), (2, String::new()));
@@ -304,7 +305,7 @@ fn a_server_is_not_set_up_with_rules_that_it_would_not_start_with() {
     assert!(said.contains("the server does not start without it"), "{said}");
 }
 
-/// A page's blocks of commands: files (`$ cat FILE`), and what `adit` prints.
+/// Checks a page's blocks of commands: files (`$ cat FILE`), and the output of `adit`.
 #[test]
 fn the_transcripts_of_the_filters_page_are_what_it_prints() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The documents: links lead somewhere, the glossary is in order and names files that exist, and the pre-commit hook refuses what it
-//! should.
+//! The documents: links have targets, the glossary is in order and names files that exist, and the pre-commit hook
+//! refuses what it should.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The Markdown files for people: of the root, `docs` and `fuzz`.
+/// Returns the Markdown files for readers: of the root, `docs` and `fuzz`.
 fn documents() -> Vec<PathBuf> {
     let folders = ["", "docs", "fuzz"].map(|folder| root().join(folder));
     let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
@@ -24,7 +24,7 @@ fn documents() -> Vec<PathBuf> {
     files
 }
 
-/// A page's lines outside of code blocks, without code spans.
+/// Returns a page's lines outside of code blocks, without code spans.
 fn prose(text: &str) -> impl Iterator<Item = String> {
     let mut code = false;
     text.lines().filter_map(move |line| {
@@ -36,7 +36,7 @@ fn prose(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// What a heading is called in links: lower case, words joined by hyphens, without other signs.
+/// Returns the anchor of a heading: lower case, words joined by hyphens, without other signs.
 fn slug(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     heading.to_lowercase().chars().filter(kept).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -92,7 +92,7 @@ fn the_glossary_is_sorted_and_names_files_that_exist() {
     }
 }
 
-/// A repository of its own with the hook in place.
+/// A repository with the hook in place.
 struct Repository(tempfile::TempDir);
 
 impl Repository {
@@ -156,7 +156,7 @@ fn the_hook_looks_at_what_is_staged() {
     assert!(refusal.contains("good.rs:1: \"whoever\""), "{refusal}");
     repository.commit("good.rs", "fn main() {\n    let _told = 1;\n}\n").unwrap();
 
-    // A line that was there before is of no concern; one that is added is, wherever the file has it.
+    // A line that was there before is not checked; an added line is, wherever the file has it.
     let old = repository.git(&["commit", "-q", "--allow-empty", "-m", "empty"]);
     assert!(old.status.success());
     fs::write(repository.0.path().join("old.md"), "He said so.\n").unwrap();

@@ -1,4 +1,4 @@
-//! A managed server that filters what its clients send.
+//! A managed server that filters its clients' traffic.
 
 mod world;
 
@@ -39,7 +39,7 @@ fn groups_decide_who_may_reach_what_and_change_at_once() {
     server.await_connected(&["alice", "bob"]);
     assert!(running.log().contains("@client:nobody"), "{}", running.log());
     until("staff reach the server", || answers(&a, "10.73.0.1"));
-    // Clients are kept apart, but for what a rule accepts; the kernel agrees.
+    // Clients are separated, except for what a rule accepts; the kernel agrees.
     assert!(answers(&a, "10.73.0.6"));
     assert!(!answers(&b, "10.73.0.5") && !answers(&b, "10.73.0.1"));
     assert!(server.rules().contains("clients are kept apart"));
@@ -78,7 +78,7 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
     let (reloaded, said) = server.adit("filter reload");
     assert!(reloaded && said.contains("rules.nft"), "{said}");
     assert!(!answers(&a, "10.73.0.1"));
-    // The clients are one thing, the rules another: who changes the former does not touch these.
+    // Clients and rules are independent: a change of clients does not affect these rules.
     write(&server, RULES);
     assert!(server.adit("server client group alice staff ops").0);
     assert!(server.adit("server client add carol --ip 10.73.0.99 -o carol.ovpn").0);
@@ -101,7 +101,7 @@ fn elements_change_while_it_runs_and_connections_can_be_ended() {
     let _running = server.run();
     let _client = server.connect(&a, "alice");
     server.await_connected(&["alice"]);
-    // Until the client's routes are there, its pings take another way.
+    // Until the client's routes are set, its pings take another path.
     until("the rules keep alice out", || !answers(&a, "10.73.0.1"));
     let (added, said) = server.adit("filter element add open 10.73.0.4/31 timeout 1h");
     assert!(added && said.ends_with(": 1 element added or renewed\n"), "{said}");

@@ -19,20 +19,20 @@ fn kill(pids: &[u32]) {
     assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
 }
 
-/// Routes of the main table, and the rules that lead to other ones.
+/// Returns the routes of the main table, and the rules that select others.
 fn routes(ns: &NetNs) -> String {
     let listed = [["-4", "route"], ["-6", "route"], ["-4", "rule"], ["-6", "rule"]].map(|what| {
         let output = ns.command("ip").unwrap().args(what).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     });
-    // The kernel's own for IPv6 come when it likes.
+    // The kernel adds its own IPv6 routes at any time.
     let all = listed.iter().flat_map(|text| text.lines());
     all.filter(|line| !line.contains("fe80::")).collect::<Vec<_>>().join("\n")
 }
 
 /// Connects a client, and waits until its tunnel carries everything.
 fn connected(server: &Server, ns: &NetNs) -> TestProcess {
-    // The log goes on where that of a former client ended, and routes may be left of it.
+    // The log continues after that of a former client, of which routes may be left.
     let log = server.dir.path().join("laptop.log");
     let count =
         || fs::read_to_string(&log).unwrap_or_default().matches("connected: 10.73.0.").count();
@@ -95,7 +95,7 @@ fn a_serving_process_cannot_read_the_authoritys_key() {
     adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
-    // Nothing but the modes of the server's own folders is to protect it.
+    // Only the modes of the server's own folders protect it.
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(server.dir.path(), open).unwrap();
     let running = server.run();
@@ -119,7 +119,8 @@ fn a_serving_process_cannot_read_the_authoritys_key() {
     assert!(reloaded, "{said}");
 }
 
-/// A server of `adit openvpn` with the keys of a managed one, in folders that are root's alone.
+/// Starts a server of `adit openvpn` with the keys of a managed one, in folders that only root can
+/// read.
 fn openvpn_server(server: &Server, more: &str) -> TestProcess {
     let config = format!(
         "dev tun\nserver 10.73.0.0 255.255.255.0\ntopology subnet\nkeepalive 1 5\nport 1194\n\
@@ -166,7 +167,8 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     let client = server.connect(&ns, "laptop");
     until("the client's file counts", || answers(&server.ns, "10.73.0.77"));
 
-    // SIGHUP reads the configuration and what it names again, and opens device, port and log.
+    // SIGHUP reads the configuration and the files that it names again, and opens device, port and
+    // log.
     fs::rename(dir.join("server.txt"), dir.join("server.old")).unwrap();
     let text = fs::read_to_string(dir.join("server.conf")).unwrap();
     let text = text.replace("10.73.0.0", "10.74.0.0").replace("server.txt", "server2.txt");
@@ -185,7 +187,7 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     until("it serves again", || log().matches("Initialization Sequence Completed").count() >= 2);
     until("the client is back", || answers(&server.ns, "10.74.0.77"));
 
-    // Of an address of the pool.
+    // An address of the pool.
     fs::remove_file(dir.join("ccd/laptop")).unwrap();
     running.signal("USR1");
     until("leases are written", || {
@@ -242,7 +244,7 @@ fn the_configurations_user_and_a_configuration_from_a_pipe_are_taken() {
     assert_eq!(piped.end(), Some(0));
 }
 
-/// Both processes of a terminal hear Ctrl-C, and of a service SIGTERM.
+/// Ctrl-C on a terminal, and SIGTERM to a service, reach both processes.
 #[test]
 fn the_helper_outlives_signals_that_are_meant_for_all() {
     adit_testbed::needs_root!();

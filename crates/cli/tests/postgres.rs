@@ -1,4 +1,4 @@
-//! `adit postgres` as a person calls it, without a database.
+//! `adit postgres` as a user calls it, without a database.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
-/// A server that takes connections and says nothing, so that the command waits and can be looked at.
+/// A server that accepts connections and never answers, so that the command waits and can be observed.
 #[test]
 fn secrets_on_the_command_line_are_not_to_be_seen_while_it_runs() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -20,7 +20,7 @@ fn secrets_on_the_command_line_are_not_to_be_seen_while_it_runs() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Its first byte on the line comes after everything that happens at the start.
+    // Its first byte on the connection follows everything that happens at the start.
     let (mut line, _) = silent.accept().unwrap();
     line.read_exact(&mut [0; 8]).unwrap();
     let seen = std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();

@@ -1,4 +1,4 @@
-//! The line to the database: a real server with TLS on an address of its own, in a network namespace.
+//! The connection to the database: a real server with TLS on an address of its own, in a network namespace.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::process::{Command, Output, Stdio};
 use adit_testbed::postgres::{Certificate, Cluster, Options, missing, scratch};
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
-/// Says that this process is already in the namespace.
+/// Set if this process is already in the namespace.
 const INSIDE: &str = "ADIT_TEST_INSIDE";
 
-/// Runs this test program again for one test in a network namespace of its own, or says that it is in one.
+/// Runs this test program again for one test in a network namespace, or returns that it already is in one.
 fn inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         for line in
@@ -49,7 +49,7 @@ impl Line {
         let folder = scratch().unwrap();
         let certificate = Certificate::alone(folder.path(), &["IP:192.0.2.1"]).unwrap();
         let options = Options {
-            // By itself a cluster listens on TCP where it is given a namespace's name; here everything is in one.
+            // Without a namespace's name a cluster does not listen on TCP; here all processes are in one namespace.
             settings: &[
                 ("listen_addresses", "*"),
                 ("log_statement", "all"),
@@ -88,7 +88,7 @@ impl Line {
         )
     }
 
-    /// That database lets us in: the network is there, and nothing is to be done.
+    /// Checks that the database admits us: the network exists, and nothing needs to be done.
     fn good(&self, vars: &[(&str, &str)], database: &str) -> String {
         let output = self.init(vars, database);
         let text = text(&output);
@@ -99,7 +99,7 @@ impl Line {
         text
     }
 
-    /// There is no way in, for this reason.
+    /// Checks that the connection fails for this reason.
     fn bad(&self, vars: &[(&str, &str)], database: &str, said: &str) {
         let output = self.init(vars, database);
         let text = text(&output);
@@ -107,7 +107,7 @@ impl Line {
         assert!(!text.contains("geheimnis"), "{text}");
     }
 
-    /// Has the server read its files again, and waits until it has: a mark in them is then to be seen.
+    /// Makes the server read its files again, and waits until it has: a mark in them is visible then.
     fn reload(&self, settings: &[(&str, &str)]) {
         let mark = self.marks.get() + 1;
         self.marks.set(mark);
@@ -137,7 +137,7 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
         ("postgres://vpn:geheimnis@192.0.2.1/vpn", "postgres://vpn:geheimnis@192.0.2.2/vpn");
     let authority = line.certificate.authority.to_str().unwrap();
 
-    // Nothing is said about TLS: it is used, and the server proves by the password that the certificate is its own.
+    // Without a TLS option, TLS is used, and the server proves by the password that the certificate is its own.
     let output = line.init(&[], one);
     let printed = text(&output);
     assert!(output.status.success(), "{printed}");
@@ -146,7 +146,7 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     let joined = line.adit(&[], &["join", url, "--name", "a", "--dir", dir.to_str().unwrap()]);
     assert!(joined.status.success(), "{}", text(&joined));
 
-    // Who the server is.
+    // The server's identity.
     let full = format!("sslmode=verify-full&sslrootcert={authority}");
     line.good(&[], &format!("{one}?{full}"));
     line.bad(&[], &format!("{two}?{full}"), "is not for 192.0.2.2");
@@ -174,7 +174,7 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     assert!(loose.contains("an attacker on the path"), "{loose}");
     assert_eq!(line.good(&[], "postgres://vpn:geheimnis@127.0.0.1/vpn").matches("note").count(), 0);
 
-    // Who we are.
+    // Our identity.
     line.bad(&[], "postgres://vpn:falsch@192.0.2.1/vpn", "does not take this password");
     line.bad(&[], "postgres://vpn@192.0.2.1/vpn", "asks for the password of \"vpn\"");
     line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1/nosuch", "createdb nosuch");
@@ -192,12 +192,12 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     line.good(&[("PGSERVICEFILE", &service)], "service=vpn");
     line.good(&[("PGSERVICEFILE", &service), ("PGSERVICE", "vpn")], "");
 
-    // Where it is.
+    // The server's address.
     line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1:5/vpn", "no database listens at 192.0.2.1:5");
     line.good(&[], "postgres://vpn:geheimnis@192.0.2.1:5,192.0.2.1:5432/vpn");
     line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1:5,192.0.2.2:6/vpn", "none of 2 hosts");
 
-    // A server that asks for no password proves nothing, and may be anybody.
+    // A server that asks for no password proves nothing, and may be any server.
     let access = line.cluster.data().join("pg_hba.conf");
     let scram = std::fs::read_to_string(&access).unwrap();
     let set = |text: &str| {
@@ -208,7 +208,7 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     line.bad(&[], one, "does not prove that it is the end of the TLS line");
     line.good(&[], &format!("{one}?channel_binding=prefer"));
     line.good(&[], &format!("{one}?{full}"));
-    // Nor does one that wants it in the clear, which a wiretapper would like too.
+    // A server that wants it in the clear proves nothing either, and a wiretapper could read it.
     set("local all all trust\nhost all all 0.0.0.0/0 password\n");
     line.bad(&[], one, "does not prove that it is the end of the TLS line");
     set("local all all trust\n");
@@ -233,8 +233,8 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     );
 }
 
-/// Runs `command` on a terminal, types `answer` as soon as `question` is shown, and returns what the screen showed and whether
-/// the command succeeded.
+/// Runs `command` on a terminal, types `answer` as soon as `question` is shown, and returns the screen's contents and
+/// whether the command succeeded.
 fn on_a_terminal(line: &Line, command: &str, question: &str, answer: &str) -> (String, bool) {
     let mut terminal = Command::new("script")
         .args(["--quiet", "--return", "--command", &format!("exec {ADIT} {command}"), "/dev/null"])

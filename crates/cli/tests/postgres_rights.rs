@@ -1,4 +1,4 @@
-//! Networks in a throw-away cluster, made with the command itself: who gets in, and what each role may do there. The
+//! Networks in a throw-away cluster, created with the command itself: admission, and the privileges of each role. The
 //! database refuses, not adit.
 
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ mod database;
 
 const VERIFIER: &str = "'SCRAM-SHA-256$4096:' || repeat('a', 22) || '==$' || repeat('b', 43) || '=:' || repeat('c', 43) || '='";
 
-/// Those that functions of the schema alone write.
+/// The tables that only functions of the schema write.
 const TABLES: [&str; 10] = [
     "network",
     "settings",
@@ -26,11 +26,11 @@ const TABLES: [&str; 10] = [
     "rekey_wrap",
 ];
 
-/// Of the right lengths, by a node that may not.
+/// A rekey with values of the right lengths, by a node that may not.
 const REKEY: &str = "adit.rekey(2, 'r', 's', '{1}', '{e}', '{s}', '{1}', ARRAY[repeat('m', 32)::bytea], repeat('m', 32)::bytea)";
 const CHANGE: &str = "SELECT adit.change_settings(2, 1, 1400, 'full', 'strict', 1, 1, NULL, repeat('a', 32)::bytea, repeat('b', 64)::bytea)";
 
-/// A cluster, a role that may make roles and no more, and a network `vpn` of the nodes hub, a and b.
+/// A cluster, a role that may only create roles, and a network `vpn` of the nodes hub, a and b.
 struct Net {
     // First, so that it ends before its folder goes.
     cluster: Cluster,
@@ -40,14 +40,14 @@ struct Net {
 fn adit(arguments: &[&str]) -> Output {
     let mut command = postgres();
     command.args(arguments);
-    // No node runs here, but where a test says so.
+    // No node runs here, unless a test starts one.
     if matches!(arguments.first(), Some(&"init" | &"invite")) {
         command.arg("--offline");
     }
     command.output().unwrap()
 }
 
-/// Makes a network of one node, hub, in `dir`.
+/// Creates a network of one node, hub, in `dir`.
 fn init(url: &str, dir: &str, more: &[&str]) -> Output {
     let words = ["init", url, "--network", "10.9.0.0/24", "--name", "hub", "--dir", dir];
     adit(&[&words, more].concat())
@@ -106,8 +106,8 @@ impl Net {
         .to_owned()
     }
 
-    /// Waits until no session of a role is left: a server's process ends some time after its client, and counts until then
-    /// for the few that an invitation may have.
+    /// Waits until no session of a role is left: a server's process ends some time after its client, and until then
+    /// counts towards the few sessions of an invitation.
     fn idle(&self, role: &str) {
         let count = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'");
         let limit = std::time::Duration::from_secs(10);
@@ -126,7 +126,7 @@ impl Net {
         }
     }
 
-    /// As that role: each of these works.
+    /// Checks that each of these works for that role.
     fn may(&self, role: &str, all: &[String]) {
         for sql in all {
             if let Err(said) = self.sql_as(role, sql) {
@@ -135,7 +135,7 @@ impl Net {
         }
     }
 
-    /// As that role: each of these is refused, with that code.
+    /// Checks that each of these is refused for that role, with that code.
     fn may_not(&self, role: &str, all: &[(String, &str)]) {
         for (sql, code) in all {
             match self.sql_as(role, sql) {
@@ -146,7 +146,7 @@ impl Net {
     }
 }
 
-/// The table or view of a leaf of the stream's sender.
+/// Returns the table or view of a leaf of the stream's sender.
 fn named(kind: &str, stream: &str, no: u32) -> String {
     format!("{kind}_{}_{no}", stream.parse::<u32>().unwrap() / 65_536)
 }
@@ -210,7 +210,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     assert_eq!(seen(&format!("SELECT count(*) FROM adit.{}", inbox(&a_hub))), "0");
     assert_eq!(seen(&format!("SELECT last_seq FROM adit.resume(1) WHERE stream = {a_hub}")), "1");
 
-    // Rows of others are not there for it.
+    // It does not see rows of others.
     assert_eq!(seen("SELECT count(*) FROM adit.stream"), "4");
     assert_eq!(seen(&format!("SELECT count(*) FROM adit.stream WHERE id = {hub_b}")), "0");
     assert_eq!(seen("SELECT count(*) FROM adit.leaf"), "3");
@@ -220,7 +220,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
 
     let denied = |sql: String| (sql, "42501");
     let mut all = vec![
-        // Others' streams, and more of its own than to append.
+        // Others' streams, and anything but appending to its own.
         denied(insert(&leaf(&hub_a), &hub_a)),
         denied(insert(&leaf(&hub_b), &hub_b)),
         (insert(&leaf(&a_hub), &hub_a), "23514"),
@@ -249,7 +249,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         denied("SELECT * FROM adit.packet".into()),
         denied("SELECT * FROM adit.log".into()),
         denied("SELECT * FROM adit.invitation".into()),
-        // Functions for others, or with what is not its own.
+        // Functions for others, or with arguments that are not its own.
         denied(open_epoch(&hub_a, "{1,2}").replace(", 1, 1, 1,", ", 2, 1, 2,")),
         (open_epoch(&a_hub, "{1,3}").replace(", 1, 1, 1,", ", 2, 1, 2,"), "22023"),
         (open_epoch(&a_hub, "{1,2}").replace(", 1, 1, 1,", ", 2, 3, 2,"), "22023"),
@@ -278,7 +278,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         denied("ALTER ROLE adit_vpn_node_hub PASSWORD 'x'".into()),
         denied("CREATE ROLE intruder".into()),
         denied("GRANT adit_vpn_auditors TO adit_vpn_node_a".into()),
-        // Making and changing things.
+        // Creating and changing objects.
         denied("CREATE TABLE adit.more (n int)".into()),
         denied("CREATE FUNCTION adit.me2() RETURNS int LANGUAGE sql AS 'SELECT 1'".into()),
         denied("CREATE SCHEMA more".into()),
@@ -325,7 +325,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     }
     net.may_not(a, &all);
 
-    // Things of its own that are called like ours do not confuse the functions.
+    // Objects of its own with our names do not confuse the functions.
     let disguise = "CREATE TEMP TABLE node AS SELECT 1 AS id, session_user::name AS role, true AS may_invite, NULL::timestamptz AS removed;
         CREATE FUNCTION pg_temp.rules(boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true';
         SET search_path = pg_temp, adit, pg_catalog; ";
@@ -339,7 +339,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     assert_eq!(seen("SELECT count(*) FROM adit.expire()"), "0");
     assert_eq!(net.sql("SELECT count(*) FROM adit.packet").trim(), "3");
 
-    // (PostgreSQL says of a right that is not one's own to give no more than a warning.)
+    // (PostgreSQL reports the grant of another's privilege only by a warning.)
     net.may(a, &[format!("GRANT ALL ON adit.{} TO PUBLIC", inbox(&hub_a))]);
     let others = format!("SELECT has_table_privilege('{b}', 'adit.{}', 'INSERT')", inbox(&hub_a));
     assert_eq!(net.sql(&others).trim(), "f");
@@ -360,7 +360,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         ],
     );
 
-    // Removed: its sessions can do nothing from then on, and it gets no other.
+    // After its removal its sessions can do nothing, and it gets no new ones.
     let remove = format!("\\! {ADIT} postgres remove a --dir {} >/dev/null", net.path("hub"));
     let script = format!(
         "SELECT 'before', count(*) FROM adit.{0};\n{remove}\nSELECT 'leaf', count(*) FROM adit.{0};\nINSERT INTO adit.{1} (seq, stream, epoch, \
@@ -477,7 +477,7 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
     }
     net.may_not(&guest, &refused);
 
-    // Two of one name, two of one subnet: refused in words, and the invitation is still good.
+    // Two of one name, two of one subnet: refused with a message, and the invitation is still valid.
     let join = |url: &str, more: &[&str]| {
         let mut all = vec!["join", url];
         all.extend(more);
@@ -512,12 +512,12 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
     let cut = &other[..other.len() - 1];
     assert!(text(&join(cut, &[])).contains("damaged"));
     assert!(text(&join(other.split('#').next().unwrap(), &[])).contains("no invitation"));
-    // Too old.
+    // Expired.
     net.sql("UPDATE adit.invitation SET until = now() - interval '1 s' WHERE node IS NULL");
     let said = text(&join(&other, &["--name", "d", "--dir", &net.path("d")]));
     assert!(said.contains("used up or too old"), "{said}");
 
-    // What is over is cleared away, with its roles.
+    // Expired rows are removed, with their roles.
     net.done(&["expire", "--dir", &net.path("hub")]);
     assert_eq!(net.sql("SELECT count(*) FROM adit.invitation").trim(), "0");
     assert_eq!(
@@ -546,7 +546,7 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     assert!(said.contains("createdb nosuch"), "{said}");
     cluster.sql("vpn", "ALTER ROLE vpn CREATEROLE").unwrap();
 
-    // What would be said, and nothing done.
+    // The SQL that would be executed, without executing it.
     let would = run("vpn", "vpn", &["--dir", &dir("x"), "--dry-run"]);
     assert!(
         would.status.success()
@@ -584,7 +584,7 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
 
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
     assert!(said.contains("adit postgres join -") && said.contains("  postgres://"), "{said}");
-    // Again: nothing; differently: refused; from elsewhere: refused, with the way in.
+    // Again: nothing; differently: refused; from another machine: refused, with the way to join.
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
     assert!(said.contains("nothing was changed"), "{said}");
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x"), "--audit", "full"]));
@@ -594,29 +594,29 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     );
     let said = text(&run("vpn", "vpn", &["--dir", &dir("y")]));
     assert!(said.contains("adit postgres invite"), "{said}");
-    // Another version's.
+    // Another version's network.
     cluster.sql("vpn", "UPDATE adit.network SET version = 99").unwrap();
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
     assert!(said.contains("of version 99, and this adit knows 2"), "{said}");
-    // Someone's own schema of that name.
+    // A schema of that name that belongs to another user.
     cluster.sql("other", "CREATE SCHEMA adit").unwrap();
     let said = text(&run("other", "other", &["--dir", &dir("z")]));
     assert!(said.contains("not a network's"), "{said}");
 }
 
-/// A session of a node that writes, until it is killed.
+/// Starts a session of a node that writes, until it is killed.
 fn writing(net: &Net, role: &str) -> Child {
     session(net, role, "SELECT 'held', held_by FROM adit.begin_writing()", "held|")
 }
 
-/// A session that shares every advisory lock that a stream of a small network could have had, by number.
+/// Starts a session that shares every advisory lock that a stream of a small network could have had, by number.
 fn locking(net: &Net, role: &str) -> Child {
     let locks =
         "SELECT count(pg_advisory_lock_shared(1633970548, n)) FROM generate_series(1, 500) n";
     session(net, role, locks, "500")
 }
 
-/// A session that has said that, and stays.
+/// Starts a session that executes this SQL, and stays.
 fn session(net: &Net, role: &str, sql: &str, said: &str) -> Child {
     let mut psql = net.cluster.psql(role, "vpn");
     psql.args([
@@ -646,7 +646,7 @@ fn locks_of_a_stranger_neither_stop_a_node_nor_let_two_sessions_write() {
     let a = "adit_vpn_node_a";
     assert_eq!(holder(a), "", "a session writes in spite of the locks");
     let mut first = writing(&net, a);
-    // A lock with the number that the first session drew: it is queued for, and says nothing afterwards.
+    // A lock with the number that the first session drew: it is queued for, and then silent.
     let drawn = net.sql("SELECT lock FROM adit.writer WHERE node = 2").trim().to_owned();
     let mut waits = net.cluster.psql("stranger", "vpn");
     waits.args(["--command", &format!("SELECT pg_advisory_lock({drawn}), pg_sleep(60)")]);
@@ -718,7 +718,7 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
             named("packet", stream, no)
         )
     };
-    // The quiet one first: by age alone it would be the first to go.
+    // The quiet one first: by age alone it would be dropped first.
     net.may("adit_vpn_node_b", &[open(&b_hub, 1), fill(&b_hub, 1, 10), open(&b_hub, 2)]);
     for no in 1..=4 {
         net.may("adit_vpn_node_a", &[open(&a_hub, no), fill(&a_hub, no, 200)]);
@@ -739,10 +739,10 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
         "4"
     );
 
-    // Too old goes however little it is, but not what its sender holds open.
+    // Rows that are too old are dropped however few they are, except those of a leaf that its sender has open.
     net.sql("UPDATE adit.settings SET retention_age = '0', retention_bytes = 1000000000");
     let mut held = writing(&net, "adit_vpn_node_a");
-    // Locks of another role keep nothing, nor those of its own that the table does not name.
+    // Locks of another role protect nothing, nor do those of its own that the table does not name.
     net.sql("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE vpn TO stranger");
     let mut alien = locking(&net, "stranger");
     let mut other = locking(&net, "adit_vpn_node_b");
@@ -754,7 +754,7 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
     let left = net.sql("SELECT sender, no FROM adit.leaf WHERE dropped IS NULL ORDER BY 1, 2");
     assert_eq!(left.trim(), "2|4");
 
-    // What is remembered of dropped leaves goes after a day, but for the newest.
+    // Records of dropped leaves are removed after a day, except the newest.
     net.sql("UPDATE adit.leaf SET dropped = dropped - interval '2 days'");
     net.done(&["expire", "--dir", &net.path("hub")]);
     let left = net.sql("SELECT sender, no FROM adit.leaf ORDER BY 1, 2");
@@ -778,7 +778,7 @@ fn a_sender_that_never_begins_a_new_leaf_is_made_to() {
         ],
     );
     net.sql("UPDATE adit.settings SET retention_bytes = 64000000");
-    // It is open and held, so it cannot be dropped; that must not be at the others' cost.
+    // It is open and locked, so it cannot be dropped; the others must not pay for that.
     let mut held = writing(&net, a);
     net.done(&["expire", "--dir", &net.path("hub")]);
     held.kill().unwrap();
@@ -800,7 +800,7 @@ fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
         net.cluster.sql_as(a, "vpn", sql).unwrap().trim().to_owned()
     };
     assert_eq!(resume(), format!("{stream}|0|0|0"));
-    // The record of an epoch counts also where no packet came.
+    // The record of an epoch counts even if no packet arrived.
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1,", ", 1, 1, 7,")]);
     assert_eq!(resume(), format!("{stream}|6|1|1"));
     let put = format!(
@@ -809,7 +809,7 @@ fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
     );
     net.may(a, &[put]);
     assert_eq!(resume(), format!("{stream}|9|1|1"));
-    // Gone, no matter who dropped it.
+    // Dropped, no matter by which role.
     net.sql("DROP TABLE adit.packet_2_1 CASCADE");
     assert_eq!(resume(), format!("{stream}|6|1|1"));
     // Emptied by a crash of the database: what was sent is not known, so far behind it.
@@ -862,7 +862,7 @@ fn a_superuser_may_make_a_network_whose_leaves_lie_in_a_tablespace() {
         )
         .unwrap();
     let found = "SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE spcname = 'my space'";
-    // The leaf and its index, and nothing for what would be too long for a page.
+    // The leaf and its index, and nothing for values that would be too long for a page.
     assert_eq!(cluster.sql("vpn", found).unwrap().trim(), "2");
     let plain = "SELECT string_agg(DISTINCT attstorage::text, '') FROM pg_attribute WHERE attnum > 0 AND attrelid IN \
                  (SELECT inhrelid FROM pg_inherits)";
@@ -884,20 +884,20 @@ fn epochs_are_limited_in_rate_and_their_keys_count_in_the_retention() {
     net.may(a, &[open(1, 60, 1)]);
     net.may_not(a, &[(open(61, 61, 1), "53400")]);
     assert!((480_000..540_000).contains(&keys()), "{}", keys());
-    // A new leaf is another matter, and so is the next minute.
+    // A new leaf is independent, and so is the next minute.
     net.may(a, &[open(61, 61, 2)]);
     net.sql("UPDATE adit.epoch SET opened = opened - interval '1 minute'");
     net.may(a, &[open(62, 62, 2)]);
-    // The rows are few and the keys are many: the leaf that has them goes.
+    // There are few rows and many keys: the leaf that has them is dropped.
     net.sql("UPDATE adit.settings SET retention_bytes = 300000");
     let dropped = net.done(&["expire", "--dir", &net.path("hub")]);
     assert!(dropped.contains("dropped packet_2_1,"), "{dropped}");
     assert!((16_000..20_000).contains(&keys()), "{}", keys());
     net.sql("UPDATE adit.settings SET retention_bytes = 1000000000");
-    // It ends with 1, because the node does not run.
+    // It ends with 1, because the node is not running.
     let shown = text(&adit(&["status", "--json", "--dir", &net.path("hub")]));
     assert!(shown.contains("\"key_bytes\": 1") || shown.contains("\"key_bytes\":1"), "{shown}");
-    // What is left of dropped leaves is kept for a day, but not of any number of them.
+    // Records of dropped leaves are kept for a day, up to a bounded number.
     net.sql(
         "INSERT INTO adit.leaf (sender, no, durable, closed, dropped) SELECT 2, n, true, now(), now() FROM generate_series(3, 290) n; \
          INSERT INTO adit.epoch SELECT stream, n + 100, n, first_seq, opened, record, signature \
@@ -913,7 +913,7 @@ fn the_log_of_a_hundred_nodes_is_read_with_the_servers_default_settings() {
     let Some(net) = Net::new() else { return };
     let settings = net.sql("SHOW max_locks_per_transaction; SHOW max_connections");
     assert_eq!(settings.split_whitespace().collect::<Vec<_>>(), ["64", "100"]);
-    // 100 nodes, 17 leaves of each, in transactions of as many leaves as a server with these settings makes at once.
+    // 100 nodes, 17 leaves of each, in transactions of as many leaves as a server with these settings creates at once.
     for first in (1001..=1100).step_by(5) {
         net.sql(&format!(
             "DO $$ BEGIN FOR s IN {first}..{first} + 4 LOOP FOR n IN 1..17 LOOP \
@@ -931,9 +931,9 @@ fn the_log_of_a_hundred_nodes_is_read_with_the_servers_default_settings() {
     assert_eq!(read("SELECT count(*) FROM adit.log WHERE ts > now() - interval '1 hour'"), "0");
 }
 
-/// The generation of the network's key as a node's own `status` has checked it.
+/// Returns the generation of the network's key that a node's own `status` has checked.
 fn generation(net: &Net, node: &str) -> i64 {
-    // No node runs here: `status` fails, and says all the same what it read.
+    // No node runs here: `status` fails, and still reports what it read.
     let output = adit(&["status", "--json", "--dir", &net.path(node)]);
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let generation = said.pointer("/database/key_generation").and_then(|value| value.as_i64());
@@ -961,17 +961,17 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     let url = net.cluster.socket_url("alice", "vpn");
     net.done(&["verify", "--url", &url, "--key", &net.path("auditor")]);
 
-    // Neither an invitation of before nor its role gets the new key.
+    // Neither an earlier invitation nor its role gets the new key.
     let said = text(&adit(&["join", &open, "--name", "c", "--dir", &net.path("c")]));
     assert!(said.contains("has got a new key since this invitation was made"), "{said}");
     let kept = "SELECT count(*) FROM adit.invitation WHERE num_nonnulls(key, offline, asked, proof, enc, sealed) > 0";
     assert_eq!(net.sql(kept).trim(), "0");
-    // One of after it does, and its node begins there.
+    // A later one does, and its node begins there.
     let fresh = invitation(&net.done(&["invite", "--dir", &hub]));
     net.done(&["join", &fresh, "--name", "c", "--dir", &net.path("c")]);
     assert_eq!(generation(&net, "c"), 2);
 
-    // A removed node is left out; what the database shows of later keys does not open for it.
+    // A removed node is left out; it cannot open the later keys that the database shows.
     let said = net.done(&["remove", "b", "--dir", &hub]);
     assert!(said.contains("generation 3, for: hub, a, c, and the auditor."), "{said}");
     assert_eq!((generation(&net, "a"), generation(&net, "c")), (3, 3));
@@ -983,7 +983,7 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     net.refused(&["rekey", "--dir", &hub], "node b is not believed");
     net.sql("UPDATE adit.node SET removed = now() WHERE name = 'b'");
 
-    // Rows put back to before a rekey, and a record that the database has altered, are not believed.
+    // Rows restored from before a rekey, and a record that the database has altered, are rejected.
     let altered = "UPDATE adit.rekey SET record = set_byte(record, 20, get_byte(record, 20) # 1) WHERE generation = 2";
     net.sql(altered);
     net.refused(
@@ -1000,11 +1000,11 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     net.sql("INSERT INTO adit.rekey SELECT * FROM public.kept_record; INSERT INTO adit.rekey_wrap SELECT * FROM public.kept");
     let said = net.done(&["rekey", "--dir", &hub]);
     assert!(said.contains("generation 4"), "{said}");
-    // Files of this machine are as they were: its node takes keys from the database.
+    // Files of this machine are unchanged: its node takes keys from the database.
     assert!(!Path::new(&hub).join("postgres/vpn/network.keys").exists());
 }
 
-/// In the middle of the transaction, after the record and before the wraps.
+/// Failures in the middle of the transaction, after the record and before the wraps.
 #[test]
 fn a_rekey_that_is_killed_leaves_the_former_key() {
     let Some(net) = Net::new() else { return };

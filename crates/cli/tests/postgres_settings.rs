@@ -1,5 +1,5 @@
-//! A network after it was made: its settings, its auditor, and names that are given again. With the command itself, in a throw-away
-//! cluster; no node runs.
+//! A network after its creation: its settings, its auditor, and names that are assigned again. With the command itself,
+//! in a throw-away cluster; no node is running.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +14,7 @@ struct Net {
     // First, so that it ends before its folder goes.
     cluster: Cluster,
     folder: tempfile::TempDir,
-    /// For the next node.
+    /// The URL for the next node.
     url: String,
 }
 
@@ -34,7 +34,7 @@ impl Net {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// `adit postgres` as a node.
+    /// Runs `adit postgres` as a node.
     fn adit(&self, node: &str, words: &[&str]) -> Output {
         postgres().args(words).args(["--dir", &self.path(node)]).output().unwrap()
     }
@@ -47,7 +47,7 @@ impl Net {
         refused(words, &self.adit(node, words), said);
     }
 
-    /// What `status` says, which fails while the node does not run.
+    /// Returns the output of `status`, which fails while the node is not running.
     fn status(&self, node: &str) -> String {
         text(&self.adit(node, &["status"]))
     }
@@ -56,7 +56,7 @@ impl Net {
         self.cluster.sql("vpn", sql).unwrap().trim().to_owned()
     }
 
-    /// Joins a machine, and makes an invitation for the next one.
+    /// Joins a machine, and creates an invitation for the next one.
     fn join(&mut self, dir: &str, name: &str) -> String {
         let said = self.done(dir, &["join", &self.url, "--name", name]);
         self.url = invitation(&self.done("hub", &["invite", "--offline"]));
@@ -82,7 +82,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
     net.refused("hub", &["set"], "say what to set");
     net.refused("hub", &["set", "--packet-size", "100"], "between 1280 and 7900");
     net.refused("a", &["set", "--retention", "3GB"], "only node 1");
-    // Where the node's files say that it were the owner, the database and the signature say no.
+    // If the node's files claim that it is the owner, the database and the signature contradict.
     let file = net.path("a") + "/postgres/vpn/node.toml";
     let settings = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, settings.replace("node = 2", "node = 1")).unwrap();
@@ -92,7 +92,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
     let said = net.cluster.sql_as("adit_vpn_node_a", "vpn", as_node).unwrap_err().0;
     assert!(said.contains("42501"), "{said}");
 
-    // What the database makes up or takes back is believed by none, and the owner signs nothing behind it.
+    // No node accepts what the database invents or reverts, and the owner signs nothing based on it.
     net.sql("CREATE TABLE kept AS SELECT * FROM adit.settings");
     for (forgery, hub, other) in [
         (
@@ -107,7 +107,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
         net.sql(forgery);
         net.refused("hub", &["set", "--retention", "3GB"], hub);
         assert!(net.status("hub").contains(hub), "{forgery}: {}", net.status("hub"));
-        // One that has not been up knows the signatures alone.
+        // A node that has not been up knows only the signatures.
         assert!(net.status("a").contains(other), "{forgery}: {}", net.status("a"));
         net.sql("DELETE FROM adit.settings; INSERT INTO adit.settings SELECT * FROM kept");
     }
@@ -115,7 +115,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
     assert!(said.contains("Settings 3") && said.contains("30 days -> 36 hours"), "{said}");
     net.done("hub", &["expire"]);
 
-    // `init` again says the way.
+    // `init` prints the way again.
     let admin = net.cluster.socket_url("vpn", "vpn");
     let again = ["init", &admin, "--network", "10.9.0.0/24", "--name", "hub"];
     net.done("hub", &again);
@@ -138,7 +138,7 @@ fn an_auditor_comes_and_goes() {
     assert!(net.status("a").contains(", with an auditor"));
     net.refused("hub", &["auditor", "add", &net.path("other")], "the network has an auditor");
     assert!(!std::path::Path::new(&net.path("other")).exists());
-    // The file opens the log, in which there is nothing yet.
+    // The file opens the log, which is still empty.
     net.sql("CREATE ROLE alice LOGIN; GRANT adit_vpn_auditors TO alice");
     let url = net.cluster.socket_url("alice", "vpn");
     let said = text(
@@ -169,12 +169,12 @@ fn a_removed_node_stays_away_and_its_name_and_address_are_free() {
     assert!(net.status("a").contains("b is not believed: its MAC is wrong"), "{}", net.status("a"));
     net.sql("UPDATE adit.node SET removed = now() WHERE id = 3");
     assert!(!net.status("a").contains("b is not believed"), "{}", net.status("a"));
-    // One that is in the network cannot be shown as removed either.
+    // A node that is in the network cannot be shown as removed either.
     net.sql("UPDATE adit.node SET removed = now() WHERE id = 2");
     assert!(net.status("hub").contains("a is not believed"), "{}", net.status("hub"));
     net.sql("UPDATE adit.node SET removed = NULL WHERE id = 2");
 
-    // Name and address again, under a number, a role and keys of its own.
+    // The same name and address, with a new number, role and keys.
     assert!(net.join("again", "b").contains("10.9.0.3/24"));
     let rows = "SELECT id, name, role, host(address4), coalesce(label, '-'), removed IS NULL FROM adit.node WHERE name = 'b' ORDER BY id";
     assert_eq!(
@@ -196,7 +196,7 @@ fn a_removed_node_stays_away_and_its_name_and_address_are_free() {
     net.refused("hub", &["remove", "nobody", "--yes"], "no node called \"nobody\"");
 }
 
-/// A session of a role, until it has slept so long.
+/// Starts a session of a role that sleeps for this long.
 fn asleep(net: &Net, role: &str, seconds: u32) -> Child {
     let mut psql = net.cluster.psql(role, "vpn");
     psql.args(["--command", &format!("SELECT pg_sleep({seconds})")]);

@@ -1,4 +1,4 @@
-//! What runs on this machine, and two devices with one profile.
+//! Running processes of this machine, and two devices with one profile.
 
 mod world;
 
@@ -7,7 +7,7 @@ use std::fs;
 use adit_linux::netns::NetNs;
 use world::{ADIT, Server, TestProcess, alive, answers, helper_of, until};
 
-/// Runs `adit LINE` in a namespace; exit code and everything printed.
+/// Runs `adit LINE` in a namespace; returns the exit code and all output.
 fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {
     let output = ns
         .command(ADIT)
@@ -20,7 +20,7 @@ fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(said).unwrap())
 }
 
-/// The ids of the sessions on a server.
+/// Returns the ids of the sessions on a server.
 fn sessions(server: &Server) -> Vec<u64> {
     let (_, text) = server.adit("status --json");
     let reports: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -54,7 +54,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     assert!(running.log().contains("ann: connection check from"), "{}", running.log());
 }
 
-/// A server that knows nothing of checks ends a session for a second one: there the check stops in time.
+/// A server that does not support checks ends a session for a second one: the check stops before that.
 #[test]
 fn a_check_against_openvpns_server_stops_before_it_replaces_a_session() {
     adit_testbed::needs_root!();
@@ -135,7 +135,7 @@ fn status_sees_a_drop_in_and_names_one_that_is_stopped() {
     let (code, said) = adit(&server, &ns, "status");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(&format!("client openvpn-{pid}: running, process {pid}")), "{said}");
-    // In the folder of another server it isn't ours to show.
+    // A process in the folder of another server is not shown.
     assert!(!server.adit("status").1.contains(&format!("process {pid}")));
     client.signal("STOP");
     until("it is stopped", || {
@@ -177,7 +177,7 @@ fn what_a_killed_server_left_is_named_and_undone_by_the_doctor() {
     let helper = helper_of(running.child.id()).unwrap();
     running.signal("KILL");
     running.child.wait().unwrap();
-    // The helper outlives it and undoes everything. Then comes what is left where that one was killed too.
+    // The helper outlives it and undoes everything. Then follows what is left if the helper was killed too.
     until("the helper has ended", || !alive(helper));
     until("it is undone", || {
         server.adit("doctor --fix");
@@ -273,7 +273,7 @@ fn a_disabled_client_is_told_and_comes_back_when_it_is_enabled() {
     assert_eq!(client.child.try_wait().unwrap(), None, "{}", client.log());
     assert!(server.adit("server client enable ann").0);
     server.await_connected(&["ann"]);
-    // A certificate that was revoked is the end: there is nothing to try again with.
+    // A revoked certificate is final: there is nothing to retry with.
     assert!(server.adit("server client revoke ann").0);
     until("it is told", || client.log().contains("ask for a new profile"));
     assert!(!client.log().contains("password"), "{}", client.log());
@@ -294,7 +294,7 @@ fn a_server_that_does_not_answer_is_hinted_at_before_a_minute_is_over() {
     until("there is a hint", || client.log().contains("192.0.2.1:1194: no answer for 5 s"));
 }
 
-/// What each step of `verb` adds.
+/// The additions of each step of `verb`.
 const STEPS: [(u8, &str); 8] = [
     (4, "Option: ann.ovpn:1: client"),
     (5, "packets: R "),

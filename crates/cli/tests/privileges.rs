@@ -99,13 +99,13 @@ fn a_bridge_has_no_rights_and_its_helper_opens_ports_and_rules_again() {
     let (reloaded, said) = net.adit("reload");
     assert!(!reloaded && said.contains("more.nft:3:"), "{said}");
 
-    // A port that vanishes and returns.
+    // A port that is removed and created again.
     let gone = net.right.command("ip").unwrap().args(["link", "del", "port"]).status().unwrap();
     assert!(gone.success());
     until("the loss is noticed", || bridge.log().contains("is gone"));
     net.cable("b", &net.right, "10.5.0.2/24");
     until("it is opened again", || bridge.log().contains("b is back"));
-    // The new port has another hardware address, and the old one counts for up to 45 seconds.
+    // The new port has another hardware address, and the old one is remembered for up to 45 seconds.
     let mut forget = net.left.command("ip").unwrap();
     assert!(forget.args(["neigh", "flush", "all"]).status().unwrap().success());
     until("frames pass", || answers(&net.left, "10.5.0.2"));
@@ -138,7 +138,7 @@ fn a_bridge_runs_as_the_user_that_is_asked_for_and_ends_without_its_helper() {
     assert!(bridge.log().contains("helper: process ended"), "{}", bridge.log());
 }
 
-/// The files of a node whose database nothing answers for, in folders that are root's alone.
+/// Creates the files of a node whose database does not exist, in folders that only root can read.
 fn node(dir: &Path) -> PathBuf {
     let config = dir.join("node/postgres/vpn");
     fs::create_dir_all(&config).unwrap();
@@ -195,7 +195,7 @@ fn a_node_has_no_rights_and_owns_no_file() {
             until("the helper has ended", || !alive(helper));
         } else {
             assert_eq!(running.end(), Some(0), "{}", running.log());
-            // It waits for the end of the helper's channel, which comes a moment before that of the process.
+            // It waits for the end of the helper's channel, which precedes that of the process.
             until("the helper has ended", || !alive(helper));
         }
         until("the device is gone", || !device(&ns));
@@ -221,7 +221,7 @@ fn a_check_has_no_rights() {
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     let mut running = server.run();
-    // It receives the check and does not answer, which leaves time to look.
+    // It receives the check and does not answer, which leaves time to observe.
     running.signal("STOP");
     let line = ["connect", "--check", "laptop.ovpn"];
     let mut check = world::start(&ns, &line, server.dir.path(), "check.log");
@@ -235,7 +235,7 @@ fn a_check_has_no_rights() {
     assert_eq!(check.child.wait().unwrap().code(), Some(0), "{}", check.log());
 }
 
-/// Rules, routes of all tables, nftables and the files in which clients note their changes.
+/// Returns rules, routes of all tables, nftables and the files in which clients note their changes.
 fn machine(ns: &NetNs) -> String {
     let lines = [
         "ip -4 rule",
@@ -251,7 +251,7 @@ fn machine(ns: &NetNs) -> String {
         let mut command = ns.command(words.next().unwrap()).unwrap();
         let output = command.args(words).output().unwrap();
         let output = String::from_utf8(output.stdout).unwrap();
-        // The kernel's own, in any order.
+        // The kernel's own entries, in any order.
         let own = |line: &&str| !line.contains("fe80") && !line.contains("multicast");
         let mut lines: Vec<&str> = output.lines().filter(own).collect();
         lines.sort_unstable();
@@ -260,8 +260,8 @@ fn machine(ns: &NetNs) -> String {
     text
 }
 
-/// Checks a profile while the server is stopped for a moment, so that there is time to look: the check
-/// has one right, and changes nothing.
+/// Checks a profile while the server is stopped for a moment, so that there is time to observe: the check has one
+/// capability, and changes nothing.
 fn checks_with_net_admin_alone(
     server: &Server,
     running: &mut TestProcess,
@@ -332,7 +332,7 @@ fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing()
     assert!(adit("doctor").contains("ok   leftovers"), "{}", adit("doctor"));
 }
 
-/// A bridge of two TAPs, started by another program.
+/// Starts a bridge of two TAP devices by another program.
 fn started_by(program: &str, before: &[&str], more: &[&str]) -> (tempfile::TempDir, TestProcess) {
     let dir = tempfile::tempdir().unwrap();
     let line = [ADIT, "bridge", "tap:a", "tap:b", "--relay", "--dir", "run"];
@@ -348,7 +348,7 @@ fn fails_with(running: &mut TestProcess, words: &str) {
     assert!(running.log().contains(words), "{}", running.log());
 }
 
-/// Root, but nothing that root may.
+/// Checks that the process is root without root's capabilities.
 fn assert_root_with_few_rights(pid: u32) {
     for task in tasks(pid) {
         let fields = status(task);
@@ -388,7 +388,7 @@ fn in_a_user_namespace_without_other_users_the_process_stays_that_root() {
     fails_with(&mut bridge, "giving up privileges");
 }
 
-/// The program's file is not to be executed any more when the helper is to start.
+/// The program's file is no longer executable when the helper is to start.
 #[test]
 fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so() {
     adit_testbed::needs_root!();
@@ -397,7 +397,7 @@ fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so()
     let ns = server.client("laptop", "");
     let dir = server.dir.path();
     fs::create_dir(dir.join("noexec")).unwrap();
-    // The profile comes by a pipe, for which the client waits before it starts its helper.
+    // The profile comes through a pipe, for which the client waits before it starts its helper.
     let script = format!(
         "set -e; mount -t tmpfs none noexec; cp {ADIT} noexec/adit; mkfifo pipe
          noexec/adit connect pipe --dns off --device vpn0 --dir run-laptop &
@@ -415,7 +415,7 @@ fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so()
     assert_eq!(helper_of(pid), None);
     let fields = status(pid);
     assert!(!fields["Uid"].split(' ').any(|id| id == "0"), "{}", fields["Uid"]);
-    // CAP_NET_ADMIN alone, bit 12.
+    // Only CAP_NET_ADMIN, bit 12.
     assert_eq!(
         (fields["CapPrm"].as_str(), fields["CapBnd"].as_str()),
         ("0000000000001000", "0000000000001000")
@@ -425,7 +425,7 @@ fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so()
     until("it ends", || !alive(pid));
 }
 
-/// Started by the dynamic linker, /proc/self/exe is that: what is started as the helper is none.
+/// Started by the dynamic linker, which is /proc/self/exe then: the program started as the helper is not adit.
 #[test]
 fn a_helper_that_ends_at_once_ends_the_start() {
     adit_testbed::needs_root!();

@@ -1,4 +1,5 @@
-//! The managed server in the small world it is meant for: a machine between clients and an outside.
+//! The managed server in its intended surroundings: a machine between clients and an outside
+//! network.
 
 mod world;
 
@@ -41,7 +42,7 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
     let mut killed = server.run();
     killed.signal("KILL");
     killed.child.wait().unwrap();
-    // By its helper, at once.
+    // Undone by its helper, at once.
     until("it is undone", || server.sysctl(FORWARD4) == "0" && server.rules().is_empty());
     assert_undone();
 
@@ -211,7 +212,7 @@ fn a_reload_drops_no_tunnel_and_takes_over_what_it_can() {
     assert!(!server.rules().contains("masquerade"));
     assert_eq!(session(&server), before);
 
-    // What is pushed reaches a client that is connected, and goes again, within the session.
+    // Pushed options reach a connected client, and are withdrawn again, within the session.
     let text = fs::read_to_string(&file).unwrap();
     let text = text.replace("routes = []", "routes = [\"198.51.100.0/24\"]");
     fs::write(&file, text).unwrap();
@@ -339,7 +340,7 @@ fn where_no_udp_passes_a_profile_leads_to_the_tcp_port() {
     for place in ["udp [::]:1194", "tcp [::]:443", " by tcp;"] {
         assert!(status.contains(place), "{place} is missing in:\n{status}");
     }
-    // It leaves in order, and the server hears of it at once.
+    // It leaves in order, and the server is notified at once.
     client.end();
     server.await_connected(&[]);
     assert_eq!(running.end(), Some(0));

@@ -1,4 +1,4 @@
-//! How workers use the router: under a lock that is taken once for each burst.
+//! The workers' access to the router, under a lock that is taken once for each burst.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,12 +11,12 @@ use super::{Leave, Outgoing, Router, Step};
 use crate::hook::HookVerdict;
 use crate::port::Side;
 
-/// One worker's part of the router, and what it evaluates with.
+/// One worker's part of the router, with its filter.
 #[derive(Debug)]
 pub(crate) struct RoutedHook {
-    /// Without rules, everything is forwarded.
+    /// `None`: everything is forwarded.
     worker: Option<Worker>,
-    /// The rules' context for packets from either side; where they go out is only known later.
+    /// The rules' context for packets from either side; their outgoing port is known only later.
     frame_contexts: [FrameContext; 2],
     router: Arc<Mutex<Router>>,
 }
@@ -44,12 +44,12 @@ impl RoutedHook {
         RoutedBurst { burst, router: lock(&self.router), frame_context, back, from, now }
     }
 
-    /// When [`RoutedHook::tick`] has something to do, on the boot clock.
+    /// Returns when [`RoutedHook::tick`] has work, on the boot clock.
     pub fn wake(&self) -> Option<u64> {
         lock(&self.router).wake().map(|at| at.0)
     }
 
-    /// Lets the router ask again, and give up; what it says.
+    /// Makes the router repeat requests and give up; returns the frames that it sends.
     pub fn tick(&self, now: u64) -> Vec<Outgoing> {
         let mut router = lock(&self.router);
         router.tick(Nanos(now));
@@ -58,7 +58,7 @@ impl RoutedHook {
 }
 
 fn lock(router: &Mutex<Router>) -> MutexGuard<'_, Router> {
-    // What it knows stays true where a thread ended in the middle.
+    // Its contents remain valid if a thread ended in the middle.
     router.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct RoutedBurst<'a> {
     burst: Option<Burst<'a>>,
     router: MutexGuard<'a, Router>,
     frame_context: FrameContext,
-    /// The name of the port that they came by, where one leaves again.
+    /// The name of the port that they arrived by, for packets that leave by it again.
     back: IfName,
     from: Side,
     now: Nanos,
@@ -104,7 +104,7 @@ impl RoutedBurst<'_> {
         }
     }
 
-    /// Ends the run: the frames that the router sends.
+    /// Ends the run; returns the frames that the router sends.
     pub fn finish(mut self) -> Vec<Outgoing> {
         self.router.take()
     }

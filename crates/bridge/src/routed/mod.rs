@@ -1,6 +1,6 @@
-//! A router between the two ports (`--routed`): ARP and neighbour discovery, time to live, the errors
-//! of ICMP. No I/O and no clock: frames come in by [`Router::arrive`] and [`Router::leave`], what it
-//! says by itself comes out by [`Router::take`].
+//! A router between the two ports (`--routed`): ARP and neighbour discovery, time to live, the errors of ICMP. No I/O
+//! and no clock: frames enter by [`Router::arrive`] and [`Router::leave`], and the router's own frames leave by
+//! [`Router::take`].
 //!
 //! ```text
 //!              for the router: ARP, discovery, echo ──► answered
@@ -9,10 +9,9 @@
 //!                                                             └─────► unknown: waits, is asked for
 //! ```
 //!
-//! Not forwarded: what is for groups or for all, what has link-local or impossible addresses, what
-//! comes from an address that lies on the other side (RFC 3704), what has a source route, tagged
-//! frames. Redirects are neither sent nor followed, no router advertisement is sent. Nothing is cut
-//! into pieces: both ports have one MTU.
+//! Not forwarded: packets to groups or broadcast, packets with link-local or impossible addresses, packets whose source
+//! address belongs to the other side (RFC 3704), packets with a source route, and tagged frames. The router neither
+//! sends nor follows redirects, and sends no router advertisements. It does not fragment: both ports have one MTU.
 
 mod hook;
 mod message;
@@ -43,32 +42,32 @@ use message::{Arp, Discovery};
 use neighbour::{LearnedFrom, Solicitation, Table, Waiting};
 use settings::{Routes, is_link_local, is_martian};
 
-/// Frames that the router has written and no one has taken yet.
+/// The most frames of the router that have not been taken yet.
 pub const MAX_OUT: usize = 512;
-/// ICMP errors per second, and how many at once (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as Linux.
+/// ICMP errors per second, and the largest burst (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as in Linux.
 const ERRORS_PER_SECOND: u64 = 1000;
 const ERRORS_AT_ONCE: u64 = 50;
 
-/// All stations.
+/// The broadcast address.
 const BROADCAST: Mac = Mac([0xff; 6]);
 
-/// A frame that the router sends of its own accord, or that has waited.
+/// A frame that the router itself sends, or that has waited.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outgoing {
     /// The port.
     pub to: Side,
-    /// What is left to the device.
+    /// The work that is left to the device.
     pub vnet: [u8; VnetHeader::LEN],
     /// The frame.
     pub frame: Vec<u8>,
 }
 
-/// What becomes of a frame that arrived.
+/// The result for a frame that arrived.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Step {
-    /// The rules are to judge it; if they accept it, it goes to [`Router::leave`].
+    /// The rules must evaluate it; if they accept it, it is passed to [`Router::leave`].
     Forward(Hop),
-    /// It was for the router, and is done with.
+    /// It was for the router, which has processed it.
     Consumed,
     /// It is dropped.
     Drop(Dropped),
@@ -77,23 +76,23 @@ pub enum Step {
 /// Where a frame goes next.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Hop {
-    /// By which port: maybe the one it came by.
+    /// The port, possibly the one that it arrived by.
     pub to: Side,
     neighbour: IpAddr,
 }
 
-/// What becomes of a frame that leaves.
+/// The result for a frame that leaves.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Leave {
-    /// It is ready: it leaves by the port across.
+    /// It is ready and leaves by the opposite port.
     Send,
-    /// It was taken over and will come out of [`Router::take`], if its neighbour is found.
+    /// It was taken over and will be returned by [`Router::take`], if its neighbour is found.
     Consumed,
     /// It is dropped.
     Drop(Dropped),
 }
 
-/// Why a frame was dropped.
+/// The reason why a frame was dropped.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Dropped {
     /// It cannot be parsed.
@@ -104,31 +103,31 @@ pub enum Dropped {
     NotOurs,
     /// It is neither IP nor ARP.
     NotIp,
-    /// An address that no packet on a wire has, or a source that is elsewhere.
+    /// An impossible address, or a source that is elsewhere.
     Martian,
-    /// An address that means something on one link only.
+    /// An address that is valid on one link only.
     LinkLocal,
-    /// It is for a group or for all.
+    /// It is for a group or broadcast.
     Group,
-    /// It wants to choose its way.
+    /// It has a source route.
     SourceRoute,
     /// No route; its sender was notified.
     NoRoute,
-    /// Its time to live is over; its sender was notified.
+    /// Its time to live has expired; its sender was notified.
     Expired,
     /// It does not fit; its sender was notified.
     TooBig,
     /// Its neighbour does not answer; its sender was notified.
     Unreachable,
-    /// Too much waits for neighbours already.
+    /// Too many packets wait for neighbours already.
     NoRoom,
     /// It is for the router, which has no use for it; its sender may have been notified.
     Local,
-    /// ARP or neighbour discovery that is wrong, or none of the router's business.
+    /// Invalid ARP or neighbour discovery, or one that does not concern the router.
     Discovery,
 }
 
-/// What the router did, ever since.
+/// The router's counters since its start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RouterStats {
     /// Frames that were forwarded.
@@ -139,11 +138,11 @@ pub struct RouterStats {
     pub errors: u64,
     /// ICMP errors that the rate limit kept back.
     pub errors_suppressed: u64,
-    /// Frames of the router's own that found no one to take them.
+    /// Frames of the router's own that were not taken in time.
     pub out_full: u64,
     /// Neighbours that are known.
     pub neighbours: usize,
-    /// Neighbours that are asked for.
+    /// Neighbours that are being resolved.
     pub asked: usize,
     /// Claims of a neighbour's address by another station.
     pub challenged: u64,
@@ -171,7 +170,7 @@ impl Dropped {
 }
 
 impl Dropped {
-    /// As reports call it.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -206,7 +205,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// A router that knows no one yet.
+    /// Creates a router without known neighbours.
     ///
     /// # Errors
     /// Addresses or routes that contradict each other.
@@ -222,7 +221,7 @@ impl Router {
         })
     }
 
-    /// Says where a neighbour is: it is not asked for, and what anyone says of it is not heard.
+    /// Fixes the address of a neighbour: it is not resolved, and claims about it are ignored.
     ///
     /// # Errors
     /// No neighbour can have that address, or there are too many.
@@ -239,14 +238,14 @@ impl Router {
         }
     }
 
-    /// The longest packet of a port is another now.
+    /// Changes the longest packet of a port.
     pub fn set_mtu(&mut self, side: Side, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
             port.mtu = mtu;
         }
     }
 
-    /// A port is there again, perhaps as another station: everybody there has to be found again.
+    /// Replaces a port, perhaps with another hardware address: all neighbours there have to be resolved again.
     pub fn attach(&mut self, side: Side, mac: Mac, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
             (port.mac, port.mtu) = (mac, mtu);
@@ -254,7 +253,7 @@ impl Router {
         self.neighbours.forget(side);
     }
 
-    /// A frame came from a port. One that is to be forwarded has one hop less to live afterwards.
+    /// Processes a frame from a port. The hop limit of a frame to be forwarded is decremented.
     pub fn arrive(
         &mut self,
         frame: &mut [u8],
@@ -280,7 +279,7 @@ impl Router {
         }
     }
 
-    /// A frame that was to be forwarded was accepted: it gets its link header, or waits for it.
+    /// Processes an accepted frame that is to be forwarded: it gets its link header, or waits for it.
     pub fn leave(
         &mut self,
         frame: &mut [u8],
@@ -309,7 +308,7 @@ impl Router {
         Leave::Consumed
     }
 
-    /// As [`Router::leave`], for a piece of a packet that was held: it comes out of [`Router::take`].
+    /// Processes a fragment that was held as [`Router::leave`] does: it is returned by [`Router::take`].
     pub fn release(&mut self, piece: &[u8], from: Side, hop: Hop, now: Nanos) {
         let (mut frame, vnet) = (piece.to_vec(), VnetHeader::default().encode());
         if self.leave(&mut frame, &vnet, from, hop, now) == Leave::Send {
@@ -317,7 +316,7 @@ impl Router {
         }
     }
 
-    /// Asks again, and gives up. To be called when [`Router::wake`] says, and with every burst.
+    /// Repeats requests, and gives up. Call it at [`Router::wake`], and with every burst.
     pub fn tick(&mut self, now: Nanos) {
         let (mut asks, mut lost) = (Vec::new(), Vec::new());
         self.neighbours.tick(now, &mut asks, &mut lost);
@@ -334,17 +333,17 @@ impl Router {
         }
     }
 
-    /// When [`Router::tick`] has something to do.
+    /// Returns when [`Router::tick`] has work.
     pub fn wake(&self) -> Option<Nanos> {
         self.neighbours.wake
     }
 
-    /// What is to be sent now.
+    /// Returns the frames to send now.
     pub fn take(&mut self) -> Vec<Outgoing> {
         std::mem::take(&mut self.out)
     }
 
-    /// What it did.
+    /// Returns the counters.
     pub fn stats(&self) -> RouterStats {
         let (neighbours, asked) = self.neighbours.len();
         let challenged = self.neighbours.challenged;
@@ -386,7 +385,7 @@ impl Router {
         self.send(Outgoing { to, vnet: VnetHeader::default().encode(), frame });
     }
 
-    /// Where a packet goes; `None`: it was for the router.
+    /// Decides where a packet is sent next; `None`: it was for the router.
     fn decide(
         &mut self,
         packet: &Packet<'_>,
@@ -454,7 +453,7 @@ impl Router {
         Ok(Hop { to: way.to, neighbour: way.via.unwrap_or(ip.destination) })
     }
 
-    /// Whether a packet can have come from where it says (RFC 1812 5.3.8, RFC 3704).
+    /// Checks whether a packet can have come from its source address (RFC 1812 5.3.8, RFC 3704).
     fn check_source(&self, ip: &Ip, from: Side) -> Result<(), Dropped> {
         let source = ip.source;
         let nobody = is_martian(source) || source.is_multicast() || self.is_own(source);
@@ -474,7 +473,7 @@ impl Router {
         self.routes.is_own(side, address) || address == self.port(side).link_local()
     }
 
-    /// A packet for the router itself. What it answers goes back the way it came.
+    /// Processes a packet for the router itself. The answer takes the same path back.
     fn local(
         &mut self,
         packet: &Packet<'_>,
@@ -483,7 +482,7 @@ impl Router {
         now: Nanos,
     ) -> Result<Option<Hop>, Dropped> {
         let v4 = ip.source.is_ipv4();
-        // One's link-local address means nothing on the other link.
+        // A link-local address is not valid on the other link.
         if is_link_local(ip.destination) && !self.is_own_on(from, ip.destination) {
             return Err(Dropped::LinkLocal);
         }
@@ -509,7 +508,7 @@ impl Router {
         Err(Dropped::Local)
     }
 
-    /// Tells a sender of an error, by the port that its packet came by. `rest` is an MTU or 0.
+    /// Sends an error to a sender, by the port that its packet arrived by. `rest` is an MTU or 0.
     fn error(
         &mut self,
         packet: &Packet<'_>,
@@ -521,7 +520,7 @@ impl Router {
     ) {
         let Some(ip) = packet.ip() else { return };
         let (kind, code) = if ip.source.is_ipv4() { v4 } else { v6 };
-        // Only who has an address of the family can say anything (RFC 1812 4.3.2.4).
+        // Only a router with an address of the family can send errors (RFC 1812 4.3.2.4).
         let Some(own) = self.routes.own(from, ip.source) else { return };
         if !self.may_tell(now) {
             return;
@@ -679,7 +678,7 @@ fn address(frame: &mut [u8], to: Mac, from: Mac) {
     }
 }
 
-/// Takes one hop off a packet's life, of which there is more than one.
+/// Decrements a packet's hop limit, which is greater than one.
 fn age(frame: &mut [u8], at: usize) -> Option<()> {
     let packet = frame.get_mut(at..)?;
     if packet.first()? >> 4 == 6 {
@@ -697,7 +696,7 @@ fn age(frame: &mut [u8], at: usize) -> Option<()> {
     Some(())
 }
 
-/// Length of the longest packet that a packet will be on the wire.
+/// Returns the length of the longest packet that a packet becomes on the wire.
 fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
     if packet.cut.size == 0 {
         return packet.length();
@@ -710,8 +709,8 @@ fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
     headers.saturating_add(packet.cut.size.into()).min(packet.length())
 }
 
-/// Whether an IPv4 packet has options that make no sense: they may hide a way that it wants to go, which could lead around
-/// any filter (RFC 7126 4.3 and 4.4). A way that can be read was refused when the packet was parsed.
+/// Returns whether an IPv4 packet has malformed options: they may hide a source route, which could lead around any
+/// filter (RFC 7126 4.3 and 4.4). A readable source route was refused when the packet was parsed.
 fn has_garbled_options(packet: &Packet<'_>, ip: &Ip) -> bool {
     if !ip.source.is_ipv4() {
         return false;
@@ -729,7 +728,7 @@ fn has_garbled_options(packet: &Packet<'_>, ip: &Ip) -> bool {
     }
 }
 
-/// The answer to an echo request.
+/// Returns the answer to an echo request.
 fn echo(packet: &Packet<'_>, ip: &Ip) -> Option<Vec<u8>> {
     let (source, destination) = (ip.source, ip.destination);
     let body = packet.transport_bytes();
@@ -753,7 +752,7 @@ fn echo(packet: &Packet<'_>, ip: &Ip) -> Option<Vec<u8>> {
     Some(reply)
 }
 
-/// How many errors may still be sent.
+/// The rate limit of errors.
 #[derive(Debug)]
 struct Tokens {
     left: u64,

@@ -1,4 +1,4 @@
-//! Who has which address on a link, and what waits for the answer.
+//! The neighbours' addresses on a link, and the packets that wait for them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,32 +9,32 @@ use adit_wire::ethernet::Mac;
 
 use crate::port::Side;
 
-/// Neighbours that are known at most; the one that was confirmed longest ago makes room.
+/// The most known neighbours; the one that was confirmed longest ago is evicted.
 pub const MAX_KNOWN: usize = 1024;
-/// Neighbours that are asked for at most; the one asked for longest makes room. Who answers does so
-/// at once: scanning a network keeps no one from being found (RFC 6583).
+/// The most neighbours that are being resolved; the oldest is evicted. A neighbour that exists answers at once: a scan
+/// of a network does not keep others from being found (RFC 6583).
 pub const MAX_ASKED: usize = 256;
 /// Packets that wait for one neighbour.
 pub const MAX_WAITING: usize = 16;
-/// Bytes that wait in all; what waits longest makes room.
+/// The most bytes that wait in all; those that wait longest are evicted.
 pub const MAX_WAITING_BYTES: usize = 1 << 20;
 
-/// Questions until a neighbour counts as gone (RFC 4861 section 10).
+/// The number of requests until a neighbour is considered lost (RFC 4861 section 10).
 const TRIES: u8 = 3;
-/// Between two questions.
+/// The time between two requests.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long an answer is good; then it is still used, and confirmed meanwhile.
+/// How long an answer is valid; then it is still used, and confirmed meanwhile.
 const REACHABLE: Duration = Duration::from_secs(30);
-/// Between two questions to a neighbour whose address another station claims: who has it answers at once, and where the
-/// address has moved, packets are lost meanwhile.
+/// The time between two requests to a neighbour whose address another station claims: the owner answers at once, and if
+/// the address has moved, packets are lost meanwhile.
 const CHALLENGE: Duration = Duration::from_millis(200);
-/// Not before so long after it has answered is a neighbour asked for another's claim, as Linux does (`locktime`): claims
-/// without end cause one question a second.
+/// How long after its answer a neighbour is not probed because of another's claim, as in Linux (`locktime`): endless
+/// claims cause one request a second.
 const LOCKED: Duration = Duration::from_secs(1);
-/// Neighbours that the operator names at most.
+/// The most neighbours that the operator fixes.
 pub const MAX_FIXED: usize = 256;
 
-/// A packet that waits, as it came.
+/// A packet that waits, unchanged.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub from: Side,
@@ -42,23 +42,23 @@ pub(super) struct Waiting {
     pub frame: Vec<u8>,
 }
 
-/// A question to be put.
+/// A request to send.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Solicitation {
     pub side: Side,
     pub address: IpAddr,
-    /// To whom; `None`: to all.
+    /// The receiver; `None`: broadcast or multicast.
     pub to: Option<Mac>,
 }
 
-/// What is heard of a neighbour.
+/// The kind of a neighbour's message.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum LearnedFrom {
-    /// It asked us, so it will want to be answered: it is entered.
+    /// A request to us, which will need an answer: it is entered.
     Request,
-    /// It answered, or spoke without being asked: it is entered only if it is asked for.
+    /// A reply, or an unsolicited announcement: it is entered only if the neighbour is being resolved.
     Reply,
-    /// It spoke, and does not insist: a known address stays.
+    /// An announcement without override: a known address stays.
     WeakReply,
 }
 
@@ -73,12 +73,12 @@ enum Entry {
     Known {
         mac: Mac,
         confirmed: Nanos,
-        /// Questions put to it since, and when the next one is due.
+        /// The number of requests to it since, and when the next one is due.
         probe: Option<(u8, Nanos)>,
-        /// Another station says that it has the address. It gets it if the known one is silent.
+        /// Another station that claims the address. It gets it if the known one is silent.
         rival: Option<Mac>,
     },
-    /// The operator has said where it is.
+    /// The operator has fixed its address.
     Fixed(Mac),
 }
 
@@ -88,18 +88,18 @@ pub(super) struct Table {
     entries: BTreeMap<(usize, IpAddr), Entry>,
     asked: usize,
     bytes: usize,
-    /// When something is due.
+    /// When a request or timeout is due.
     pub wake: Option<Nanos>,
-    /// Packets that waited and were let go for others.
+    /// Packets that waited and were evicted.
     pub evicted: u64,
     /// Claims of an address that another station has.
     pub challenged: u64,
-    /// How many the operator named.
+    /// The number of fixed neighbours.
     fixed: usize,
 }
 
 impl Table {
-    /// Where to send what is for a neighbour, and what to ask meanwhile.
+    /// Finds the link address of a neighbour, and the request to send meanwhile.
     pub fn find(
         &mut self,
         side: Side,
@@ -120,7 +120,7 @@ impl Table {
         Some((mac, Some(Solicitation { side, address, to: Some(mac) })))
     }
 
-    /// Lets a packet wait for an unknown neighbour. `Err`: no room for it. `Ok`: what to ask.
+    /// Queues a packet for an unknown neighbour. `Err`: no space. `Ok`: the request to send.
     pub fn wait(
         &mut self,
         side: Side,
@@ -159,8 +159,8 @@ impl Table {
         Ok(Some(Solicitation { side, address, to: None }))
     }
 
-    /// Lets go what waits for the neighbour that is asked for longest, until the rest is within bounds.
-    /// The question stays: packets for addresses that no one has must not keep others from being found.
+    /// Drops the packets of the neighbour that has been unresolved longest, until the rest is within bounds. The
+    /// request stays: packets to unused addresses must not keep others from being found.
     fn bound_bytes(&mut self) {
         while self.bytes > MAX_WAITING_BYTES {
             let oldest = self.oldest(|entry| match entry {
@@ -176,10 +176,10 @@ impl Table {
         }
     }
 
-    /// Records what a neighbour claims; returns what waited for it and can go, and what is to be asked.
+    /// Records a neighbour's claim; returns the packets that waited for it and can be sent, and the request to send.
     ///
-    /// Anyone on a link can claim any address, so a claim changes nothing that is known: the station that has the
-    /// address is asked (RFC 4861 7.2.5 has it stale), and the other one gets it only if that one is silent.
+    /// Any station on a link can claim any address, so a claim does not change a known one: the station that has the
+    /// address is asked (RFC 4861 7.2.5 marks it stale), and the other one gets it only if that one is silent.
     pub fn learn(
         &mut self,
         side: Side,
@@ -217,7 +217,7 @@ impl Table {
         (waiting, None)
     }
 
-    /// The operator says where a neighbour is.
+    /// Fixes the address of a neighbour on behalf of the operator.
     pub fn fix(&mut self, side: Side, address: IpAddr, mac: Mac) -> bool {
         if self.fixed >= MAX_FIXED {
             return false;
@@ -241,8 +241,7 @@ impl Table {
         }
     }
 
-    /// Asks again what was not answered, and gives up what was asked often enough: `lost` waited for
-    /// it.
+    /// Repeats requests without an answer, and gives up after enough of them: `lost` gets the packets that waited.
     pub fn tick(&mut self, now: Nanos, asks: &mut Vec<Solicitation>, lost: &mut Vec<Waiting>) {
         if self.wake.is_none_or(|wake| now < wake) {
             return;
@@ -283,7 +282,7 @@ impl Table {
         }
     }
 
-    /// Forgets everybody on one port but those that the operator named.
+    /// Removes all neighbours on one port except those that the operator fixed.
     pub fn forget(&mut self, side: Side) {
         let learnt = self.entries.iter().filter(|((index, _), entry)| {
             *index == side.index() && !matches!(entry, Entry::Fixed(_))
@@ -319,7 +318,7 @@ impl Table {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// Neighbours that are known, and those that are asked for.
+    /// Returns the number of known neighbours, and of those being resolved.
     pub fn len(&self) -> (usize, usize) {
         (self.entries.len().saturating_sub(self.asked), self.asked)
     }

@@ -9,17 +9,17 @@ use adit_wire::ethernet::Mac;
 use super::neighbour::MAX_FIXED;
 use crate::port::Side;
 
-/// Addresses of one port at most.
+/// The most addresses of one port.
 pub const MAX_ADDRESSES: usize = 64;
-/// Routes at most, connected networks not counted.
+/// The most routes, not counting connected networks.
 pub const MAX_ROUTES: usize = 256;
 
-/// A network: an address and how many of its bits count.
+/// A network: an address and its prefix length.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Prefix {
     /// An address in it.
     pub address: IpAddr,
-    /// Bits that count.
+    /// The prefix length.
     pub len: u8,
 }
 
@@ -44,8 +44,8 @@ impl Prefix {
         }
     }
 
-    /// IPv4's address for all hosts of the network, and the one for none; there are none where all
-    /// addresses are hosts' (RFC 3021).
+    /// Returns whether an address is IPv4's broadcast address of the network, or its address of all zeros; there are
+    /// none if all addresses are hosts' (RFC 3021).
     pub(super) fn is_broadcast(&self, other: IpAddr) -> bool {
         let (IpAddr::V4(_), IpAddr::V4(other_v4)) = (self.address, other) else { return false };
         if self.len >= 31 || !self.contains(other) {
@@ -55,7 +55,7 @@ impl Prefix {
         matches!(other_v4.to_bits() & hosts, 0) || other_v4.to_bits() & hosts == hosts
     }
 
-    /// Whether bits are set that do not count.
+    /// Returns whether host bits are set.
     fn has_host_bits(&self) -> bool {
         match self.address {
             IpAddr::V4(a) => a.to_bits().checked_shl(self.len.into()).unwrap_or(0) != 0,
@@ -73,7 +73,7 @@ impl fmt::Display for Prefix {
 impl FromStr for Prefix {
     type Err = String;
 
-    /// Reads `10.0.1.1/24`; an address alone is all of its bits.
+    /// Parses `10.0.1.1/24`; an address alone has the full prefix length.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is no network; write one like 10.0.1.0/24 or fd00:1::/64");
         let (address, len) = match text.split_once('/') {
@@ -93,29 +93,29 @@ impl FromStr for Prefix {
     }
 }
 
-/// A way to a network that is not connected.
+/// A route to a network that is not connected.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Route {
     /// The network.
     pub to: Prefix,
-    /// A neighbour that knows the way.
+    /// The neighbour that forwards to it.
     pub via: IpAddr,
 }
 
-/// What a router has on one port.
+/// The router's settings of one port.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PortSettings {
     /// The address of the router's own station there.
     pub mac: Mac,
     /// Longest packet.
     pub mtu: u32,
-    /// Its addresses, with the networks that are connected there. The first of a family is who tells
-    /// of errors. A link-local address is made from `mac`.
+    /// Its addresses, with the networks that are connected there. The first of a family is the source of errors. A
+    /// link-local address is derived from `mac`.
     pub addresses: Vec<Prefix>,
 }
 
 impl PortSettings {
-    /// The link-local address (RFC 4291 appendix A).
+    /// Returns the link-local address (RFC 4291 appendix A).
     pub(super) fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac.0;
         let id = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
@@ -123,7 +123,7 @@ impl PortSettings {
     }
 }
 
-/// Why settings make no router.
+/// The reason why settings are invalid.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SettingsError {
     /// A port has no address.
@@ -136,11 +136,11 @@ pub enum SettingsError {
     Overlap(Prefix, Prefix),
     /// A route to a network that is written with a host's address.
     HostBits(Prefix),
-    /// A route to where another goes.
+    /// Two routes to the same network.
     Twice(Prefix),
-    /// A route by way of someone who is not in a connected network, or is the router itself.
+    /// A route by a gateway that is not in a connected network, or is the router itself.
     NotANeighbour(IpAddr),
-    /// A route of one family by way of another.
+    /// A route of one family by a gateway of another.
     Families(Route),
     /// A neighbour that is in no connected network, is the router itself, or has the address of a group.
     NoSuchNeighbour(IpAddr, Mac),
@@ -188,15 +188,15 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-/// Where a packet goes next.
+/// The next hop of a packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Way {
     pub to: Side,
-    /// The neighbour, if it is not whom the packet is for.
+    /// The gateway, if it is not the destination itself.
     pub via: Option<IpAddr>,
 }
 
-/// Everything that is known of the networks around.
+/// All routes.
 #[derive(Debug)]
 pub(super) struct Routes {
     /// The longest prefixes first.
@@ -222,7 +222,7 @@ impl Routes {
         for route in routes {
             this.add(route)?;
         }
-        // A stable sort: of equal lengths none share an address.
+        // A stable sort: networks of equal length share no address.
         this.known.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len));
         Ok(this)
     }
@@ -256,7 +256,7 @@ impl Routes {
         Ok(())
     }
 
-    /// The way to an address.
+    /// Returns the next hop to an address.
     pub fn find(&self, address: IpAddr) -> Option<Way> {
         self.known.iter().find(|(prefix, _)| prefix.contains(address)).map(|(_, way)| *way)
     }
@@ -265,7 +265,7 @@ impl Routes {
         self.connected.get(side.index()).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether an address can be that of a neighbour.
+    /// Returns whether an address can be that of a neighbour.
     pub fn is_neighbour(&self, side: Side, address: IpAddr) -> bool {
         let in_reach = |own: &Prefix| own.contains(address) && !own.is_broadcast(address);
         self.networks(side).iter().any(in_reach) && !self.is_own(side, address)
@@ -279,7 +279,7 @@ impl Routes {
         self.connected.iter().flatten().any(|own| own.is_broadcast(address))
     }
 
-    /// The router's address on a port: that of the network in which `near` lies, or else the first.
+    /// Returns the router's address on a port: that of the network that contains `near`, or else the first.
     pub fn own(&self, side: Side, near: IpAddr) -> Option<IpAddr> {
         let family =
             || self.networks(side).iter().filter(|own| own.address.is_ipv4() == near.is_ipv4());
@@ -288,7 +288,7 @@ impl Routes {
     }
 }
 
-/// Addresses that mean something on one link only (RFC 3927, RFC 4291).
+/// Returns whether an address is valid on one link only (RFC 3927, RFC 4291).
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -296,7 +296,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a packet to or from an address must not leave its host.
+/// Returns whether a packet to or from an address must not leave its host.
 pub(super) fn is_martian(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {

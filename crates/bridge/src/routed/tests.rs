@@ -58,12 +58,12 @@ fn router() -> Router {
     Router::new(settings(), &routes()).unwrap()
 }
 
-/// The usual hosts of both families: on A, on B.
+/// Returns the usual hosts of both families: on A, on B.
 fn hosts(v6: bool) -> (IpAddr, IpAddr) {
     if v6 { (ip("fd00:1::2"), ip("fd00:2::2")) } else { (ip("10.0.1.2"), ip("10.0.2.2")) }
 }
 
-/// A frame with an IP packet.
+/// Builds a frame with an IP packet.
 fn frame(to: Mac, from: Mac, src: IpAddr, dst: IpAddr, protocol: u8, l4: &[u8]) -> Vec<u8> {
     let mut frame = [to.0, from.0].concat();
     frame.extend(if src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] });
@@ -74,7 +74,7 @@ fn frame(to: Mac, from: Mac, src: IpAddr, dst: IpAddr, protocol: u8, l4: &[u8]) 
     frame
 }
 
-/// `l4` with the checksum at `at` filled in.
+/// Fills in the checksum of `l4` at `at`.
 fn summed(src: IpAddr, dst: IpAddr, protocol: u8, mut l4: Vec<u8>, at: usize) -> Vec<u8> {
     let pseudo = ip_header(src, dst, protocol, l4.len(), &mut [0; 40]).unwrap();
     let start = if protocol == 1 { Sum::new() } else { pseudo };
@@ -91,7 +91,7 @@ fn udp(to: Mac, from: Mac, src: IpAddr, dst: IpAddr, len: usize) -> Vec<u8> {
     frame(to, from, src, dst, 17, &summed(src, dst, 17, l4, 6))
 }
 
-/// From the host on A to the one on B.
+/// Builds a frame from the host on A to the one on B.
 fn across(v6: bool) -> Vec<u8> {
     let (a, b) = hosts(v6);
     udp(ROUTER_A, HOST_A, a, b, 30)
@@ -125,7 +125,7 @@ fn arp(reply: bool, sender_mac: Mac, sender: IpAddr, target: IpAddr, to: Mac) ->
     Arp { reply, sender_mac, sender, target_mac: Mac::default(), target }.frame(to)
 }
 
-/// What the host on B says when it is asked.
+/// Builds the answer of the host on B to a request.
 fn answer(v6: bool) -> Vec<u8> {
     match hosts(v6).1 {
         IpAddr::V6(b) => {
@@ -150,7 +150,7 @@ fn dropped(router: &mut Router, frame: &[u8], from: Side) -> Option<Dropped> {
     }
 }
 
-/// A router that knows the host on B.
+/// Creates a router that knows the host on B.
 fn acquainted(v6: bool) -> Router {
     let mut router = router();
     assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Consumed));
@@ -159,7 +159,7 @@ fn acquainted(v6: bool) -> Router {
     router
 }
 
-/// Type, code and the four bytes behind of an ICMP message that A's host is told, by the router.
+/// Returns type, code and the next four bytes of the router's ICMP message to A's host.
 fn told(out: &[Outgoing]) -> Option<(u8, u8, u32)> {
     let Outgoing { to, frame, .. } = out.first()?;
     let packet = parse(frame);
@@ -227,7 +227,7 @@ fn packets_for_other_networks_go_by_way_of_their_router() {
         };
         router.arrive(&mut reply, &PLAIN, Side::B, at(1));
         assert_eq!(router.take()[0].frame[..6], GATEWAY.0);
-        // One of the same network is sent back out: no one is redirected.
+        // A packet to the same network is sent back out, without a redirect.
         let (_, b) = hosts(v6);
         let mut packet = udp(ROUTER_B, HOST_B, b, ip(far), 10);
         assert_eq!(pass(&mut router, &mut packet, Side::B, at(2)), Ok(Leave::Consumed));
@@ -414,7 +414,7 @@ fn solicitations_for_own_addresses_are_answered() {
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(ask(damaged, Side::A), refused, "damaged");
-    // Who has no address yet sends no option; all are answered.
+    // A host without an address sends no option; the answer goes to all.
     let unnamed = "::".parse().unwrap();
     assert_eq!(ask(solicitation(HOST_A, unnamed, own, None), Side::A), refused, "with an option");
     let mut bare = solicitation(HOST_A, unnamed, own, None);
@@ -432,7 +432,7 @@ fn parse_destination(frame: &[u8]) -> IpAddr {
     IpAddr::from(*frame[38..].first_chunk::<16>().unwrap())
 }
 
-/// What another station says to have the address of the host on B: unasked, in each way that ARP has.
+/// Builds another station's claims to the address of the host on B: unsolicited, in each form of ARP.
 fn claims() -> [Vec<u8>; 3] {
     let (_, b) = hosts(false);
     [
@@ -442,7 +442,7 @@ fn claims() -> [Vec<u8>; 3] {
     ]
 }
 
-/// Where the packets for the host on B go.
+/// Returns the link address to which packets for the host on B are sent.
 fn goes_to(router: &mut Router, now: Nanos) -> Mac {
     let mut packet = across(false);
     assert_eq!(pass(router, &mut packet, Side::A, now), Ok(Leave::Send));
@@ -458,7 +458,7 @@ fn a_claim_takes_no_address_from_a_station_that_answers() {
         let asked: Vec<_> = router.take();
         let probe = asked.iter().find(|out| out.frame[..6] == HOST_B.0).unwrap().clone();
         assert!(asked.iter().all(|out| out.frame[..6] != BROADCAST.0), "it alone is asked");
-        // The claim is repeated as often as one likes.
+        // Repeated claims change nothing.
         for now in 5002..5100 {
             router.arrive(&mut claim, &PLAIN, Side::B, at(now));
         }
@@ -467,7 +467,7 @@ fn a_claim_takes_no_address_from_a_station_that_answers() {
         router.arrive(&mut answer(false), &PLAIN, Side::B, at(5150));
         router.tick(at(5900));
         assert_eq!((goes_to(&mut router, at(5901)), router.stats().challenged), (HOST_B, 1));
-        // Within a second of its answer it is not asked again, but afterwards.
+        // Within a second of its answer it is not asked again; afterwards it is.
         router.take();
         router.arrive(&mut claim, &PLAIN, Side::B, at(5950));
         assert!(!router.take().contains(&probe));
@@ -493,7 +493,7 @@ fn an_address_moves_when_its_station_is_silent() {
         assert_eq!(goes_to(&mut router, at(5601)), GATEWAY);
         let asked = router.take();
         assert!(asked.iter().any(|out| out.frame[..6] == GATEWAY.0), "it has to answer there");
-        // It does not: the neighbour is gone.
+        // It does not: the neighbour is lost.
         for now in [6600, 7600, 8600, 9600] {
             router.tick(at(now));
         }
@@ -517,7 +517,7 @@ fn what_the_operator_says_of_a_neighbour_stays() {
     assert_eq!(router.take(), [], "it is not asked for");
     router.attach(Side::B, ROUTER_B, 1400);
     assert_eq!(goes_to(&mut router, at(100_001)), HOST_B);
-    // What is learnt has all of its room beside it.
+    // Learnt neighbours have their full space in addition to the fixed ones.
     for (address, mac) in [
         ("10.0.3.1", HOST_A),
         ("10.0.1.1", HOST_A),
@@ -559,7 +559,7 @@ fn no_neighbour_is_believed_unasked() {
         router.arrive(&mut answer(v6), &PLAIN, Side::B, at(0));
         assert_eq!(router.stats().neighbours, 0, "it was not asked for");
     }
-    // An advertisement that does not insist changes nothing that is known.
+    // An advertisement without override does not change a known address.
     let mut router = acquainted(true);
     let IpAddr::V6(b) = hosts(true).1 else { panic!() };
     let other = |insists: bool| {
@@ -581,7 +581,7 @@ fn no_neighbour_is_believed_unasked() {
         assert_eq!(packet[..6], HOST_B.0);
         assert_eq!(router.stats().challenged, u64::from(insists));
     }
-    // Who asks for the router is entered: it will be answered.
+    // A host that asks for the router is entered, because it will be answered.
     let mut router = self::router();
     let (a, _) = hosts(false);
     router.arrive(&mut arp(false, HOST_A, a, ip("10.0.1.1"), BROADCAST), &PLAIN, Side::A, at(0));
@@ -608,7 +608,7 @@ fn pings_of_the_router_are_answered_on_both_sides_addresses() {
         let mut damaged = request;
         *damaged.last_mut().unwrap() ^= 1;
         assert_eq!(dropped(&mut router, &damaged, Side::A), Some(Dropped::Local));
-        // Nothing listens: it says so.
+        // No port is open: the router reports it.
         let datagram = udp(ROUTER_A, HOST_A, a, own, 10);
         assert_eq!(dropped(&mut router, &datagram, Side::A), Some(Dropped::Local));
         let out = router.take();
@@ -863,7 +863,7 @@ fn prefixes_are_read_as_they_are_written() {
     );
 }
 
-/// Nothing that comes in panics or makes the router speak without end.
+/// No input makes the router panic or send without end.
 #[test]
 fn altered_frames_are_survived() {
     let (a, b) = hosts(false);

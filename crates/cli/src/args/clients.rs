@@ -29,7 +29,7 @@ The private key is in the profile only: hand it over, then delete it.")]
   sudo adit server client show laptop")]
     Show(ClientShow),
 
-    /// Take a client's certificate back for good, at once
+    /// Revoke a client's certificate for good, at once
     #[command(after_help = "Example:
   sudo adit server client revoke laptop")]
     Revoke(ClientName),

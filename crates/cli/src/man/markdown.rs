@@ -1,9 +1,9 @@
-//! Pages of the documentation as roff. It knows the Markdown that docs/ is written in: headings, paragraphs, lists,
-//! tables, blocks of code, and code, bold print and links inside of a line.
+//! Pages of the documentation as roff. It supports the Markdown of docs/: headings, paragraphs, lists, tables, blocks
+//! of code, and code, bold print and links inside of a line.
 
 use super::escaped;
 
-/// A block that lines are gathered for.
+/// A block whose lines are being gathered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     None,
@@ -18,13 +18,13 @@ enum Block {
     TableRows,
 }
 
-/// The page without its title and without its table of contents.
+/// Converts the page without its title and its table of contents.
 pub(super) fn roff(markdown: &str) -> String {
     const BEGIN: &str = ".PP\n.RS 2\n.nf\n";
     const END: &str = ".fi\n.RE\n";
     let mut text = String::new();
     let mut block = Block::None;
-    // Of a block of indented lines: they belong to it only if another one follows.
+    // Empty lines in a block of indented lines: they belong to it only if another line follows.
     let mut empty = 0;
     for line in markdown.lines() {
         let indented = line.strip_prefix("    ");
@@ -83,7 +83,7 @@ pub(super) fn roff(markdown: &str) -> String {
     text
 }
 
-/// A row of a table: its first cell in bold print, the others beneath it.
+/// Converts a row of a table: its first cell in bold print, the others below it.
 fn row(text: &mut String, block: Block, line: &str) -> Block {
     if block != Block::TableHead && block != Block::TableRows {
         return Block::TableHead;
@@ -99,7 +99,7 @@ fn row(text: &mut String, block: Block, line: &str) -> Block {
     Block::TableRows
 }
 
-/// The cells of a row. A bar inside of code is escaped by a backslash.
+/// Returns the cells of a row. A bar inside of code is escaped by a backslash.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut escaped = false;
@@ -118,7 +118,7 @@ fn cells(line: &str) -> Vec<String> {
     cells.iter().map(|cell| cell.trim().to_owned()).collect()
 }
 
-/// A line as it is typed: a point or a quote at its begin is no request.
+/// Escapes a literal line: a point or a quote at its beginning is no request.
 fn literal(line: &str) -> String {
     let line = escaped(line);
     match line.starts_with(['.', '\'']) {
@@ -127,7 +127,7 @@ fn literal(line: &str) -> String {
     }
 }
 
-/// Code and bold print become bold, links their words.
+/// Converts code and bold print to bold, and links to their words.
 fn inline(line: &str) -> String {
     let mut text = String::new();
     for (at, part) in line.split('`').enumerate() {
@@ -150,7 +150,7 @@ fn bold(text: &str) -> String {
         .collect()
 }
 
-/// `[words](target)` becomes `words`.
+/// Replaces `[words](target)` by `words`.
 fn without_links(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;

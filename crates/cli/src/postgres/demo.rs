@@ -13,9 +13,10 @@ use crate::demo::Screen;
 use crate::text::{bytes, row, table};
 use crate::{note, print, print_json};
 
-/// Characters of a token that are shown: it lets a machine in, and is longer than a line.
+/// The number of characters of a token that are shown: it admits a machine, and is longer than a
+/// line.
 const TOKEN_SHOWN: usize = 10;
-/// Of a terminal, less the margin.
+/// The width of a terminal, less the margin.
 const WIDTH: usize = 72;
 
 pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
@@ -45,7 +46,7 @@ pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A command and what it printed, set off from the demo's own lines.
+/// Formats a command and its output, separated from the demo's own lines.
 fn typed(shown: &Shown) -> String {
     let output: String = shown
         .output
@@ -57,7 +58,7 @@ fn typed(shown: &Shown) -> String {
     format!("\n    {}\n{output}\n", wrapped(&short(&shown.command)).replace('\n', "\n    "))
 }
 
-/// A long command over several lines, as a shell takes it.
+/// Breaks a long command into several lines in shell syntax.
 fn wrapped(command: &str) -> String {
     let mut lines = vec![String::new()];
     for (at, part) in command.split(" --").enumerate() {
@@ -73,7 +74,7 @@ fn wrapped(command: &str) -> String {
     lines.join(" \\\n")
 }
 
-/// A line without the most of the token in it.
+/// Shortens the token in a line.
 fn short(line: &str) -> String {
     let Some(at) = line.find("#adit") else { return line.to_owned() };
     let (before, token) = line.split_at(at);

@@ -1,4 +1,4 @@
-//! What has passed: `verify`, `export` and `tail`.
+//! The log of packets: `verify`, `export` and `tail`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use super::Here;
 use super::members::SecretWord;
 use crate::{note, print};
 
-/// Whose eyes, and on which streams.
+/// The reader of the log, and the streams to read.
 #[derive(Debug, Args)]
 pub struct Sight {
-    /// Look as this role, which may read everything, instead of as this machine's node; - reads the URL from stdin
+    /// Read as this role, which may read everything, instead of as this machine's node; - reads the URL from stdin
     #[arg(long, value_name = "URL")]
     pub url: Option<SecretWord>,
 
@@ -60,11 +60,11 @@ pub struct Verify {
 
 #[derive(Debug, Args)]
 pub struct Export {
-    /// From when on: 10m, 2h or 3d ago, or a time like 2026-05-01T10:00:00Z
+    /// Start: 10m, 2h or 3d ago, or a time like 2026-05-01T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: i64,
 
-    /// Until when, likewise [default: now]
+    /// End, likewise [default: now]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub until: Option<i64>,
 
@@ -85,7 +85,7 @@ pub struct Tail {
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     pub lines: u32,
 
-    /// Go on with whatever comes
+    /// Continue with new packets
     #[arg(short, long)]
     pub follow: bool,
 
@@ -101,7 +101,7 @@ pub struct Tail {
     pub dir: Option<PathBuf>,
 }
 
-/// Microseconds since 1970.
+/// Parses a time into microseconds since 1970.
 fn moment(text: &str) -> Result<i64, String> {
     const BAD: &str = "write a time like 10m, 2h, 3d or 2026-05-01T10:00:00Z";
     if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
@@ -157,7 +157,7 @@ pub fn export(options: Export) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line of what was written and what was not.
+/// Summarizes in one line what was written and what was not.
 fn summary(done: Exported) -> String {
     let mut words = format!("{} packets", done.proven + done.claimed + done.headers);
     for (count, what) in [

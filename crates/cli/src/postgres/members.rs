@@ -1,4 +1,4 @@
-//! Who is in the network: `init`, `join`, `invite`, `remove`, `rekey`; and what is kept: `expire`.
+//! The members of a network: `init`, `join`, `invite`, `remove`, `rekey`; and its retention: `expire`.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub struct Init {
     #[arg(long)]
     pub offline: bool,
 
-    /// Only print the SQL that would be said
+    /// Only print the SQL that would be executed
     #[arg(long)]
     pub dry_run: bool,
 
@@ -141,7 +141,7 @@ pub struct Expire {
     pub here: Here,
 }
 
-/// A word of the command line with a secret in it: never shown again.
+/// A word of the command line that contains a secret and is never shown again.
 #[derive(Clone)]
 pub struct SecretWord(Zeroizing<String>);
 
@@ -160,7 +160,7 @@ impl std::fmt::Debug for SecretWord {
 }
 
 impl SecretWord {
-    /// The word, or instead of `-` what stdin says; on a terminal, what is typed unseen.
+    /// Returns the word, or stdin in place of `-`; on a terminal, input that is not echoed.
     pub fn invitation(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" || !io::stdin().is_terminal() {
             return self.read();
@@ -172,7 +172,7 @@ impl SecretWord {
         Ok(Zeroizing::new(typed.trim().to_owned()))
     }
 
-    /// The word, or what stdin says instead of `-`.
+    /// Returns the word, or stdin in place of `-`.
     pub fn read(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" {
             return Ok(self.0);
@@ -316,7 +316,7 @@ fn tell_of(paths: &Paths, renewed: &postgres::Rekeyed) {
     ));
 }
 
-/// Asks on a terminal; a script means what it says.
+/// Asks for confirmation on a terminal; a script needs none.
 fn confirmed(node: &str, network: &str) -> Result<bool, Fault> {
     if !io::stdin().is_terminal() {
         return Ok(true);
@@ -361,7 +361,7 @@ fn warn(notes: &[String]) {
     }
 }
 
-/// The one place where the secret is shown: to who asked for it.
+/// Shows the secret to the user who asked for it. No other code shows it.
 fn hand_over(invitation: &Invitation) {
     let hours = invitation.valid.as_secs().div_ceil(3600);
     let online = if invitation.offline { "" } else { ", while a node is up" };

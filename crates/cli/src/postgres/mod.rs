@@ -59,12 +59,13 @@ The exit code is 1 if the node does not run or the database does not answer.")]
 Only the machine that ran `init` may invite.")]
     Invite(members::Invite),
 
-    /// Take a node out of the network, at once and for good, and give the others a new network key; what it sent stays logged
+    /// Remove a node from the network, at once and for good, and give the others a new network key; what it sent stays
+    /// logged
     #[command(after_help = "Example:
   sudo adit postgres remove laptop")]
     Remove(members::Remove),
 
-    /// Give the network a new key: after a copy of a node's files may have come into wrong hands
+    /// Give the network a new key: after a node's files may have been copied
     #[command(after_help = "Example:
   sudo adit postgres rekey
 
@@ -88,7 +89,7 @@ restart.")]
   sudo adit postgres auditor remove")]
     Auditor(settings::Auditor),
 
-    /// Drop what lies beyond the network's retention, with the keys to it
+    /// Drop what exceeds the network's retention, with the keys to it
     #[command(after_help = "Example:
   sudo adit postgres expire
 
@@ -104,7 +105,7 @@ Without a key only numbers, signatures and the records' order are looked at.
 What has expired is named and is no finding. Exits with 1 if anything was found.")]
     Verify(log::Verify),
 
-    /// Write what has passed as a capture for Wireshark
+    /// Write the logged packets as a capture for Wireshark
     #[command(after_help = "Examples:
   sudo adit postgres export --since 10m --pcapng - | tcpdump -r -
   adit postgres export --since 2h --from berlin --pcapng berlin.pcapng")]
@@ -115,7 +116,7 @@ What has expired is named and is no finding. Exits with 1 if anything was found.
   sudo adit postgres tail -f")]
     Tail(log::Tail),
 
-    /// See it work: a throw-away database, two machines that have nothing else in common, and their packets as rows
+    /// Demonstrate it: a throw-away database, two machines that have nothing else in common, and their packets as rows
     #[command(after_help = "Examples:
   sudo adit postgres demo
   sudo adit postgres demo --hold   leave it up to look around, until Ctrl-C
@@ -125,7 +126,7 @@ cluster of the host is not touched; everything that it makes is gone at the end.
     Demo(crate::args::Demo),
 }
 
-/// Which network's node.
+/// Selects the node of a network.
 #[derive(Debug, Args)]
 pub struct Here {
     /// Name of the network on this machine, if it is in several
@@ -138,7 +139,7 @@ pub struct Here {
 }
 
 impl Here {
-    /// The files of that node.
+    /// Returns the paths of that node's files.
     pub fn paths(&self) -> Result<Paths, Fault> {
         Paths::find(self.dir.as_deref(), self.network_name.as_deref())
     }

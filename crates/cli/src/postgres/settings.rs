@@ -14,7 +14,7 @@ use crate::print;
 /// The settings that can be changed later, as `init` and `set` take them.
 #[derive(Debug, Args)]
 pub struct NetworkSettings {
-    /// What anybody who may read the tables sees: full, headers, metadata or none [default of init: headers]
+    /// What a role with access to the tables sees: full, headers, metadata or none [default of init: headers]
     #[arg(long, value_name = "POLICY")]
     pub audit: Option<Audit>,
 
@@ -37,7 +37,7 @@ pub struct NetworkSettings {
 }
 
 impl NetworkSettings {
-    /// The requested change.
+    /// Returns the requested change.
     pub fn change(&self) -> SettingsChange {
         SettingsChange {
             audit: self.audit,
@@ -138,7 +138,7 @@ fn tell(network: &str, changed: &SettingsChanged) {
     print("Nodes that are up use them within a minute.\n");
 }
 
-/// `64MB`, `1GB`, `512MiB`: bytes.
+/// Parses `64MB`, `1GB`, `512MiB` into bytes.
 fn size(text: &str) -> Result<i64, String> {
     let (number, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -155,7 +155,7 @@ fn size(text: &str) -> Result<i64, String> {
     size.filter(|size| *size > 0).ok_or_else(|| "write a size like 500MB, 1GB or 2GiB".into())
 }
 
-/// `90s`, `10m`, `12h`, `30d`.
+/// Parses `90s`, `10m`, `12h`, `30d`.
 pub fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));

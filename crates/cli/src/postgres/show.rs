@@ -13,7 +13,7 @@ use super::Here;
 use crate::text::{bytes, rate, row, span, table};
 use crate::{print, print_json};
 
-/// How long rates are taken over.
+/// The interval over which rates are computed.
 const SAMPLE: Duration = Duration::from_secs(1);
 
 /// What to show of a network.
@@ -54,7 +54,7 @@ pub fn peers(options: &Show) -> Result<ExitCode, Fault> {
     Ok(end(&survey))
 }
 
-/// Who asks from a script learns by it whether packets can pass.
+/// Returns the exit code, from which a script learns whether packets can pass.
 fn end(survey: &Survey) -> ExitCode {
     match survey.running.is_some() && survey.database.is_some() {
         true => ExitCode::SUCCESS,
@@ -62,7 +62,7 @@ fn end(survey: &Survey) -> ExitCode {
     }
 }
 
-/// What passed between two nodes in a second.
+/// The traffic between two nodes in a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 struct Rates {
     sent_packets: u64,
@@ -175,7 +175,7 @@ fn running_lines(report: &StatusReport) -> String {
     text
 }
 
-/// What the two connections have done.
+/// Describes the work of the two connections.
 fn work(postgres: &PostgresReport) -> String {
     let link = |link: &LinkReport| match (&link.trouble, link.up) {
         (_, true) => format!("connected, opened {}", times(link.opened)),
@@ -256,7 +256,8 @@ fn short_table(survey: &Survey) -> String {
     table(&rows) + &database.refused.iter().map(refused).collect::<String>()
 }
 
-/// The other nodes, as the running one knows them: for `adit status`, which asks no database.
+/// Lists the other nodes as the running one sees them: for `adit status`, which queries no
+/// database.
 pub fn nodes(postgres: &PostgresReport) -> String {
     if postgres.nodes.is_empty() {
         return "  no other node is known\n".into();
@@ -282,7 +283,7 @@ pub fn nodes(postgres: &PostgresReport) -> String {
     table(&rows)
 }
 
-/// A node of a database's network in `adit status`.
+/// Describes a node of a database's network for `adit status`.
 pub fn in_status(postgres: &PostgresReport) -> String {
     format!("  node {} of network {}\n", postgres.node, postgres.network)
         + &work(postgres)

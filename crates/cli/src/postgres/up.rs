@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::Here;
 
-/// How the node runs; what is not given is as in its node.toml.
+/// The options of a node; those that are not given are taken from its node.toml.
 #[derive(Debug, Args)]
 pub struct Up {
     #[command(flatten)]
@@ -19,7 +19,7 @@ pub struct Up {
     #[arg(long, value_name = "NAME")]
     dev: Option<String>,
 
-    /// What has happened to a packet before its peer gets it: strict (committed and flushed), relaxed (committed,
+    /// What must have happened to a packet before its peer gets it: strict (committed and flushed), relaxed (committed,
     /// flushed a moment later) or volatile (in tables that a crash of the database empties)
     #[arg(long, value_name = "WORD")]
     durability: Option<Durability>,
@@ -32,11 +32,11 @@ pub struct Up {
     #[arg(long)]
     no_routes: bool,
 
-    /// Run as this user once everything is open [default: adit, or nobody where there is none]
+    /// Run as this user once everything is open [default: `adit`, or `nobody` where there is none]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// Say more; twice: still more
+    /// More log lines; repeatable
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }

@@ -43,7 +43,7 @@ pub(super) fn reload_page(reloaded: &Reloaded, paths: &Paths) -> String {
     text
 }
 
-/// The hint for profiles that name another host or other ports.
+/// Returns the hint for profiles that name another host or other ports.
 fn new_lines(endpoints: &[String], paths: &Paths) -> String {
     let mut text = String::from(
         "\nIn these profiles replace the lines that begin with proto, remote or\n\

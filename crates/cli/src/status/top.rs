@@ -17,7 +17,7 @@ pub fn top(options: &Top) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     loop {
         let machine = managed_server::status(&paths)?;
-        // Home, then each line's rest, then what is below: no flicker.
+        // Cursor home, then the rest of each line, then everything below, without flicker.
         let page = top_page(&machine, &paths, options.sort).replace('\n', "\x1b[K\n");
         print(&format!("\x1b[H{page}\x1b[J"));
         std::thread::sleep(Duration::from_secs(options.every));
@@ -33,7 +33,7 @@ pub(super) fn top_page(machine: &Overview, paths: &Paths, sort: Sort) -> String 
     pages.join("\n")
 }
 
-/// The title, the totals, and a line for each session.
+/// Prints the title, the totals, and a line for each session.
 fn top_report(report: &StatusReport, sort: Sort) -> String {
     let mut text = title(report);
     if report.problem.is_some() {

@@ -1,4 +1,4 @@
-//! `adit postgres` as a person calls it, and a cluster for it.
+//! `adit postgres` as a user calls it, and a cluster for it.
 
 use std::process::{Command, Output};
 
@@ -6,7 +6,7 @@ use adit_testbed::postgres::{Cluster, Options, missing, scratch};
 
 pub const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
-/// `adit postgres` without the database variables of the test's own environment.
+/// Returns `adit postgres` without the database variables of the test's own environment.
 pub fn postgres() -> Command {
     let mut command = Command::new(ADIT);
     command.arg("postgres").env("HOME", "/nonexistent");
@@ -16,30 +16,30 @@ pub fn postgres() -> Command {
     command
 }
 
-/// What it printed on either stream.
+/// Returns its output on both streams.
 pub fn text(output: &Output) -> String {
     let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     String::from_utf8(both).unwrap()
 }
 
-/// What it printed, having succeeded.
+/// Returns its output after checking that it succeeded.
 pub fn good(words: &[&str], output: &Output) -> String {
     assert!(output.status.success(), "{words:?}: {}", text(output));
     text(output)
 }
 
-/// It failed, with these words.
+/// Checks that it failed, with these words.
 pub fn refused(words: &[&str], output: &Output, said: &str) {
     let text = text(output);
     assert!(!output.status.success() && text.contains(said), "{words:?}: {text}");
 }
 
-/// The URL in what was printed for the next machine.
+/// Returns the URL in the output for the next machine.
 pub fn invitation(printed: &str) -> String {
     printed.split_whitespace().find(|word| word.contains("#adit1-")).unwrap().to_owned()
 }
 
-/// A cluster in a folder of its own; `None`, and a skipped test, where there is no PostgreSQL.
+/// Creates a cluster in a folder of its own; `None`, and a skipped test, if there is no PostgreSQL.
 pub fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
     if let Some(why) = missing() {
         let thread = std::thread::current();

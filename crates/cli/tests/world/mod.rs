@@ -20,8 +20,8 @@ pub fn start(ns: &NetNs, arguments: &[&str], dir: &Path, log: &str) -> TestProce
     TestProcess::program(ns, ADIT, arguments, dir, log)
 }
 
-/// A created server in a namespace: `dir/vpn`, reachable at 192.0.2.1 by clients and connected to
-/// an outside at 198.51.100.9.
+/// A server in a namespace: `dir/vpn`, reachable at 192.0.2.1 by clients and connected to an outside network at
+/// 198.51.100.9.
 pub struct Server {
     pub dir: tempfile::TempDir,
     pub ns: NetNs,
@@ -44,7 +44,7 @@ impl Server {
         this
     }
 
-    /// Runs `adit LINE --dir vpn` in the server's namespace; whether it went well, and its words.
+    /// Runs `adit LINE --dir vpn` in the server's namespace; returns whether it succeeded, and its output.
     pub fn adit(&self, line: &str) -> (bool, String) {
         let output = self
             .ns
@@ -66,7 +66,7 @@ impl Server {
         running
     }
 
-    /// Adds a client with a namespace on the server's doorstep. Its profile is `NAME.ovpn`.
+    /// Adds a client with a namespace next to the server. Its profile is `NAME.ovpn`.
     pub fn client(&mut self, name: &str, options: &str) -> NetNs {
         let line = format!("server client add {name} -o {name}.ovpn {options}");
         let (made, said) = self.adit(&line);
@@ -96,7 +96,7 @@ impl Server {
         start(ns, &arguments, self.dir.path(), &format!("{name}.log"))
     }
 
-    /// Names of the connected clients.
+    /// Returns the names of the connected clients.
     pub fn connected(&self) -> Vec<String> {
         let (_, text) = self.adit("status --json");
         let reports: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -124,8 +124,8 @@ impl Server {
     }
 }
 
-/// Until a client has its routes, its packets to the tunnel's network would reach the server outside the tunnel, which answers or
-/// forwards them.
+/// Blocks packets to the tunnel's network outside the tunnel: until a client has its routes, they would reach the
+/// server, which answers or forwards them.
 fn keep_in(ns: &NetNs) {
     let rules = "table inet bed { chain out { type filter hook output priority 0; \
          oifname \"up\" ip daddr 10.73.0.0/24 drop; oifname \"up\" ip6 daddr fd73::/64 drop; }; }";

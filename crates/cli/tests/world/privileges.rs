@@ -8,14 +8,14 @@ use std::process::Command;
 
 const NONE: &str = "0000000000000000";
 
-/// /proc/PID/status.
+/// Reads /proc/PID/status.
 pub fn status(pid: u32) -> HashMap<String, String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
     text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), words(v))).collect()
 }
 
-/// Neither user nor group of root, no capability, no way to any.
+/// Checks for neither user nor group of root, no capability, and no way to any.
 pub fn assert_without_rights(pid: u32) {
     let status = status(pid);
     for ids in ["Uid", "Gid", "Groups"] {
@@ -27,7 +27,7 @@ pub fn assert_without_rights(pid: u32) {
     assert_eq!((status["NoNewPrivs"].as_str(), status["Seccomp"].as_str()), ("1", "2"));
 }
 
-/// The helper has what it needs and no more.
+/// Checks that the helper has exactly the privileges that it needs.
 pub fn assert_helper(pid: u32) {
     let status = status(pid);
     assert_eq!(status["Uid"], "0 0 0 0");
@@ -44,26 +44,26 @@ pub fn assert_helper(pid: u32) {
     println!("helper's resident memory: {}", status["VmRSS"]);
 }
 
-/// Whether the user that a process runs as can read a file.
+/// Returns whether the user that a process runs as can read a file.
 pub fn can_read(pid: u32, path: &Path) -> bool {
     let status = status(pid);
     let id = |name: &str| status[name].split(' ').next().unwrap().parse::<u32>().unwrap();
     let groups: Vec<u32> = status["Groups"].split(' ').filter_map(|g| g.parse().ok()).collect();
     assert_eq!(groups, [id("Gid")]);
     let mut cat = Command::new("cat");
-    // Changing the user gives up what capabilities this test has.
+    // Changing the user drops the capabilities of this test.
     cat.arg(path).uid(id("Uid")).gid(id("Gid"));
     cat.output().unwrap().status.success()
 }
 
-/// The ids of a process's threads.
+/// Returns the ids of a process's threads.
 pub fn tasks(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     tasks.map(|task| task.file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Every thread is without rights, and workers, whose names begin so, have a narrower filter; how many
-/// workers there are.
+/// Checks that every thread is without privileges, and that workers, whose names begin so, have a narrower filter;
+/// returns how many workers there are.
 pub fn assert_all_without_rights(pid: u32, worker: &str) -> usize {
     let mut workers = 0;
     for task in tasks(pid) {
