@@ -6,7 +6,7 @@
 //!                        └─ epoch record, signed; its secret wrapped to the readers ───┘
 //! ```
 //!
-//! No I/O: the database and the device are `adit-daemon`'s. Time and randomness come in.
+//! No I/O: the database and the device are `apps/postgres`'s. Time and randomness come in.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

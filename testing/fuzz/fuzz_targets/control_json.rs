@@ -5,5 +5,5 @@
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 
 pub fn run(bytes: &[u8]) {
-    adit_daemon::control::fuzz(bytes);
+    adit_runtime::control::fuzz(bytes);
 }

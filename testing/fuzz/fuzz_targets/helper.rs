@@ -5,5 +5,5 @@
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 
 pub fn run(bytes: &[u8]) {
-    adit_daemon::helper::fuzz(bytes);
+    adit_runtime::helper::fuzz(bytes);
 }

@@ -6,7 +6,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 
 pub fn run(bytes: &[u8]) {
     match bytes.split_first() {
-        Some((2, rest)) => adit_daemon::openvpn::fuzz_leases(rest),
-        _ => adit_daemon::host::fuzz(bytes),
+        Some((2, rest)) => adit_app_openvpn::openvpn::fuzz_leases(rest),
+        _ => adit_runtime::host::fuzz(bytes),
     }
 }

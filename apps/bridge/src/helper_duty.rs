@@ -1,0 +1,229 @@
+//! The helper of a bridge, which opens its ports; the network process moves what they carry.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use adit_bridge::{Port, PortSpec, Side};
+use adit_linux::privileges::Profile;
+use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{
+    Answer, Duty, DutyKind, OpenedDevice, Outcome, Policy, Problem, RequestCheck,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ports::Opener;
+
+/// The helper of `adit bridge`; its arguments are the [`BridgeDuty`].
+pub const BRIDGE: DutyKind = DutyKind {
+    name: "bridge",
+    read: |arguments| {
+        Ok(Box::new(BridgeHelper { duty: serde_json::from_value(arguments)?, opener: None }))
+    },
+};
+
+/// A bridge's command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BridgeDuty {
+    /// The ports, as they are written.
+    pub(crate) ports: [String; 2],
+    /// The rules.
+    pub(crate) rules: Option<PathBuf>,
+    /// Queues of each port.
+    pub(crate) workers: u16,
+    /// MTU of TAPs that are made.
+    pub(crate) mtu: Option<u32>,
+    /// Whether the host's stack sees what the ports receive.
+    pub(crate) share_with_host: bool,
+    /// Whether a port without a link takes the other one's.
+    pub(crate) carry_link: bool,
+    /// The control socket.
+    pub(crate) control: PathBuf,
+}
+
+/// A request of a bridge alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum PortRequest {
+    /// Open both ports.
+    OpenBoth,
+    /// Open a port that has vanished, if it is there again.
+    OpenAgain(PortSide),
+    /// Switch a port of a bridge that carries the state of links on or off.
+    Switch {
+        /// The port.
+        side: PortSide,
+        /// Whether it is to be on.
+        on: bool,
+    },
+}
+
+/// One of the two ports of a bridge.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PortSide {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+/// Ports that were opened; a packet socket is a queue without flow queues.
+pub(crate) type OpenedPorts = Vec<OpenedDevice>;
+
+struct BridgeHelper {
+    duty: BridgeDuty,
+    /// Opens the ports again.
+    opener: Option<Opener>,
+}
+
+impl Duty for BridgeHelper {
+    fn profile(&self) -> Profile {
+        Profile::Bridge
+    }
+
+    fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
+        let mut policy = Policy {
+            control: [self.duty.control.clone()].into(),
+            own: Some(Box::new(PortCheck { switches: self.duty.carry_link })),
+            ..Policy::default()
+        };
+        if let Some(path) = &self.duty.rules {
+            policy.add_rules(path);
+        }
+        Ok(policy)
+    }
+
+    fn carry_out(&mut self, request: Value, _: u32) -> Pin<Box<dyn Future<Output = Outcome> + '_>> {
+        let request = read(&request).map_err(Problem::Refused);
+        Box::pin(async {
+            match request? {
+                PortRequest::OpenBoth => self.open_both().await,
+                PortRequest::OpenAgain(side) => {
+                    hand_over(self.opener()?.open_again(side.into()).await?.as_slice())
+                }
+                PortRequest::Switch { side, on } => {
+                    self.opener()?.switch(side.into(), on).await?;
+                    Ok((Answer::Done, Vec::new()))
+                }
+            }
+        })
+    }
+}
+
+impl BridgeHelper {
+    async fn open_both(&mut self) -> Outcome {
+        // The former one's ports would be in the way.
+        self.opener = None;
+        let mut opener = Opener::new(&self.duty)?;
+        let both = opener.open_both().await?;
+        self.opener = Some(opener);
+        hand_over(&both)
+    }
+
+    fn opener(&mut self) -> Result<&mut Opener, Problem> {
+        self.opener.as_mut().ok_or_else(|| Problem::Refused("no ports are open".into()))
+    }
+}
+
+/// Decides which requests about ports the command line permits.
+#[derive(Debug)]
+struct PortCheck {
+    /// Whether ports may be switched off and on.
+    switches: bool,
+}
+
+impl RequestCheck for PortCheck {
+    fn check(&self, request: &Value) -> Result<(), String> {
+        match read(request)? {
+            PortRequest::OpenBoth | PortRequest::OpenAgain(_) => Ok(()),
+            PortRequest::Switch { .. } if self.switches => Ok(()),
+            PortRequest::Switch { .. } => {
+                Err("port: the configuration carries no state of links".into())
+            }
+        }
+    }
+}
+
+fn read(request: &Value) -> Result<PortRequest, String> {
+    PortRequest::deserialize(request).map_err(|e| format!("port: {e}"))
+}
+
+/// Ports for the network process; they are closed here when they are sent.
+fn hand_over(opened: &[Port]) -> Outcome {
+    let (mut ports, mut descriptors) = (OpenedPorts::new(), Vec::new());
+    for port in opened {
+        let (device, own) = parts(port).map_err(|e| Problem::of(&e))?;
+        ports.push(device);
+        descriptors.extend(own);
+    }
+    Ok((Answer::own(&ports)?, descriptors))
+}
+
+/// A port without its descriptors, and these.
+///
+/// # Errors
+/// No descriptor is free.
+fn parts(port: &Port) -> io::Result<(OpenedDevice, Vec<OwnedFd>)> {
+    let TunOffloads { csum, tso, uso } = port.offloads;
+    let opened = OpenedDevice {
+        name: port.name.clone(),
+        index: port.index,
+        offloads: [csum, tso, uso],
+        flow_queues: vec![0; port.queues.len()],
+    };
+    let descriptors = port.queues.iter().map(|queue| queue.as_fd().try_clone_to_owned());
+    Ok((opened, descriptors.collect::<io::Result<_>>()?))
+}
+
+/// Puts a port together again. Takes its descriptors from the front.
+///
+/// # Errors
+/// Parts and descriptors do not match.
+pub(crate) fn take_over(
+    spec: &PortSpec,
+    opened: OpenedDevice,
+    descriptors: &mut impl Iterator<Item = OwnedFd>,
+) -> io::Result<Port> {
+    let OpenedDevice { name, index, offloads: [csum, tso, uso], flow_queues } = opened;
+    let own: Vec<OwnedFd> = descriptors.take(flow_queues.len()).collect();
+    if own.len() != flow_queues.len() || own.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a port with other descriptors"));
+    }
+    match spec {
+        PortSpec::Existing(_) => {
+            Ok(Port::of_sockets(name, index, own.into_iter().map(Into::into).collect()))
+        }
+        PortSpec::Tap(_) => {
+            let offloads = TunOffloads { csum, tso, uso };
+            TunDevice::from_parts(TunParts { name, ifindex: index, offloads, flow_queues }, own)
+                .map(Port::from)
+        }
+    }
+}
+
+impl From<Side> for PortSide {
+    fn from(side: Side) -> Self {
+        match side {
+            Side::A => Self::A,
+            Side::B => Self::B,
+        }
+    }
+}
+
+impl From<PortSide> for Side {
+    fn from(side: PortSide) -> Self {
+        match side {
+            PortSide::A => Self::A,
+            PortSide::B => Self::B,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

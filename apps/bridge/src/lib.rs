@@ -1,0 +1,580 @@
+//! `adit bridge`: opens two ports and evaluates what passes between them, until it is asked to end.
+
+#![forbid(unsafe_code)]
+
+mod helper_duty;
+mod links;
+mod open_ports;
+mod ports;
+mod report;
+mod routed;
+mod rules;
+mod settings;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use adit_bridge::PortSpec;
+use adit_bridge::{Bridge, Drop, MAX_WORKERS, Policy, Side, StartError};
+use adit_filter::Nanos;
+use adit_linux::clock;
+use adit_linux::net::{NetChange, NetErrorKind, NetWatch};
+use adit_linux::notify::Notifier;
+use adit_linux::privileges::{Capability, confine_worker};
+pub use routed::{NeighbourArg, PortAddress, RouteArg, RoutedOptions};
+use serde::{Deserialize, Serialize};
+pub use settings::BRIDGE_KEYS;
+use tokio::io::Interest;
+use tokio::time::MissedTickBehavior;
+
+use adit_runtime::control::{Request, Response, Server};
+use adit_runtime::driver::watch;
+use adit_runtime::fault::Fault;
+use adit_runtime::filter;
+use adit_runtime::helper::{self, Watcher};
+use adit_runtime::paths::Paths;
+use adit_runtime::privileges::{self, PrivilegeOptions};
+use adit_runtime::signals::Signal;
+use adit_runtime::signals::Signals;
+use adit_runtime::{log, say, worker_count};
+pub use helper_duty::BRIDGE;
+use helper_duty::BridgeDuty;
+use links::{Carry, Links};
+use open_ports::Ports;
+use routed::Routed;
+use rules::Rules;
+
+/// How often a port that vanished is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How often connections that are over are forgotten when no packets come.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// The shortest interval between notifications to the service manager.
+const SOONEST: Duration = Duration::from_millis(100);
+
+/// The options of `adit bridge`.
+#[derive(Clone, Debug)]
+pub struct BridgeOptions {
+    /// The two ports.
+    pub ports: [PortSpec; 2],
+    /// The rules; `None`: everything passes.
+    pub rules: Option<PathBuf>,
+    /// Forward packets between two networks instead of frames; `None`: frames.
+    pub routed: Option<RoutedOptions>,
+    /// Threads that move frames; `None`: by the number of cores.
+    pub workers: Option<u16>,
+    /// MTU of TAPs that are made; `None`: the other port's.
+    pub mtu: Option<u32>,
+    /// Let the host's stack see what the ports receive, and answer.
+    pub share_with_host: bool,
+    /// What becomes of a port when the other one loses its link.
+    pub link_state: LinkState,
+    /// The name in `adit status` and of the control socket; `None`: made of the ports' names.
+    pub name: Option<String>,
+    /// A folder for the control socket instead of /run/adit.
+    pub dir: Option<PathBuf>,
+    /// The user to run as; `None`: `adit`, or `nobody`.
+    pub user: Option<String>,
+    /// Adds to the log.
+    pub verbose: u8,
+}
+
+/// What becomes of a port when the other one loses its link.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkState {
+    /// Nothing.
+    #[default]
+    Ignore,
+    /// It is switched off until the link is back.
+    Carry,
+}
+
+impl BridgeOptions {
+    /// The name of this bridge.
+    fn instance(&self) -> Result<String, Fault> {
+        let [a, b] = &self.ports;
+        let name = self.name.clone().unwrap_or_else(|| format!("{}-{}", a.name(), b.name()));
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
+            return Err(Fault::operator(format!(
+                "--name {name:?}: a control socket cannot be called so; use 1 to 64 letters, digits, \
+                 '-', '_' and '.'"
+            )));
+        }
+        Ok(name)
+    }
+
+    /// Returns the parameters of the helper process.
+    fn duty(&self, instance: &str, workers: u16) -> Result<BridgeDuty, Fault> {
+        let paths = Paths::new(self.dir.as_deref())?;
+        Ok(BridgeDuty {
+            ports: self.ports.each_ref().map(ToString::to_string),
+            rules: self.rules.clone(),
+            workers,
+            mtu: self.mtu,
+            share_with_host: self.share_with_host,
+            carry_link: self.link_state == LinkState::Carry,
+            control: paths.run.join(format!("{instance}.sock")),
+        })
+    }
+}
+
+/// Switches the ports of a bridge that does not run off, so that the host's own stack sees neither network. Not those that
+/// it shares with the host, and no TAPs, which are gone with the bridge.
+pub fn switch_off(options: &BridgeOptions) -> ExitCode {
+    logged(options, switch_ports_off)
+}
+
+/// Runs a bridge until it is asked to end.
+pub fn run(options: &BridgeOptions) -> ExitCode {
+    logged(options, start)
+}
+
+/// Does this with a log, which has the fault, too.
+fn logged(
+    options: &BridgeOptions,
+    act: impl FnOnce(&BridgeOptions) -> Result<(), Fault>,
+) -> ExitCode {
+    let started = log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
+        .map_err(|error| Fault::environment(format!("cannot log: {error}")));
+    match started.and_then(|()| act(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            log::error(&fault.to_string());
+            fault.exit_code()
+        }
+    }
+}
+
+fn switch_ports_off(options: &BridgeOptions) -> Result<(), Fault> {
+    if options.share_with_host {
+        return Ok(());
+    }
+    adit_runtime::async_runtime()?.block_on(async {
+        let net = ports::open_net()?;
+        for spec in &options.ports {
+            let PortSpec::Existing(name) = spec else { continue };
+            match net.link(name).await {
+                Err(error) if error.kind() == NetErrorKind::NotFound => continue,
+                _ => ports::switch(&net, name, false).await?,
+            }
+            say!(1, "{name}: switched off: no bridge runs");
+        }
+        Ok(())
+    })
+}
+
+fn start(options: &BridgeOptions) -> Result<(), Fault> {
+    let instance = options.instance()?;
+    let workers = worker_count::of_server(options.workers, None)?.min(MAX_WORKERS as u16);
+    let workers = workers.max(1);
+    let duty = options.duty(&instance, workers)?;
+    let open = |file: PathBuf| Rules::open(file, usize::from(workers));
+    let rules = options.rules.clone().map(open).transpose()?;
+    // Ends last, when nothing is left to be done.
+    let helper = helper::start(&BRIDGE, &duty, &[])?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
+    runtime.block_on(serve(options, &duty, instance, rules, helper.is_some()))
+}
+
+async fn serve(
+    options: &BridgeOptions,
+    duty: &BridgeDuty,
+    instance: String,
+    rules: Option<Rules>,
+    helped: bool,
+) -> Result<(), Fault> {
+    let _watcher = helper::current().map(Watcher::start).transpose()?;
+    let mut opener = Ports::new(duty)?;
+    let ports = opener.open_both().await?;
+    let routed = match &options.routed {
+        Some(options) => Some(Routed::open(options, &ports, &opener).await?),
+        None => None,
+    };
+    // Without it, what happens to interfaces is noticed a moment later.
+    let watch = NetWatch::open().ok();
+    let control = Server::open(&duty.control)?;
+    let mut signals = Signals::new()?;
+    let notifier = Notifier::from_env().ok().flatten();
+    drop_rights(options, helped)?;
+    if let Some(rules) = &rules {
+        rules.warn_if_unreadable();
+    }
+    let policy = match (&rules, &routed) {
+        (None, None) => Policy::Relay,
+        (Some(rules), None) => rules.policy(),
+        (rules, Some(routed)) => {
+            let firewall = rules.as_ref().map(|rules| Arc::clone(rules.firewall()));
+            Policy::Routed(firewall, routed.router())
+        }
+    };
+    let bridge = Bridge::start(ports, &policy, usize::from(duty.workers), confine_worker)
+        .map_err(refused)?;
+    let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
+    let (links, missing) = (Links::default(), [false; 2]);
+    let carry = duty.carry_link.then(|| Carry::new(Nanos(clock::boottime())));
+    let mut running = Running {
+        bridge,
+        opener,
+        rules,
+        routed,
+        instance,
+        missing,
+        links,
+        carry,
+        watch,
+        told_of_tags: false,
+    };
+    let [a, b] = &options.ports;
+    say!(1, "the bridge is up: {a} and {b}, {passes}");
+    running.warn_of_unseen();
+    running.look_at_links().await;
+    if let Some(notifier) = &notifier {
+        // Nothing depends on it but the manager's own patience.
+        let _ = notifier.ready(&format!("bridging {a} and {b}"));
+    }
+    let ended = running.run(control, &mut signals, notifier.as_ref()).await;
+    running.let_go().await;
+    if let Some(notifier) = &notifier {
+        let _ = notifier.stopping();
+    }
+    ended
+}
+
+/// Becomes a user of its own. Without a helper it keeps what it takes to open a port again.
+fn drop_rights(options: &BridgeOptions, helped: bool) -> Result<(), Fault> {
+    let wanted = PrivilegeOptions { user: options.user.clone(), ..PrivilegeOptions::default() };
+    let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+    let dropped = privileges::drop(&wanted, helped, &needed)?;
+    if let Some(user) = dropped.user {
+        say!(1, "the bridge runs as the user {user}");
+    }
+    Ok(())
+}
+
+fn refused(error: StartError) -> Fault {
+    match error {
+        StartError::Queues { .. } => Fault::operator(error.to_string()),
+        StartError::Os(_) => Fault::environment(error.to_string()),
+    }
+}
+
+/// Has the helper look which files the rules are made of now.
+fn ask_to_reload() -> Result<(), Fault> {
+    match helper::current() {
+        Some(helper) => Ok(helper.call(helper::Request::Reload, &[]).map(drop)?),
+        None => Ok(()),
+    }
+}
+
+/// A bridge at work.
+struct Running {
+    bridge: Bridge,
+    opener: Ports,
+    rules: Option<Rules>,
+    routed: Option<Routed>,
+    instance: String,
+    /// Which ports are to be looked for.
+    missing: [bool; 2],
+    links: Links,
+    /// Of a bridge that carries the state of links across.
+    carry: Option<Carry>,
+    /// The notice that tagged frames are too long has been given.
+    told_of_tags: bool,
+    watch: Option<NetWatch>,
+}
+
+/// The next change of the machine's interfaces.
+async fn change(watch: &mut Option<NetWatch>) -> NetChange {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Running {
+    async fn run(
+        &mut self,
+        mut control: Server,
+        signals: &mut Signals,
+        notifier: Option<&Notifier>,
+    ) -> Result<(), Fault> {
+        let bell = self.bridge.wakeup().try_clone_to_owned();
+        let bell = bell.and_then(|bell| watch(bell, Interest::READABLE));
+        let bell = bell.map_err(|e| Fault::environment(format!("cannot watch the ports: {e}")))?;
+        let mut again = tokio::time::interval(LOOK_AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Twice as often as the manager wants to hear.
+        let watchdog = notifier.and_then(|notifier| Some((notifier, notifier.watchdog()?)));
+        let mut alive =
+            tokio::time::interval(watchdog.map_or(SWEEP, |(_, every)| every / 2).max(SOONEST));
+        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let missing = self.missing.contains(&true);
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Terminate | Signal::Interrupt => return Ok(()),
+                    Signal::Hangup => {
+                        if let Err(fault) = self.reload() {
+                            log::warning(&format!("nothing has changed: {fault}"));
+                        }
+                    }
+                    Signal::User1 | Signal::User2 => self.tell(),
+                },
+                (request, answer) = control.next() => {
+                    let (response, ends) = self.answer(&request);
+                    // The program that asked may have gone.
+                    let _ = answer.send(response);
+                    if ends {
+                        return Ok(());
+                    }
+                }
+                ready = bell.readable() => {
+                    if let Ok(mut ready) = ready {
+                        ready.clear_ready();
+                    }
+                    self.notice_losses()?;
+                    self.look_at_links().await;
+                }
+                fault = self.opener.lost() => return Err(fault),
+                _ = again.tick(), if missing => self.look_again().await,
+                changed = change(&mut self.watch) => self.changed(changed).await,
+                _ = sweep.tick() => {
+                    self.check_workers()?;
+                    self.look_at_links().await;
+                    self.warn_of_tags();
+                    self.sweep().await;
+                }
+                _ = alive.tick(), if watchdog.is_some() => {
+                    self.check_workers()?;
+                    if let Some((notifier, _)) = watchdog {
+                        let _ = notifier.alive();
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> (Response, bool) {
+        match request {
+            Request::Status => (Response::Status(Box::new(self.report())), false),
+            Request::Stop => (Response::Done { count: 1 }, true),
+            Request::Reload => match self.reload() {
+                Ok(count) => (Response::Done { count }, false),
+                Err(fault) => (Response::Error { message: fault.to_string() }, false),
+            },
+            Request::FilterShow { .. }
+            | Request::FilterReload { .. }
+            | Request::FilterFlush { .. }
+            | Request::FilterElement { .. }
+            | Request::FilterCapture { .. } => (self.ask_filter(request), false),
+            Request::Kick { .. } | Request::ReloadClients => {
+                let message = "a bridge has no sessions and no certificates".into();
+                (Response::Error { message }, false)
+            }
+        }
+    }
+
+    fn ask_filter(&mut self, request: &Request) -> Response {
+        if let Request::FilterReload { files: None } = request
+            && let Err(fault) = ask_to_reload()
+        {
+            return Response::Error { message: fault.to_string() };
+        }
+        let answer = self.rules.as_mut().and_then(|rules| rules.answer(request));
+        let mut answer = answer.unwrap_or_else(filter::none);
+        if let Response::Filter(report) = &mut answer {
+            report.instance.clone_from(&self.instance);
+        }
+        answer
+    }
+
+    /// Reads the rules again; those in force stay if that fails.
+    fn reload(&mut self) -> Result<usize, Fault> {
+        let Some(rules) = &mut self.rules else {
+            return Err(Fault::operator("there are no rules to read again: everything passes"));
+        };
+        ask_to_reload()?;
+        let count = rules.reload()?;
+        say!(1, "{}", rules.summary());
+        self.warn_of_unseen();
+        Ok(count)
+    }
+
+    /// A worker that has ended leaves its part of the flows unread: the process ends, so that the service manager starts
+    /// it again.
+    fn check_workers(&self) -> Result<(), Fault> {
+        match self.bridge.failed() {
+            Some(worker) => Err(Fault::ours(format!("worker {worker}: ended unexpectedly"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Says what passes without a rule. A router forwards nothing but IP.
+    fn warn_of_unseen(&self) {
+        let rules = self.rules.as_ref().filter(|_| self.routed.is_none());
+        if let Some(unseen) = rules.and_then(Rules::unseen) {
+            tracing::warn!("{unseen}");
+        }
+    }
+
+    /// Says once that frames with tags do not fit, and what to do.
+    fn warn_of_tags(&mut self) {
+        if self.told_of_tags {
+            return;
+        }
+        let totals = self.bridge.totals();
+        for (side, totals) in Side::BOTH.into_iter().zip(&totals.sides) {
+            if totals.drops.get(Drop::Tags as usize).is_some_and(|count| *count > 0) {
+                self.told_of_tags = true;
+                let (to, [a, b]) =
+                    (self.opener.spec(side.other()), Side::BOTH.map(|side| self.opener.spec(side)));
+                tracing::warn!(
+                    "{}: frames with VLAN tags dropped: too long for its MTU: make that of {} and {} larger by 8 bytes",
+                    to.name(),
+                    a.name(),
+                    b.name()
+                );
+            }
+        }
+    }
+
+    /// Looks at once at what may concern a port: that the host is kept out of one that is back must not wait.
+    async fn changed(&mut self, change: NetChange) {
+        let missing = self.missing.contains(&true);
+        let is_port = |index: u32| self.bridge.ports().iter().any(|port| port.index == index);
+        match change {
+            NetChange::Route(..) => return,
+            NetChange::Link(index) if !missing && !is_port(index) => return,
+            NetChange::Link(_) | NetChange::Unknown => {}
+        }
+        if missing {
+            self.look_again().await;
+        }
+        self.look_at_links().await;
+    }
+
+    /// Follows what happens to the interfaces: their MTU, and whether they have a link.
+    async fn look_at_links(&mut self) {
+        let mut running = [None; 2];
+        for (side, running) in Side::BOTH.into_iter().zip(&mut running) {
+            if self.missing.get(side.index()).is_some_and(|missing| *missing) {
+                self.links.forget(side);
+                *running = Some(false);
+                continue;
+            }
+            let Some(link) = self.opener.link(side).await else { continue };
+            *running = Some(link.running);
+            let news = self.links.see(side, &link);
+            if news.mtu
+                && let Some(routed) = &self.routed
+            {
+                routed.set_mtu(side, link.mtu);
+            }
+            for line in self.links.lines(side, &link, news, self.routed.is_some()) {
+                tracing::warn!("{line}");
+            }
+        }
+        self.carry(running).await;
+    }
+
+    /// Carries the state of links across.
+    async fn carry(&mut self, running: [Option<bool>; 2]) {
+        let Some(carry) = &mut self.carry else { return };
+        let now = Nanos(clock::boottime());
+        let Some((side, on)) = carry.step(now, running) else { return };
+        let (port, other) = (self.opener.spec(side), self.opener.spec(side.other()));
+        match self.opener.switch(side, on).await {
+            Ok(()) => {
+                carry.switched(now, side, on);
+                match on {
+                    true => say!(1, "{port}: switched on: {other} has its link back"),
+                    false => tracing::warn!("{port}: switched off: {other} has no link"),
+                }
+            }
+            // It may just have vanished, and is tried again.
+            Err(fault) => tracing::debug!("{fault}"),
+        }
+    }
+
+    /// Leaves no port switched off.
+    async fn let_go(&mut self) {
+        let off = self.carry.as_ref().and_then(Carry::off);
+        if let Some(side) = off.filter(|side| self.missing.get(side.index()) == Some(&false))
+            && let Err(fault) = self.opener.switch(side, true).await
+        {
+            tracing::warn!("{fault}");
+        }
+    }
+
+    /// Takes down which ports are gone, and says so once.
+    fn notice_losses(&mut self) -> Result<(), Fault> {
+        self.check_workers()?;
+        let lost = self.bridge.lost();
+        for ((side, lost), missing) in Side::BOTH.into_iter().zip(lost).zip(&mut self.missing) {
+            if lost && !*missing {
+                *missing = true;
+                tracing::warn!(
+                    "{} is gone: what would leave by it is dropped until it is back",
+                    self.opener.spec(side)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets connections that are over when no packets do it.
+    async fn sweep(&mut self) {
+        let Some(rules) = &mut self.rules else { return };
+        rules.tick();
+        while rules.sweep() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn look_again(&mut self) {
+        for side in Side::BOTH {
+            if !self.missing.get(side.index()).is_some_and(|missing| *missing) {
+                continue;
+            }
+            match self.opener.open_again(side).await {
+                Ok(Some(port)) => {
+                    if let Some(routed) = &self.routed
+                        && let Err(fault) = routed.attach(side, &port, &self.opener).await
+                    {
+                        tracing::debug!("{fault}");
+                        continue;
+                    }
+                    if let Err(error) = self.bridge.attach(side, port) {
+                        tracing::warn!("{error}");
+                        continue;
+                    }
+                    if let Some(missing) = self.missing.get_mut(side.index()) {
+                        *missing = false;
+                    }
+                    if let Some(carry) = &mut self.carry
+                        && carry.off() == Some(side)
+                    {
+                        // It was switched on when it was opened.
+                        carry.switched(Nanos(clock::boottime()), side, true);
+                    }
+                    say!(1, "{} is back", self.opener.spec(side));
+                }
+                Ok(None) => {}
+                Err(fault) => tracing::debug!("{fault}"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! The ports as the bridge's own process has them: opened by it, or by its helper.
+
+use std::os::fd::OwnedFd;
+
+use adit_bridge::routed::Mac;
+use adit_bridge::{Port, PortSpec, Side};
+use adit_linux::net::{Link, Net};
+
+use super::ports::{Opener, open_net, specs};
+use crate::helper_duty::{BridgeDuty, OpenedPorts, PortRequest, take_over};
+use adit_runtime::clock::unix_time;
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{self, Helper, OpenedDevice, Request};
+
+/// Who the router is on a port.
+pub(super) struct Station {
+    pub mac: Mac,
+    pub mtu: u32,
+}
+
+/// The ports of one bridge.
+pub(super) struct Ports {
+    specs: [PortSpec; 2],
+    /// For questions alone, which need no rights.
+    net: Net,
+    opener: Opening,
+    started: u64,
+}
+
+/// Who opens them.
+enum Opening {
+    /// This process.
+    Own(Box<Opener>),
+    /// The helper.
+    Helper(&'static Helper),
+}
+
+impl Ports {
+    /// In the process's network namespace, inside a runtime.
+    pub fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
+        let opener = match helper::current() {
+            Some(helper) => Opening::Helper(helper),
+            None => Opening::Own(Box::new(Opener::new(duty)?)),
+        };
+        Ok(Self { specs: specs(duty)?, net: open_net()?, opener, started: unix_time().0 })
+    }
+
+    /// What a port is.
+    pub fn spec(&self, side: Side) -> &PortSpec {
+        let [a, b] = &self.specs;
+        match side {
+            Side::A => a,
+            Side::B => b,
+        }
+    }
+
+    /// When it was made, seconds since 1970.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Opens both ports, after checks.
+    pub async fn open_both(&mut self) -> Result<[Port; 2], Fault> {
+        let helper = match &mut self.opener {
+            Opening::Own(opener) => return opener.open_both().await,
+            Opening::Helper(helper) => helper,
+        };
+        let (answer, descriptors) = helper.ask(Request::own(&PortRequest::OpenBoth)?).await?;
+        let mut descriptors = descriptors.into_iter();
+        let opened: OpenedPorts = answer.into_own()?;
+        let Ok([a, b]) = <[OpenedDevice; 2]>::try_from(opened) else { return Err(unexpected()) };
+        Ok([
+            self.take_over(Side::A, a, &mut descriptors)?,
+            self.take_over(Side::B, b, &mut descriptors)?,
+        ])
+    }
+
+    /// Opens a port that vanished; `None` while it is not there.
+    pub async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
+        let helper = match &mut self.opener {
+            Opening::Own(opener) => return opener.open_again(side).await,
+            Opening::Helper(helper) => helper,
+        };
+        let request = Request::own(&PortRequest::OpenAgain(side.into()))?;
+        let (answer, descriptors) = helper.ask(request).await?;
+        let opened = answer.into_own::<OpenedPorts>()?.into_iter().next();
+        let mut descriptors = descriptors.into_iter();
+        opened.map(|opened| self.take_over(side, opened, &mut descriptors)).transpose()
+    }
+
+    /// Switches a port on or off.
+    pub async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
+        match &self.opener {
+            Opening::Own(opener) => opener.switch(side, on).await,
+            Opening::Helper(helper) => {
+                let request = Request::own(&PortRequest::Switch { side: side.into(), on })?;
+                helper.ask(request).await.map(drop)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn take_over(
+        &self,
+        side: Side,
+        opened: OpenedDevice,
+        descriptors: &mut impl Iterator<Item = OwnedFd>,
+    ) -> Result<Port, Fault> {
+        take_over(self.spec(side), opened, descriptors)
+            .map_err(|e| Fault::environment(format!("helper: port not taken over: {e}")))
+    }
+
+    /// What a port's interface is now; `None` if it is gone.
+    pub async fn link(&self, side: Side) -> Option<Link> {
+        self.net.link(self.spec(side).name()).await.ok()
+    }
+
+    /// The router's own station on an open port. On an interface it is the interface's. A TAP's address
+    /// is that of the host at its other end: the router has a neighbour of it, with the last bit turned.
+    pub async fn station(&self, side: Side, port: &Port) -> Result<Station, Fault> {
+        let link = self.net.link(&port.name).await;
+        let link = link.map_err(|e| Fault::environment(e.to_string()))?;
+        let Some(mut mac) = link.mac else {
+            return Err(Fault::environment(format!("{} has no hardware address", port.name)));
+        };
+        if let (PortSpec::Tap(_), [.., last]) = (self.spec(side), &mut mac) {
+            *last ^= 1;
+        }
+        Ok(Station { mac: Mac(mac), mtu: link.mtu })
+    }
+
+    /// Returns when the helper is gone, without which no port is opened again and the host's stack sees
+    /// what the ports receive. Cancel-safe.
+    pub async fn lost(&self) -> Fault {
+        match &self.opener {
+            Opening::Own(_) => std::future::pending().await,
+            Opening::Helper(helper) => helper.lost().await,
+        }
+    }
+}
+
+fn unexpected() -> Fault {
+    Fault::ours("helper: answer not understood")
+}

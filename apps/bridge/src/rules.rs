@@ -1,0 +1,162 @@
+//! The rules of a bridge, and the file that they come from.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use adit_bridge::Policy;
+use adit_filter::lang::Summary;
+use adit_filter::{Firewall, Nanos};
+use adit_linux::clock;
+
+use adit_runtime::control::{FlowTotals, Request, Response};
+use adit_runtime::fault::Fault;
+use adit_runtime::filter::Live;
+
+/// Rules in force.
+pub(super) struct Rules {
+    file: PathBuf,
+    live: Live,
+}
+
+impl Rules {
+    /// Reads the rules and makes them ready for so many workers.
+    ///
+    /// # Errors
+    /// The file cannot be read, or what is in it is no rule set.
+    pub fn open(file: PathBuf, workers: usize) -> Result<Self, Fault> {
+        // Found again after a change of folder.
+        let file = std::path::absolute(&file).unwrap_or(file);
+        let live = Live::open(&file, Some(workers))?;
+        Ok(Self { file, live })
+    }
+
+    /// What evaluates frames.
+    pub fn policy(&self) -> Policy {
+        Policy::Filter(Arc::clone(self.firewall()))
+    }
+
+    /// What evaluates frames.
+    pub fn firewall(&self) -> &Arc<Firewall> {
+        self.live.firewall()
+    }
+
+    /// Where they come from.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.in_force().rules
+    }
+
+    fn in_force(&self) -> Summary {
+        Summary::of(self.firewall().filter().ruleset())
+    }
+
+    /// For the log.
+    pub fn summary(&self) -> String {
+        let file = self.file.display();
+        let Summary { rules, sees, drops, .. } = self.in_force();
+        let s = if rules == 1 { "" } else { "s" };
+        if sees == [false; 2] {
+            format!("forwarding everything: no chain in {file} has a hook")
+        } else if drops {
+            format!("forwarding only what the {rules} rule{s} in {file} let pass")
+        } else {
+            format!("forwarding what the {rules} rule{s} in {file} do not drop")
+        }
+    }
+
+    /// What passes although no rule sees it, in a bridge that forwards frames.
+    pub fn unseen(&self) -> Option<String> {
+        (!self.firewall().filter().sees_frames()).then(|| {
+            format!(
+                "{}: no bridge table: frames that are no IP pass without a rule: ARP, PPPoE, MPLS and all others",
+                self.file.display()
+            )
+        })
+    }
+
+    /// Reads the file again, and puts it in force as a whole.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; then nothing changes.
+    pub fn reload(&mut self) -> Result<usize, Fault> {
+        self.live.reread()?;
+        Ok(self.count())
+    }
+
+    /// Once rights were given up: says so now if SIGHUP could not read the file again.
+    pub fn warn_if_unreadable(&self) {
+        if let Err(error) = adit_runtime::helper::files::open(&self.file) {
+            tracing::warn!(
+                "{} cannot be read any more without the rights that were given up ({error}): for a \
+                 reload make it readable, or send the rules by `adit filter reload FILE`",
+                self.file.display()
+            );
+        }
+    }
+
+    /// How full the table of connections is.
+    pub fn connections(&self) -> FlowTotals {
+        self.live.connections()
+    }
+
+    /// Answers the verbs of `adit filter`; `None` for another request.
+    pub fn answer(&mut self, request: &Request) -> Option<Response> {
+        self.live.answer(request)
+    }
+
+    /// Writes down what rules log. About once a second.
+    pub fn tick(&mut self) {
+        self.live.tick();
+    }
+
+    /// Forgets what is over; true if there is more to do.
+    pub fn sweep(&self) -> bool {
+        self.firewall().sweep(Nanos(clock::boottime()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_has_a_part_of_the_connections() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fw.nft");
+        std::fs::write(
+            &file,
+            "table inet t { chain c { type filter hook forward priority 0; } }\n",
+        )
+        .unwrap();
+        let rules = Rules::open(file, 3).unwrap();
+        assert_eq!(rules.firewall().tracker().limits().shards, 3);
+    }
+
+    #[test]
+    fn what_no_rule_sees_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fw.nft");
+        let table = |family: &str| {
+            format!("table {family} t {{ chain c {{ type filter hook forward priority 0; }} }}\n")
+        };
+        for (text, said) in [
+            (table("inet"), true),
+            (table("bridge"), false),
+            (table("inet") + &table("bridge"), false),
+            (table("inet") + "table bridge u { }\n", true),
+        ] {
+            std::fs::write(&file, &text).unwrap();
+            let rules = Rules::open(file.clone(), 1).unwrap();
+            let unseen = rules.unseen();
+            assert_eq!(
+                unseen.is_some_and(|text| text.contains("ARP, PPPoE, MPLS")),
+                said,
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The settings file of a bridge (`adit bridge --settings FILE`), for one that a service manager starts.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BridgeOptions, LinkState, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
+};
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::files;
+use adit_runtime::settings::Key;
+
+/// The file as it is written.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Raw {
+    ports: [String; 2],
+    #[serde(default)]
+    rules: Option<PathBuf>,
+    #[serde(default)]
+    relay: bool,
+    #[serde(default)]
+    routed: bool,
+    #[serde(default)]
+    addresses: Vec<String>,
+    #[serde(default)]
+    routes: Vec<String>,
+    #[serde(default)]
+    neighbours: Vec<String>,
+    #[serde(default)]
+    workers: Option<u16>,
+    #[serde(default)]
+    mtu: Option<u32>,
+    #[serde(default)]
+    share_with_host: bool,
+    #[serde(default)]
+    link_state: LinkState,
+    #[serde(default)]
+    user: Option<String>,
+}
+
+/// The keys of the file, in the order of the manual page.
+pub const BRIDGE_KEYS: [Key; 12] = [
+    Key {
+        name: "ports",
+        comment: "The two ports: an interface that exists, or `tap:NAME` for a TAP device to be made.",
+        example: r#"["eth1", "eth2"]"#,
+        default: None,
+        restart: true,
+    },
+    Key {
+        name: "rules",
+        comment: "Let pass what the rules in this file accept. A relative path is one beside the settings. Either this or `relay` \
+                  must be there.",
+        example: r#""fw.nft""#,
+        default: Some("no rules"),
+        restart: true,
+    },
+    Key {
+        name: "relay",
+        comment: "true: let everything pass, without rules.",
+        example: "true",
+        default: Some("false"),
+        restart: true,
+    },
+    Key {
+        name: "routed",
+        comment: "true: forward packets from one network to the other, as a router does, instead of frames. `addresses` must be \
+                  there.",
+        example: "true",
+        default: Some("false"),
+        restart: true,
+    },
+    Key {
+        name: "addresses",
+        comment: "The router's own addresses on its ports, with their networks.",
+        example: r#"["eth1=10.0.1.1/24", "eth2=10.0.2.1/24"]"#,
+        default: Some("[]"),
+        restart: true,
+    },
+    Key {
+        name: "routes",
+        comment: "Ways to networks behind other routers.",
+        example: r#"["default via 10.0.2.254"]"#,
+        default: Some("[]"),
+        restart: true,
+    },
+    Key {
+        name: "neighbours",
+        comment: "Neighbours that are never asked for, and that no one else can claim to be.",
+        example: r#"["10.0.1.5=02:00:00:00:00:05"]"#,
+        default: Some("[]"),
+        restart: true,
+    },
+    Key {
+        name: "workers",
+        comment: "Threads that move frames.",
+        example: "2",
+        default: Some("as many as cores, one up to 2 cores, 16 at most"),
+        restart: true,
+    },
+    Key {
+        name: "mtu",
+        comment: "MTU of TAPs that are made.",
+        example: "9000",
+        default: Some("that of the other port, 1500 for two TAPs"),
+        restart: true,
+    },
+    Key {
+        name: "share-with-host",
+        comment: "true: let the host's own stack see what the ports receive, and answer it.",
+        example: "true",
+        default: Some("false"),
+        restart: true,
+    },
+    Key {
+        name: "link-state",
+        comment: "\"carry\": where one port loses its link, the other one is switched off until the link is back, so that both \
+                  ends notice at once. \"ignore\": nothing is done.",
+        example: r#""carry""#,
+        default: Some("\"ignore\""),
+        restart: true,
+    },
+    Key {
+        name: "user",
+        comment: "Run as this user once everything is open.",
+        example: r#""adit""#,
+        default: Some("adit, or nobody where there is none"),
+        restart: true,
+    },
+];
+
+impl BridgeOptions {
+    /// Reads a settings file. The bridge's name is the file's, without its ending.
+    ///
+    /// # Errors
+    /// The file cannot be read, or what is wrong with it, with its line.
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        let text = files::open(path).and_then(std::io::read_to_string).map_err(|error| {
+            Fault::operator(format!("{}: settings not read: {error}", path.display()))
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads the text of a settings file.
+    ///
+    /// # Errors
+    /// What is wrong with it, with its line.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
+        let raw: Raw = toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))?;
+        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let folder = path.parent().unwrap_or(Path::new(""));
+        raw.options(name, folder)
+            .map_err(|why| Fault::operator(format!("{}: {why}", path.display())))
+    }
+}
+
+/// Reads each value of a list; `key` is for messages.
+fn each<T: std::str::FromStr<Err = String>>(key: &str, list: &[String]) -> Result<Vec<T>, String> {
+    let read = |text: &String| text.parse().map_err(|why| format!("{key}: {why}"));
+    list.iter().map(read).collect()
+}
+
+impl Raw {
+    fn options(self, name: Option<String>, folder: &Path) -> Result<BridgeOptions, String> {
+        let [a, b] = self.ports.each_ref().map(|port| port.parse::<PortSpec>());
+        let ports = [a?, b?];
+        match (&self.rules, self.relay) {
+            (None, false) => {
+                return Err(
+                    "write rules = \"fw.nft\", or relay = true to let everything pass".into()
+                );
+            }
+            (Some(_), true) => return Err("rules and relay = true: write one of them".into()),
+            _ => {}
+        }
+        let addresses: Vec<PortAddress> = each("addresses", &self.addresses)?;
+        let routes: Vec<RouteArg> = each("routes", &self.routes)?;
+        let neighbours: Vec<NeighbourArg> = each("neighbours", &self.neighbours)?;
+        if self.routed && addresses.is_empty() {
+            return Err("routed = true: write addresses = [\"eth1=10.0.1.1/24\"]".into());
+        }
+        let of_router = addresses.len().max(routes.len()).max(neighbours.len());
+        if !self.routed && of_router > 0 {
+            return Err("addresses, routes and neighbours are for routed = true".into());
+        }
+        if self.routed && self.link_state == LinkState::Carry {
+            return Err("link-state = \"carry\" is not for routed = true: a router's networks have links of their own".into());
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| !(68..=65_521).contains(mtu)) {
+            return Err(format!("mtu {mtu}: write a number from 68 to 65521"));
+        }
+        Ok(BridgeOptions {
+            ports,
+            rules: self.rules.map(|rules| folder.join(rules)),
+            routed: self.routed.then_some(RoutedOptions { addresses, routes, neighbours }),
+            workers: self.workers,
+            mtu: self.mtu,
+            share_with_host: self.share_with_host,
+            link_state: self.link_state,
+            name,
+            dir: None,
+            user: self.user,
+            verbose: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<BridgeOptions, String> {
+        let path = Path::new("/etc/adit/bridge/office.toml");
+        BridgeOptions::parse(text, path).map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn every_key_is_in_the_table_and_its_example_can_be_read() {
+        let mut text = String::from("routed = true\n");
+        for key in
+            BRIDGE_KEYS.iter().filter(|key| !["routed", "relay", "link-state"].contains(&key.name))
+        {
+            text.push_str(&format!("{} = {}\n", key.name, key.example));
+        }
+        let options = read(&text).unwrap();
+        assert_eq!(options.name.as_deref(), Some("office"));
+        assert_eq!(options.rules.as_deref(), Some(Path::new("/etc/adit/bridge/fw.nft")));
+        let routed = options.routed.unwrap();
+        assert_eq!(
+            (routed.addresses.len(), routed.routes.len(), routed.neighbours.len()),
+            (2, 1, 1)
+        );
+        let raw: Raw = toml::from_str(&text).unwrap();
+        let written = toml::to_string(&raw).unwrap();
+        let known = written.lines().filter_map(|line| Some(line.split_once(" = ")?.0));
+        for key in known {
+            assert!(BRIDGE_KEYS.iter().any(|row| row.name == key), "{key} is not in the table");
+        }
+        let least = read("ports = [\"a\", \"tap:b\"]\nrelay = true\n").unwrap();
+        assert!(least.rules.is_none() && least.routed.is_none() && !least.share_with_host);
+        assert_eq!(least.link_state, LinkState::Ignore);
+        let key = BRIDGE_KEYS.iter().find(|key| key.name == "link-state").unwrap();
+        let carries =
+            format!("ports = [\"a\", \"b\"]\nrelay = true\n{} = {}\n", key.name, key.example);
+        assert_eq!(read(&carries).unwrap().link_state, LinkState::Carry);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_file_and_line() {
+        let base = "ports = [\"eth1\", \"eth2\"]\n";
+        for (text, said) in [
+            ("", "line 1: missing field `ports`"),
+            (base, "relay = true to let everything pass"),
+            ("ports = [\"eth1\"]\nrelay = true\n", "line 1"),
+            ("ports = [\"a/b\", \"eth2\"]\nrelay = true\n", "tap:private"),
+            ("ports = [\"a\", \"b\"]\nrelay = true\nrule = 1\n", "line 3: unknown field `rule`"),
+            ("ports = [\"a\", \"b\"]\nrelay = true\nrules = \"x\"\n", "write one of them"),
+            ("ports = [\"a\", \"b\"]\nrelay = true\nrouted = true\n", "write addresses"),
+            (
+                "ports = [\"a\", \"b\"]\nrelay = true\nroutes = [\"default via 10.0.0.1\"]\n",
+                "are for routed",
+            ),
+            (
+                "ports = [\"a\", \"b\"]\nrelay = true\nrouted = true\naddresses = [\"a\"]\n",
+                "addresses: write",
+            ),
+            ("ports = [\"a\", \"b\"]\nrelay = true\nmtu = 1\n", "68 to 65521"),
+            (
+                "ports = [\"a\", \"b\"]\nrelay = true\nlink-state = \"x\"\n",
+                "line 3: unknown variant `x`",
+            ),
+            (
+                "ports = [\"a\", \"b\"]\nrelay = true\nrouted = true\naddresses = [\"a=10.0.0.1/24\"]\n\
+                 link-state = \"carry\"\n",
+                "is not for routed",
+            ),
+        ] {
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.starts_with("/etc/adit/bridge/office.toml"), "{wrong}");
+            assert!(wrong.contains(said), "{text}: {wrong}");
+        }
+    }
+}

@@ -1,0 +1,608 @@
+//! The command line, as clap reads it; help, completions and man pages come from here.
+
+mod clients;
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use adit_app_server::{Listen, Nat};
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+pub use clients::{
+    Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
+};
+
+use crate::complete;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// A VPN for Linux in one memory-safe binary that speaks OpenVPN's protocol.
+#[derive(Debug, Parser)]
+#[command(
+    name = "adit",
+    version,
+    styles = STYLES,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "Examples:
+  sudo adit server up --client laptop   a VPN server, and a profile for a client
+  sudo adit connect laptop.ovpn         that client, or any OpenVPN client
+  sudo adit demo                        see it work between two namespaces
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Set up and run a VPN server, and manage its clients
+    #[command(
+        subcommand,
+        after_help = "Example:
+  sudo adit server up --client laptop"
+    )]
+    Server(Server),
+
+    /// Connect to a server with an OpenVPN profile
+    #[command(after_help = "Examples:
+  sudo adit connect laptop.ovpn
+  sudo adit connect --check laptop.ovpn   try every stage, name what fails
+  sudo adit connect --kill-switch laptop.ovpn
+  sudo adit connect --release             let traffic out again")]
+    Connect(Connect),
+
+    /// Show what runs: peers, rates, drops by reason, key ages, offloads
+    #[command(after_help = "Examples:
+  sudo adit status
+  sudo adit status --json | jq '.[].peers[].name'")]
+    Status(Status),
+
+    /// Show sessions and their rates, refreshed until Ctrl-C
+    #[command(after_help = "Examples:
+  sudo adit top --every 2
+  sudo adit top --sort traffic")]
+    Top(Top),
+
+    /// Bridge two interfaces, and forward what rules accept, or everything
+    #[command(after_help = "Examples:
+  sudo adit bridge eth1 eth2 --rules fw.nft
+  sudo adit bridge tap:private tap:public --relay
+
+It is transparent: stations on both sides see each other as on one cable, and
+the host's own stack sees nothing of what passes. It runs until it is told to
+end.")]
+    Bridge(crate::bridge::Bridge),
+
+    /// Check rule files, and ask which rule decides about a packet
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  adit filter check fw.nft
+  adit filter explain fw.nft 'tcp 10.0.0.1:4000 > 10.0.0.2:80 syn'
+  sudo adit filter show"
+    )]
+    Filter(crate::filter::Filter),
+
+    /// A network of machines that can reach only a common PostgreSQL database: every packet is a row
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
+  sudo adit postgres join -   on other machines, with what init printed
+  sudo adit postgres up"
+    )]
+    Postgres(crate::postgres::Postgres),
+
+    /// Behave as `openvpn` does: its options, config files and log lines
+    #[command(
+        disable_help_flag = true,
+        disable_version_flag = true,
+        after_help = "Example:
+  sudo adit openvpn --config client.ovpn
+
+All arguments are openvpn's. Called by the name openvpn, adit does the same."
+    )]
+    Openvpn {
+        /// openvpn's options, passed on untouched
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+        options: Vec<OsString>,
+    },
+
+    /// Let a server read settings, rules, clients and certificates again; no tunnel drops
+    #[command(after_help = "Examples:
+  sudo adit reload                the server of `adit server`
+  sudo adit reload openvpn-1234   another process, by its name in `adit status`
+
+It says what took effect, what waits for a restart, and whose profiles are out
+of date.")]
+    Reload(Reload),
+
+    /// End a client's sessions on every server that runs here; it may connect again
+    #[command(after_help = "Example:
+  sudo adit kick laptop")]
+    Kick(Kick),
+
+    /// Check this machine for anything that would keep a VPN from working, with a fix for each
+    #[command(after_help = "Examples:
+  sudo adit doctor
+  sudo adit doctor --fix   and repair what can be repaired safely")]
+    Doctor(Doctor),
+
+    /// See server and client work in two network namespaces of this machine
+    #[command(after_help = "Examples:
+  sudo adit demo
+  sudo adit demo --hold   leave it up to look around, until Ctrl-C
+
+Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
+    Demo(Demo),
+
+    /// Print completions for a shell: verbs, options, and names of clients, groups and processes
+    #[command(after_help = "Examples:
+  adit completions bash > /etc/bash_completion.d/adit
+  adit completions zsh > /usr/local/share/zsh/site-functions/_adit
+  adit completions fish > /etc/fish/completions/adit.fish
+
+The script asks this program, so print it again after an upgrade. Names of
+clients are completed for users who may read the registry: root.")]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+
+    /// Write the man pages into a folder
+    #[command(after_help = "Example:
+  adit man /usr/local/share/man/man1
+
+server.toml(5) and adit-filter(7) go into man5 and man7 beside a folder named
+man1, and into any other folder itself.")]
+    Man {
+        /// Folder to write to
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub enum Server {
+    /// The whole way in one command: create what is missing, check, run, test itself
+    #[command(after_help = "Examples:
+  sudo adit server up --client laptop
+  sudo adit server up --host vpn.example.net --full-tunnel --dns 9.9.9.9
+
+Safe to repeat: what exists is kept, and a server that runs is left running.")]
+    Up(Up),
+
+    /// Create settings, certificate authority and keys; change nothing that exists
+    #[command(after_help = "Examples:
+  sudo adit server init --host vpn.example.net
+  sudo adit server init --dry-run   only show what would be chosen")]
+    Init(Init),
+
+    /// Run the server until it is stopped, then undo what it changed
+    #[command(after_help = "Example:
+  sudo adit server run")]
+    Run(Run),
+
+    /// Add, list and manage clients
+    #[command(
+        subcommand,
+        after_help = "Example:
+  sudo adit server client add laptop"
+    )]
+    Client(Client),
+}
+
+/// Parses a network with its prefix length, which is easily forgotten.
+pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => format!("the prefix length is missing; write for example {text}/24"),
+        Ok(IpAddr::V6(_)) => format!("the prefix length is missing; write for example {text}/64"),
+        Err(_) => "write a network with its prefix length, such as 10.87.31.0/24".into(),
+    })
+}
+
+/// The folders of the server.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Location {
+    /// Keep settings, keys and sockets in this folder instead of /etc/adit, /var/lib/adit, /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub struct Choices {
+    /// Where to listen: udp/PORT, tcp/PORT or udp/ADDRESS:PORT; repeatable [default: udp/1194]
+    #[arg(long, value_name = "udp/PORT")]
+    pub listen: Vec<Listen>,
+
+    /// Name or address that clients dial [default: the address of this machine's default route]
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+
+    /// Network inside the tunnel [default: a random free /24 of 10.0.0.0/8]
+    #[arg(long, value_name = "CIDR", value_parser = network::<Ipv4Net>)]
+    pub network: Option<Ipv4Net>,
+
+    /// IPv6 network inside the tunnel [default: a random ULA /64]
+    #[arg(long, value_name = "CIDR", value_parser = network::<Ipv6Net>)]
+    pub network6: Option<Ipv6Net>,
+
+    /// Clients send all traffic through the tunnel [default: split tunnel, only its own network]
+    #[arg(long, conflicts_with = "route")]
+    pub full_tunnel: bool,
+
+    /// A network behind the server that clients reach through the tunnel; repeatable
+    #[arg(long, value_name = "CIDR", value_parser = network::<IpNet>)]
+    pub route: Vec<IpNet>,
+
+    /// A name server for the clients; repeatable
+    #[arg(long, value_name = "ADDR")]
+    pub dns: Vec<IpAddr>,
+
+    /// Masquerade client traffic behind this machine's address [default: auto]
+    #[arg(long, value_name = "auto|off")]
+    pub nat: Option<NatChoice>,
+
+    /// Threads that move packets [default: as many as cores; one up to 2 cores, 16 at most]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u16>,
+
+    /// Rules for what passes through the tunnel; see `adit filter --help`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub filter: Option<PathBuf>,
+}
+
+#[derive(Debug, Copy, Clone, ValueEnum)]
+pub enum NatChoice {
+    /// Masquerade what leaves by another device than the tunnel
+    Auto,
+    /// No NAT; the network behind the server must have a route back to the clients
+    Off,
+}
+
+impl From<NatChoice> for Nat {
+    fn from(choice: NatChoice) -> Self {
+        match choice {
+            NatChoice::Auto => Self::Auto,
+            NatChoice::Off => Self::Off,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Init {
+    #[command(flatten)]
+    pub choices: Choices,
+
+    /// Only show what would be written
+    #[arg(long)]
+    pub dry_run: bool,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// More log lines; repeatable
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Threads that move packets, whatever the settings say
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u16>,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Also make a client of this name, if there is none yet
+    #[arg(long, value_name = "NAME")]
+    pub client: Option<String>,
+
+    /// More log lines; repeatable
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    #[command(flatten)]
+    pub choices: Choices,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+/// A switch.
+#[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Args)]
+pub struct Connect {
+    /// An OpenVPN profile (.ovpn)
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "release")]
+    pub profile: Option<PathBuf>,
+
+    /// Try every stage, report the one that fails, and end. Leaves running sessions alone
+    #[arg(long)]
+    pub check: bool,
+
+    /// With --check: try all stages, even if the server ends another session of this profile for it
+    #[arg(long, requires = "check")]
+    pub full: bool,
+
+    /// The report of --check as JSON
+    #[arg(long, requires = "check")]
+    pub json: bool,
+
+    /// Leave this machine's routes alone
+    #[arg(long)]
+    pub no_routes: bool,
+
+    /// Keep private networks that this machine is on outside the tunnel
+    #[arg(long)]
+    pub allow_lan: bool,
+
+    /// Let no traffic out when the client ends, however it ends
+    #[arg(long)]
+    pub kill_switch: bool,
+
+    /// Turn off the kill switch of a client that has ended, and undo what a killed one left
+    #[arg(long, conflicts_with_all = ["profile", "check", "kill_switch"])]
+    pub release: bool,
+
+    /// Whether the server's DNS settings are applied
+    #[arg(long, value_enum, value_name = "on|off", default_value_t = Switch::On, hide_possible_values = true)]
+    pub dns: Switch,
+
+    /// Name of the tunnel's network device
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// More log lines; repeatable
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Keep the control socket in this folder instead of /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// A JSON list instead of tables
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Seconds between two updates
+    #[arg(long, value_name = "SECONDS", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
+
+    /// Order of the sessions
+    #[arg(long, value_enum, default_value_t = Sort::Rate)]
+    pub sort: Sort,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Bits per second, the busiest first
+    Rate,
+    /// Bytes so far
+    Traffic,
+    /// The longest connected first
+    Connected,
+    /// By name
+    Name,
+}
+
+#[derive(Debug, Args)]
+pub struct Reload {
+    /// Which process, by its name in `adit status` [default: the server]
+    #[arg(add = complete::process())]
+    pub name: Option<String>,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub struct Kick {
+    /// Name of the client
+    #[arg(add = complete::session())]
+    pub name: String,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Repair what can be repaired safely
+    #[arg(long)]
+    pub fix: bool,
+
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub location: Location,
+}
+
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Leave it up until Ctrl-C, and say how to look around
+    #[arg(long)]
+    pub hold: bool,
+
+    /// Seconds for each of the four bulk transfers
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+
+    /// The figures as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_shows_an_example() {
+        fn walk(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example") && help.contains("  "), "{path} has no example");
+            command.get_subcommands().for_each(|verb| walk(verb, &path));
+        }
+        walk(&Cli::command(), "");
+    }
+
+    #[test]
+    fn the_manuals_name_every_verb_and_option() {
+        fn check(command: &clap::Command, page: &str, manual: &str) {
+            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+                let option = format!("--{option}");
+                let ends =
+                    |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-');
+                let named = manual.split(&option).skip(1).any(ends);
+                assert!(named, "{page} does not name {} {option}", command.get_name());
+            }
+            for verb in command.get_subcommands() {
+                let name = verb.get_name();
+                assert!(manual.contains(&format!("{name} ")), "{page} does not name {name}");
+                check(verb, page, manual);
+            }
+        }
+        let cli = Cli::command();
+        for (verb, page, manual) in [
+            ("server", "server.md", include_str!("../../../docs/server.md")),
+            ("connect", "client.md", include_str!("../../../docs/client.md")),
+        ] {
+            check(cli.find_subcommand(verb).unwrap(), page, manual);
+        }
+    }
+
+    #[test]
+    fn examples_and_notes_fit_a_terminal() {
+        fn walk(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let wide = help.lines().find(|line| line.chars().count() > 80);
+            assert_eq!(wide, None, "{}", command.get_name());
+            command.get_subcommands().for_each(walk);
+        }
+        walk(&Cli::command());
+    }
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_help_of_invite_says_who_may() {
+        let help = Cli::try_parse_from(["adit", "postgres", "invite", "--help"]).unwrap_err();
+        assert!(help.to_string().contains("Only the machine that ran `init` may invite"), "{help}");
+    }
+
+    #[test]
+    fn reads_what_the_guide_shows() {
+        for line in [
+            "adit server up --client laptop",
+            "adit server up --host h --full-tunnel --dns 9.9.9.9 --dns 2620:fe::fe",
+            "adit server init --listen udp/1194 --listen tcp/10.0.0.1:443 --dry-run",
+            "adit server init --network 10.3.0.0/24 --network6 fd00::/64 --route 10.9.0.0/16",
+            "adit server run --dir /tmp/x",
+            "adit server client add a --days 30 --password --ip 10.3.0.9 -o -",
+            "adit server client list --json",
+            "adit server client add a --group staff --group ops",
+            "adit server client group a staff ops",
+            "adit server up --filter rules.nft",
+            "adit filter show server --flows --json",
+            "adit filter reload fw.nft --dir /tmp/x",
+            "adit filter reload server fw.nft",
+            "adit filter capture - --group 3",
+            "adit filter element add blocked 10.0.0.1 timeout 1h",
+            "adit filter element delete --name office inet t blocked { 10.0.0.1, 10.0.0.2 }",
+            "adit connect --check --json x.ovpn",
+            "adit status --json",
+            "adit doctor --fix",
+            "adit demo --hold",
+            "adit bridge eth1 eth2 --rules fw.nft --workers 2 --name office",
+            "adit bridge tap:private tap:public --relay --mtu 9000",
+            "adit bridge --settings /etc/adit/bridge/office.toml -v",
+            "adit bridge a b --relay --routed --address a=10.0.1.1/24 --neighbour 10.0.1.5=02:00:00:00:00:05",
+            "adit bridge eth1 tap:in --relay --routed --address eth1=10.0.1.1/24 --address in=fd00::1/64",
+            "adit completions zsh",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_a_usage_error_that_says_what_to_write() {
+        for (line, said) in [
+            ("adit server init --listen sctp/443", "write udp/1194 or tcp/443"),
+            ("adit server init --full-tunnel --route 10.0.0.0/8", "cannot be used with"),
+            ("adit server client add x --days 0", "1..=36500"),
+            ("adit sevrer", "server"),
+            ("adit server init --network 10.9.0.0", "write for example 10.9.0.0/24"),
+            ("adit server init --route fd00::", "write for example fd00::/64"),
+            ("adit bridge eth1 eth2", "--relay"),
+            ("adit bridge eth1 tap:a/b --relay", "tap:private"),
+            ("adit bridge eth1 --relay", "PORT"),
+            ("adit bridge eth1 eth2", "--rules"),
+            ("adit bridge eth1 eth2 --relay --routed", "--address"),
+            ("adit bridge eth1 eth2 --relay --address eth1=10.0.1.1/24", "--routed"),
+            ("adit bridge eth1 eth2 --relay --routed --address 10.0.1.1/24", "eth1=10.0.1.1/24"),
+            (
+                "adit bridge a b --relay --routed --address a=10.0.1.1/24 --route 10.0.0.0/8",
+                "via 10.0.2.254",
+            ),
+            ("adit connect --json x", "--check"),
+            ("adit bridge eth1 eth2 --settings x", "cannot be used with"),
+            ("adit bridge --relay", "PORT"),
+            ("adit bridge a b --relay --neighbour 10.0.1.5=02:00:00:00:00:05", "--routed"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(said), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Completion of command lines: a script for the shell calls this program, which completes commands, options and the
+//! names that exist on this machine.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use adit_app_server::clients;
+use adit_pki::{Client, ClientState};
+use adit_runtime::fault::Fault;
+use adit_runtime::paths::Paths;
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::env::Shells;
+
+use crate::args::Cli;
+use crate::print;
+
+/// Names the calling shell. The scripts of `adit completions` set it.
+const VARIABLE: &str = "ADIT_COMPLETE";
+
+/// The most names that are offered for one word.
+const MAX_NAMES: usize = 1000;
+
+/// Returns the script that `adit completions` prints.
+pub fn script(shell: Shell) -> Result<String, Fault> {
+    let shells = Shells::builtins();
+    let completer = shells
+        .completer(&shell.to_string())
+        .ok_or_else(|| Fault::ours(format!("no completions for {shell}")))?;
+    let mut script = Vec::new();
+    completer
+        .write_registration(VARIABLE, "adit", "adit", "adit", &mut script)
+        .map_err(|error| Fault::ours(format!("cannot write completions: {error}")))?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
+
+/// Answers a shell that completes a line: `adit -- WORDS`, with [`VARIABLE`] set. `None` if no shell asks. A fault
+/// completes nothing, because any output would end up in the line.
+pub fn answer(arguments: &[OsString]) -> Option<ExitCode> {
+    let shell = std::env::var(VARIABLE).ok()?;
+    let words: Vec<OsString> = words(arguments)?.to_vec();
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell)?;
+    let mut found = Vec::new();
+    let folder = std::env::current_dir().ok();
+    match completer.write_complete(&mut Cli::command(), words, folder.as_deref(), &mut found) {
+        Ok(()) => print(&String::from_utf8_lossy(&found)),
+        Err(_) => return Some(ExitCode::FAILURE),
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// Returns the words of the line after `--`.
+fn words(arguments: &[OsString]) -> Option<&[OsString]> {
+    let (_, rest) = arguments.split_first()?;
+    let (first, words) = rest.split_first()?;
+    (first == "--" && !words.is_empty()).then_some(words)
+}
+
+/// Returns `--dir` of the words: a completer does not receive the words before it.
+fn folder(words: &[OsString]) -> Option<PathBuf> {
+    words.iter().enumerate().find_map(|(at, word)| match word.to_str()? {
+        "--dir" => words.get(at.checked_add(1)?).map(PathBuf::from),
+        word => word.strip_prefix("--dir=").map(PathBuf::from),
+    })
+}
+
+fn paths() -> Option<Paths> {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    Paths::new(words(&arguments).and_then(folder).as_deref()).ok()
+}
+
+fn candidate(name: &str, help: &str) -> CompletionCandidate {
+    CompletionCandidate::new(OsStr::new(name)).help(Some(help.to_owned().into()))
+}
+
+fn of_registry(wanted: fn(&Client) -> bool) -> Vec<CompletionCandidate> {
+    let known = paths().and_then(|paths| clients::registered(&paths).ok()).unwrap_or_default();
+    let wanted = known.iter().filter(|client| wanted(client)).take(MAX_NAMES);
+    wanted.map(|client| candidate(client.name.as_str(), state(client.state))).collect()
+}
+
+fn state(state: ClientState) -> &'static str {
+    match state {
+        ClientState::Active => "active",
+        ClientState::Disabled => "disabled",
+        ClientState::Revoked => "revoked",
+    }
+}
+
+/// Completes every client of the registry.
+pub fn any_client() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_registry(|_| true))
+}
+
+/// Completes clients that are not revoked.
+pub fn client() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_registry(|client| client.state != ClientState::Revoked))
+}
+
+/// Completes clients that `enable` admits again.
+pub fn disabled_client() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_registry(|client| client.state == ClientState::Disabled))
+}
+
+/// Completes the groups of the registry.
+pub fn group() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let known = paths().and_then(|paths| clients::names(&paths).ok()).unwrap_or_default();
+        let mut groups = known.groups;
+        groups.sort();
+        groups.dedup();
+        groups.iter().take(MAX_NAMES).map(|name| candidate(name, "group")).collect()
+    })
+}
+
+/// Completes running processes, by their names in `adit status`.
+pub fn process() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let running =
+            paths().and_then(|paths| adit_app_server::status(&paths).ok()).unwrap_or_default();
+        let reports = running.reports.iter().filter(|report| report.problem.is_none());
+        reports.take(MAX_NAMES).map(|report| candidate(&report.instance, &report.role)).collect()
+    })
+}
+
+/// Completes clients with a session on a server on this machine.
+pub fn session() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let running =
+            paths().and_then(|paths| adit_app_server::status(&paths).ok()).unwrap_or_default();
+        let servers = running.reports.iter().filter(|report| report.role == "server");
+        let peers = servers.flat_map(|report| &report.peers);
+        let mut names: Vec<&str> = peers.map(|peer| peer.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.iter().take(MAX_NAMES).map(|name| candidate(name, "connected")).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_folder_is_the_lines_own() {
+        for (text, dir) in [
+            ("adit server client show x --dir vpn", Some("vpn")),
+            ("adit server client show --dir=/srv/vpn x", Some("/srv/vpn")),
+            ("adit server client show x", None),
+            ("adit server client show x --dir", None),
+        ] {
+            assert_eq!(folder(&line(text)), dir.map(PathBuf::from), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_shells_question_is_answered() {
+        assert_eq!(words(&line("adit -- adit server")), Some(line("adit server").as_slice()));
+        assert_eq!(words(&line("adit server -- x")), None);
+        assert_eq!(words(&line("adit --")), None);
+        assert_eq!(words(&line("adit")), None);
+    }
+}

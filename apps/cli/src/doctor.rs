@@ -1,0 +1,68 @@
+//! `adit doctor`.
+
+use std::process::ExitCode;
+
+use adit_app_server::doctor::{Finding, Level, examine};
+use adit_runtime::fault::Fault;
+
+use crate::args::Doctor;
+use crate::text::wrapped;
+use crate::{note, paths, print, print_json};
+
+pub fn run(options: &Doctor) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
+    let mut findings = examine(&paths);
+    if options.fix {
+        let mut repaired = false;
+        for finding in findings.iter().filter(|finding| finding.fixable) {
+            if let Some(worked) = finding.repair() {
+                repaired |= worked;
+                let what = if worked { "repaired" } else { "could not repair" };
+                note(&format!("{what}: {}\n", finding.what));
+            }
+        }
+        if repaired {
+            findings = examine(&paths);
+        }
+    }
+    if options.json {
+        print_json(&findings)?;
+    } else {
+        findings.iter().for_each(|finding| print(&paragraph(finding)));
+        print(&summary(&findings));
+    }
+    let bad = findings.iter().any(|finding| finding.level == Level::Problem);
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A finding with its remedies beneath.
+pub fn paragraph(finding: &Finding) -> String {
+    let mark = match finding.level {
+        Level::Fine => "ok",
+        Level::Warning => "WARN",
+        Level::Problem => "BAD",
+    };
+    let mut text = wrapped(&format!("{mark:<5}{:<12}", finding.check), &finding.what);
+    for line in &finding.remedy {
+        text.push_str(&wrapped(&format!("{:17}-> ", ""), line));
+    }
+    text
+}
+
+fn summary(findings: &[Finding]) -> String {
+    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+    let number = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    };
+    let (problems, warnings) = (count(Level::Problem), count(Level::Warning));
+    if problems + warnings == 0 {
+        return "\nAll is well.\n".into();
+    }
+    let fixable = findings.iter().filter(|finding| finding.fixable).count();
+    let hint = match fixable {
+        0 => String::new(),
+        _ => format!("; `adit doctor --fix` repairs {fixable}"),
+    };
+    format!("\n{}, {}{hint}.\n", number(problems, "problem"), number(warnings, "warning"))
+}

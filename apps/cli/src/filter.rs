@@ -1,0 +1,296 @@
+//! `adit filter`: what rule files mean.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_app_server::clients;
+use adit_filter::lang::{self, Diagnostics, MAX_FILE, Summary};
+use adit_filter::packet::Packet;
+use adit_filter::ruleset::{Members, Ruleset};
+use adit_filter::{IpRange, Nanos, Verdict};
+use adit_runtime::fault::Fault;
+use adit_wire::VnetHeader;
+use clap::{Args, Subcommand, ValueHint};
+use ipnet::IpNet;
+use serde::Serialize;
+
+use crate::args::Location;
+use crate::filter_control as live;
+use crate::{note, paths, print, print_json};
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub enum Filter {
+    /// Read a rule file and say what is wrong with it
+    #[command(after_help = "Examples:
+  adit filter check fw.nft
+  adit filter check --json fw.nft | jq '.errors[].line'
+
+Exit codes: 0 good, 2 errors in the file. docs/filter.md is the reference of the
+language.")]
+    Check(Check),
+
+    /// Say which rule decides about a packet, and why
+    #[command(after_help = "Examples:
+  adit filter explain fw.nft tcp 10.0.0.1:4000 '>' 10.0.0.2:80 syn in e1 out e2
+  adit filter explain fw.nft 'udp [fd00::1]:5 > [fd00::2]:53 ct established'
+  adit filter explain fw.nft 'icmp 10.8.0.2 > 10.0.0.1 8' --client al=10.8.0.2
+  adit filter explain fw.nft 'arp who-has 10.0.0.2 tell 10.0.0.1 vlan 5'
+  adit filter explain fw.nft hex:4500002800010000401166... tun
+
+Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the file or
+description.")]
+    Explain(Explain),
+
+    /// Show the rules of a running server or bridge with their counters
+    #[command(after_help = "Examples:
+  sudo adit filter show
+  sudo adit filter show --flows
+  sudo adit filter show --json | jq '.counters[] | select(.packets > 0)'
+
+What is printed is a rule file that reads back; what else there is to know
+stands in comments.")]
+    Show(live::Show),
+
+    /// Put other rules into force in a running server or bridge, all at once; no tunnel drops
+    #[command(after_help = "Examples:
+  sudo adit filter reload           the file that is in force, read again
+  sudo adit filter reload fw.nft
+  sudo adit filter reload eth1-eth2 fw.nft
+
+If something is wrong with them, the former rules stay in force. Known
+connections are evaluated again.")]
+    Reload(live::Reload),
+
+    /// End connections of a running server or bridge: their next packet is judged as a first one
+    #[command(after_help = "Examples:
+  sudo adit filter flush
+  sudo adit filter flush --client alice
+  sudo adit filter flush --address 10.8.0.0/24
+
+A reload needs none: what the new rules would not accept ends by itself.")]
+    Flush(live::Flush),
+
+    /// Change elements of a set of a running server or bridge, also for a time
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit filter element add blocked 192.0.2.7 timeout 1h
+  sudo adit filter element del blocked 192.0.2.7"
+    )]
+    Element(live::Element),
+
+    /// Write what `log group` rules log into a file that Wireshark reads
+    #[command(after_help = "Examples:
+  sudo adit filter capture denied.pcapng --group 1
+  sudo adit filter capture - | wireshark -k -i -
+
+Until Ctrl-C. Each packet has a comment with the rule's prefix and its handle.")]
+    Capture(live::Capture),
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The rule file; - for standard input
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    /// Print the rule set as it was understood
+    #[arg(long, conflicts_with = "json")]
+    print: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    location: Location,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The rule file; - for standard input
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    /// The packet, in words; docs/filter.md says which
+    #[arg(required = true)]
+    packet: Vec<String>,
+    /// Addresses of @client:NAME, as if it were connected
+    #[arg(long, value_name = "NAME=ADDRESS[,...]")]
+    client: Vec<String>,
+    /// Addresses of @group:NAME, as if they were connected
+    #[arg(long, value_name = "NAME=ADDRESS[,...]")]
+    group: Vec<String>,
+}
+
+pub fn run(verb: Filter) -> Result<ExitCode, Fault> {
+    match verb {
+        Filter::Check(options) => check(&options),
+        Filter::Explain(options) => explain(&options),
+        Filter::Show(options) => live::show(&options),
+        Filter::Reload(options) => live::reload(&options),
+        Filter::Flush(options) => live::flush(&options),
+        Filter::Element(verb) => live::element(&verb),
+        Filter::Capture(options) => live::capture(&options),
+    }
+}
+
+/// The output of `check --json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    file: &'a str,
+    ok: bool,
+    tables: usize,
+    chains: usize,
+    rules: usize,
+    sets: usize,
+    elements: usize,
+    errors: Vec<Error<'a>>,
+}
+
+#[derive(Serialize)]
+struct Error<'a> {
+    file: &'a str,
+    line: u32,
+    column: u32,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instead: Option<&'a str>,
+}
+
+fn check(options: &Check) -> Result<ExitCode, Fault> {
+    let name = options.file.display().to_string();
+    let read = parse(&options.file, true)?;
+    if options.json {
+        let empty = Ruleset::default();
+        let counts = Summary::of(read.as_ref().unwrap_or(&empty));
+        let errors = match &read {
+            Ok(_) => Vec::new(),
+            Err(diagnostics) => errors(diagnostics),
+        };
+        let Summary { tables, chains, rules, sets, elements, .. } = counts;
+        let ok = read.is_ok();
+        print_json(&Report { file: &name, ok, tables, chains, rules, sets, elements, errors })?;
+        return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(2) });
+    }
+    if let Ok(ruleset) = &read {
+        warn_of_unknown(&options.location, ruleset);
+    }
+    match read {
+        Ok(ruleset) if options.print => print(&ruleset.to_string()),
+        Ok(ruleset) => print(&format!("{name}: {}\n", Summary::of(&ruleset))),
+        Err(diagnostics) => {
+            note(&format!("{diagnostics}\n"));
+            return Ok(ExitCode::from(2));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explain(options: &Explain) -> Result<ExitCode, Fault> {
+    let ruleset = match parse(&options.file, false)? {
+        Ok(ruleset) => ruleset,
+        Err(diagnostics) => {
+            note(&format!("{diagnostics}\n"));
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let described = match lang::describe(&options.packet.join(" ")) {
+        Ok(described) => described,
+        Err(error) => {
+            note(&format!("{error}\n"));
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let filter = adit_filter::Filter::compile(ruleset)
+        .map_err(|error| Fault::operator(format!("{}: {error}", options.file.display())))?;
+    members(&filter, options)?;
+    let whole = VnetHeader::default();
+    let packet = match Packet::parse(&described.bytes, described.layer, None, &whole) {
+        Ok(packet) => packet,
+        Err(why) => {
+            print(&format!("=> dropped before any rule: {why}\n"));
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let trace = filter.explain(&packet, &described.context(Nanos::default()));
+    print(&lang::explain(filter.ruleset(), &trace));
+    let accepted = trace.verdict == Verdict::Accept;
+    Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Sets the members of the filter's named sets; a set of the file without a named member is empty.
+fn members(filter: &adit_filter::Filter, options: &Explain) -> Result<(), Fault> {
+    let clients = options.client.iter().map(|text| (text, true));
+    for (text, client) in clients.chain(options.group.iter().map(|text| (text, false))) {
+        let bad = || {
+            let option = if client { "client" } else { "group" };
+            Fault::operator(format!("--{option} {text}: write NAME=ADDRESS, like alice=10.8.0.2"))
+        };
+        let (name, list) = text.split_once('=').ok_or_else(bad)?;
+        let ranges: Option<Vec<IpRange>> = list.split(',').map(range).collect();
+        let ranges = ranges.ok_or_else(bad)?;
+        let who = if client { Members::Client } else { Members::Group }(name.to_owned());
+        if !filter.set_members(&who, &ranges) {
+            let at = if client { "client" } else { "group" };
+            return Err(Fault::operator(format!("no rule asks for @{at}:{name}")));
+        }
+    }
+    Ok(())
+}
+
+fn range(text: &str) -> Option<IpRange> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.into());
+    }
+    let net = text.parse::<IpNet>().ok()?;
+    Some(IpRange::prefix(net.addr(), net.prefix_len()))
+}
+
+/// Warns of names that no client of this machine's server has, which look like mistakes.
+fn warn_of_unknown(location: &Location, ruleset: &Ruleset) {
+    let known = paths(location).and_then(|paths| clients::names(&paths));
+    let filter = adit_filter::Filter::compile(ruleset.clone());
+    if let (Ok(known), Ok(filter)) = (known, filter) {
+        let problems = adit_runtime::filter::unknown(&filter, &known);
+        problems.iter().for_each(|problem| note(&format!("warning: {problem}\n")));
+    }
+}
+
+fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {
+    let list = diagnostics.list.iter();
+    list.map(|d| Error {
+        file: &d.file,
+        line: d.line,
+        column: d.column,
+        message: &d.message,
+        instead: d.hint.as_deref(),
+    })
+    .collect()
+}
+
+/// Parses a rule file and the files that it includes; `hooked`: hooks must lead to its chains, as for rules that are
+/// put in force.
+///
+/// # Errors
+///
+/// The outer error is a file that cannot be read; the inner one is a mistake in its text.
+pub fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnostics>, Fault> {
+    let name = file.display().to_string();
+    let text = read(file).map_err(|error| Fault::operator(format!("{name}: {error}")))?;
+    let parse = if hooked { lang::parse_hooked } else { lang::parse };
+    Ok(parse(&name, &text, &mut |path| read(Path::new(path))))
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    // One byte more than is allowed, so that the parser can report it.
+    let most = MAX_FILE as u64 + 1;
+    if path == Path::new("-") {
+        io::stdin().lock().take(most).read_to_string(&mut text)?;
+    } else {
+        File::open(path)?.take(most).read_to_string(&mut text)?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,200 @@
+//! The `adit` command: argument parsing and printing, nothing else.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod bridge;
+mod complete;
+mod demo;
+mod doctor;
+mod filter;
+mod filter_control;
+mod man;
+mod postgres;
+mod server;
+mod status;
+mod text;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use adit_app_openvpn::connect::{self, ConnectOptions};
+use adit_runtime::ZeroizingAllocator;
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::DutyKind;
+use adit_runtime::log::fault_line;
+use adit_runtime::paths::Paths;
+use clap::Parser;
+
+use args::{Cli, Connect, Location, Switch, Verb};
+
+// musl's own allocator takes a lock for each call.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: ZeroizingAllocator<mimalloc::MiMalloc> = ZeroizingAllocator(mimalloc::MiMalloc);
+#[cfg(not(target_env = "musl"))]
+#[global_allocator]
+static ALLOCATOR: ZeroizingAllocator<std::alloc::System> = ZeroizingAllocator(std::alloc::System);
+
+/// The commands that have a helper process.
+const HELPERS: [DutyKind; 5] = [
+    adit_app_openvpn::OPENVPN,
+    adit_app_openvpn::CONNECT,
+    adit_app_server::SERVER,
+    adit_app_bridge::BRIDGE,
+    adit_app_postgres::node::NODE,
+];
+
+fn main() -> ExitCode {
+    adit_runtime::demo::ends::end_with_parent();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = adit_runtime::helper::main(&arguments, &HELPERS) {
+        return code;
+    }
+    if let Some(code) = complete::answer(&arguments) {
+        return code;
+    }
+    if let Some(options) = as_openvpn(&arguments) {
+        return adit_app_openvpn::openvpn::main(options);
+    }
+    if arguments.get(1).is_some_and(|verb| verb == "postgres") {
+        // Before anything else: other users can read the command line now.
+        if let Err(error) = adit_app_postgres::mask_secrets() {
+            note(&format!(
+                "adit: note: this command line stays to be seen in ps ({error}); give secrets on stdin: -\n"
+            ));
+        }
+    }
+    match run(Cli::parse_from(arguments).verb) {
+        Ok(code) => code,
+        Err(fault) => {
+            note(&fault_line(&fault.to_string(), io::stderr().is_terminal()));
+            fault.exit_code()
+        }
+    }
+}
+
+/// Returns the options of `openvpn ...` or `adit openvpn ...`, if this is one. They never pass
+/// through clap, which would interpret `--help` and the like.
+fn as_openvpn(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let (program, rest) = arguments.split_first()?;
+    if Path::new(program).file_name().is_some_and(|name| name == "openvpn") {
+        return Some(rest.to_vec());
+    }
+    let (verb, options) = rest.split_first()?;
+    (verb == "openvpn").then(|| options.to_vec())
+}
+
+fn run(verb: Verb) -> Result<ExitCode, Fault> {
+    match verb {
+        Verb::Server(verb) => server::run(verb),
+        Verb::Connect(options) if options.release => release(),
+        Verb::Connect(options) => Ok(connect::run(connect_options(options))),
+        Verb::Status(options) => status::once(&options),
+        Verb::Top(options) => status::top(&options),
+        Verb::Bridge(options) => bridge::run(options),
+        Verb::Filter(verb) => filter::run(verb),
+        Verb::Postgres(verb) => postgres::run(verb),
+        Verb::Openvpn { options } => Ok(adit_app_openvpn::openvpn::main(options)),
+        Verb::Reload(options) => status::reload(&options),
+        Verb::Kick(options) => status::kick(&options),
+        Verb::Doctor(options) => doctor::run(&options),
+        Verb::Demo(options) => demo::run(&options),
+        Verb::Completions { shell } => {
+            print(&complete::script(shell)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Man { dir } => man::write(&dir),
+    }
+}
+
+fn paths(location: &Location) -> Result<Paths, Fault> {
+    Paths::new(location.dir.as_deref())
+}
+
+fn connect_options(options: Connect) -> ConnectOptions {
+    let Connect {
+        profile,
+        check,
+        full,
+        json,
+        no_routes,
+        allow_lan,
+        kill_switch,
+        release: _,
+        dns,
+        device,
+        verbose,
+        dir,
+    } = options;
+    let profile = profile.unwrap_or_default();
+    ConnectOptions {
+        profile,
+        check,
+        full,
+        json,
+        no_routes,
+        allow_lan,
+        kill_switch,
+        keep_dns: dns == Switch::Off,
+        device,
+        dir,
+        verbose,
+    }
+}
+
+/// Runs `adit connect --release`.
+fn release() -> Result<ExitCode, Fault> {
+    let undone = adit_runtime::host::release()
+        .map_err(|e| Fault::environment(format!("cannot change routes and rules: {e}")))?;
+    match undone.as_slice() {
+        [] => print("there is nothing to release\n"),
+        undone => undone.iter().for_each(|what| print(&format!("removed {what}\n"))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints to stdout; a reader that has closed the pipe (`| head`) is no failure.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints to stderr what is not the result itself (`eprint!` would panic).
+fn note(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Prints a value as JSON.
+fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Fault> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Fault::ours(format!("cannot write JSON: {error}")))?;
+    print(&text);
+    print("\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn openvpn(line: &str) -> Option<Vec<String>> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let options = as_openvpn(&words)?;
+        Some(options.into_iter().map(|word| word.into_string().unwrap()).collect())
+    }
+
+    #[test]
+    fn openvpns_options_pass_untouched() {
+        assert_eq!(
+            openvpn("adit openvpn --config c --help --version"),
+            Some(vec!["--config".into(), "c".into(), "--help".into(), "--version".into()])
+        );
+        assert_eq!(openvpn("/usr/sbin/openvpn x.ovpn"), Some(vec!["x.ovpn".into()]));
+        assert_eq!(openvpn("openvpn"), Some(vec![]));
+        assert_eq!(openvpn("adit connect openvpn"), None);
+        assert_eq!(openvpn("adit"), None);
+    }
+}

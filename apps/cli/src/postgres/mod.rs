@@ -1,0 +1,166 @@
+//! `adit postgres`.
+
+mod demo;
+mod log;
+mod members;
+mod settings;
+pub mod show;
+mod up;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use adit_app_postgres::Paths;
+use adit_runtime::fault::Fault;
+use clap::{Args, Subcommand, ValueHint};
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub enum Postgres {
+    /// Make a network in a database, and this machine its first node
+    #[command(after_help = "Examples:
+  sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
+  sudo adit postgres init service=vpn --network 10.9.0.0/24 --audit none
+  sudo adit postgres init - --network 10.9.0.0/24 < url   the URL from a file
+
+The database must exist (createdb vpn), PostgreSQL 15 or later, and the role may
+make roles (CREATEROLE). Passwords are taken from ~/.pgpass, a service file,
+PGPASSWORD, or asked for. Where nothing is said about sslmode, every other
+machine is spoken to under TLS. Safe to repeat.")]
+    Init(Box<members::Init>),
+
+    /// Make this machine a node, with what `init` or `invite` printed on another
+    #[command(after_help = "Examples:
+  sudo adit postgres join - --route 192.168.7.0/24 < invitation")]
+    Join(members::Join),
+
+    /// Be a node: carry packets between this machine and the others through the database
+    #[command(after_help = "Examples:
+  sudo adit postgres up
+  sudo adit postgres up -n vpn   if this machine is in several networks")]
+    Up(up::Up),
+
+    /// Show the network: the database, the running node, and how far each stream is
+    #[command(after_help = "Example:
+  sudo adit postgres status --json
+
+The exit code is 1 if the node does not run or the database does not answer.")]
+    Status(show::Show),
+
+    /// Show the other nodes: addresses, streams, keys, rates over a second, and what was dropped
+    #[command(after_help = "Example:
+  sudo adit postgres peers")]
+    Peers(show::Show),
+
+    /// Make an invitation for one more node; it works once
+    #[command(after_help = "Example:
+  sudo adit postgres invite --valid 1h
+
+Only the machine that ran `init` may invite.")]
+    Invite(members::Invite),
+
+    /// Remove a node from the network, at once and for good, and give the others a new network key; what it sent stays
+    /// logged
+    #[command(after_help = "Example:
+  sudo adit postgres remove laptop")]
+    Remove(members::Remove),
+
+    /// Give the network a new key: after a node's files may have been copied
+    #[command(after_help = "Example:
+  sudo adit postgres rekey
+
+Nodes that run take the key within seconds, without losing packets; others when
+they start. Open invitations are over. `remove` does the same.")]
+    Rekey(members::Rekey),
+
+    /// Change the network's settings: retention, audit policy, durability, packet size
+    #[command(after_help = "Examples:
+  sudo adit postgres set --retention 20GB --retention-age 90d
+  sudo adit postgres set --audit none
+
+The node that made the network signs them; nodes that are up follow without a
+restart.")]
+    Set(settings::Set),
+
+    /// Add or remove the auditor, who reads all traffic from then on
+    #[command(subcommand)]
+    #[command(after_help = "Examples:
+  sudo adit postgres auditor add auditor.key
+  sudo adit postgres auditor remove")]
+    Auditor(settings::Auditor),
+
+    /// Drop what exceeds the network's retention, with the keys to it
+    #[command(after_help = "Example:
+  sudo adit postgres expire
+
+Every node that runs does the same by itself.")]
+    Expire(members::Expire),
+
+    /// Check the log: that no row is missing, altered or added
+    #[command(after_help = "Examples:
+  sudo adit postgres verify                   what is addressed to this node
+  adit postgres verify --url postgres://auditor@db.example/vpn --key auditor.key
+
+Without a key only numbers, signatures and the records' order are looked at.
+What has expired is named and is no finding. Exits with 1 if anything was found.")]
+    Verify(log::Verify),
+
+    /// Write the logged packets as a capture for Wireshark
+    #[command(after_help = "Examples:
+  sudo adit postgres export --since 10m --pcapng - | tcpdump -r -
+  adit postgres export --since 2h --from berlin --pcapng berlin.pcapng")]
+    Export(log::Export),
+
+    /// Print a line per packet
+    #[command(after_help = "Example:
+  sudo adit postgres tail -f")]
+    Tail(log::Tail),
+
+    /// Demonstrate it: a throw-away database, two machines that have nothing else in common, and their packets as rows
+    #[command(after_help = "Examples:
+  sudo adit postgres demo
+  sudo adit postgres demo --hold   leave it up to look around, until Ctrl-C
+
+Needs root, /dev/net/tun and PostgreSQL's programs (apt install postgresql). A
+cluster of the host is not touched; everything that it makes is gone at the end.")]
+    Demo(crate::args::Demo),
+}
+
+/// Selects the node of a network.
+#[derive(Debug, Args)]
+pub struct Here {
+    /// Name of the network on this machine, if it is in several
+    #[arg(short, long, value_name = "NAME")]
+    pub network_name: Option<String>,
+
+    /// Keep everything beneath this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+impl Here {
+    /// Returns the paths of that node's files.
+    pub fn paths(&self) -> Result<Paths, Fault> {
+        Paths::find(self.dir.as_deref(), self.network_name.as_deref())
+    }
+}
+
+pub fn run(verb: Postgres) -> Result<ExitCode, Fault> {
+    match verb {
+        Postgres::Init(options) => members::init(*options),
+        Postgres::Join(options) => members::join(options),
+        Postgres::Up(options) => options.run(),
+        Postgres::Status(options) => show::status(&options),
+        Postgres::Peers(options) => show::peers(&options),
+        Postgres::Invite(options) => members::invite(&options),
+        Postgres::Remove(options) => members::remove(&options),
+        Postgres::Rekey(options) => members::rekey(&options),
+        Postgres::Set(options) => settings::set(&options),
+        Postgres::Auditor(verb) => settings::auditor(&verb),
+        Postgres::Expire(options) => members::expire(&options),
+        Postgres::Verify(options) => log::verify(options),
+        Postgres::Export(options) => log::export(options),
+        Postgres::Tail(options) => log::tail(options),
+        Postgres::Demo(options) => demo::run(&options),
+    }
+}

@@ -1,0 +1,57 @@
+//! `adit postgres up`.
+
+use std::process::ExitCode;
+
+use adit_app_postgres::node::{self, UpOptions};
+use adit_postgres::Durability;
+use adit_runtime::fault::Fault;
+use clap::Args;
+
+use super::Here;
+
+/// The options of a node; those that are not given are taken from its node.toml.
+#[derive(Debug, Args)]
+pub struct Up {
+    #[command(flatten)]
+    here: Here,
+
+    /// Name of the TUN device
+    #[arg(long, value_name = "NAME")]
+    dev: Option<String>,
+
+    /// What must have happened to a packet before its peer gets it: strict (committed and flushed), relaxed (committed,
+    /// flushed a moment later) or volatile (in tables that a crash of the database empties)
+    #[arg(long, value_name = "WORD")]
+    durability: Option<Durability>,
+
+    /// Longest IP packet in a row, and MTU of the device: 1280 to 7900 bytes
+    #[arg(long, value_name = "BYTES")]
+    packet_size: Option<usize>,
+
+    /// Add no routes to the other nodes' networks
+    #[arg(long)]
+    no_routes: bool,
+
+    /// Run as this user once everything is open [default: `adit`, or `nobody` where there is none]
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+
+    /// More log lines; repeatable
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Up {
+    pub fn run(self) -> Result<ExitCode, Fault> {
+        let paths = self.here.paths()?;
+        let options = UpOptions {
+            device: self.dev,
+            durability: self.durability,
+            packet_size: self.packet_size,
+            no_routes: self.no_routes,
+            user: self.user,
+            verbose: self.verbose,
+        };
+        Ok(node::up(&paths, &options))
+    }
+}

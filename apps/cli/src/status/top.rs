@@ -1,0 +1,90 @@
+//! `adit top`.
+
+use std::cmp::Reverse;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_app_server::Overview;
+use adit_runtime::control::{PeerReport, StatusReport};
+use adit_runtime::fault::Fault;
+use adit_runtime::paths::Paths;
+
+use super::{drops, no_session, page, ports, since, title};
+use crate::args::{Sort, Top};
+use crate::text::{bytes, count, rate, row, span, table_of_names};
+use crate::{paths, print};
+
+pub fn top(options: &Top) -> Result<ExitCode, Fault> {
+    let paths = paths(&options.location)?;
+    loop {
+        let machine = adit_app_server::status(&paths)?;
+        // Cursor home, then the rest of each line, then everything below, without flicker.
+        let page = top_page(&machine, &paths, options.sort).replace('\n', "\x1b[K\n");
+        print(&format!("\x1b[H{page}\x1b[J"));
+        std::thread::sleep(Duration::from_secs(options.every));
+    }
+}
+
+pub(super) fn top_page(machine: &Overview, paths: &Paths, sort: Sort) -> String {
+    if machine.reports.is_empty() {
+        return page(machine, paths);
+    }
+    let pages: Vec<String> =
+        machine.reports.iter().map(|report| top_report(report, sort)).collect();
+    pages.join("\n")
+}
+
+/// Prints the title, the totals, and a line for each session.
+fn top_report(report: &StatusReport, sort: Sort) -> String {
+    let mut text = title(report);
+    if report.problem.is_some() {
+        return text;
+    }
+    text.push_str(&drops(&report.drops));
+    match (&report.bridge, &report.postgres) {
+        (Some(bridge), _) => return text + &ports(bridge),
+        (_, Some(postgres)) => return text + &crate::postgres::show::in_status(postgres),
+        (None, None) => {}
+    }
+    if report.peers.is_empty() {
+        return text + &no_session(report);
+    }
+    let sum = |of: fn(&PeerReport) -> u64| report.peers.iter().map(of).fold(0, u64::saturating_add);
+    text.push_str(&format!(
+        "  {}: received {}, {}; sent {}, {}\n",
+        count(report.peers.len(), "session"),
+        bytes(sum(|peer| peer.rx_bytes)),
+        rate(sum(|peer| peer.rx_bps)),
+        bytes(sum(|peer| peer.tx_bytes)),
+        rate(sum(|peer| peer.tx_bps))
+    ));
+    let mut rows = vec![row(["  NAME", "INSIDE", "RECEIVED", "", "SENT", "", "CONNECTED"])];
+    for peer in sorted(&report.peers, sort) {
+        rows.push(vec![
+            format!("  {}", peer.name),
+            peer.tunnel.first().cloned().unwrap_or_default(),
+            bytes(peer.rx_bytes),
+            rate(peer.rx_bps),
+            bytes(peer.tx_bytes),
+            rate(peer.tx_bps),
+            span(since(peer)),
+        ]);
+    }
+    text + &table_of_names(rows)
+}
+
+pub(super) fn sorted(peers: &[PeerReport], sort: Sort) -> Vec<&PeerReport> {
+    let mut sorted: Vec<&PeerReport> = peers.iter().collect();
+    sorted.sort_by_key(|peer| peer.name.clone());
+    match sort {
+        Sort::Name => {}
+        Sort::Rate => {
+            sorted.sort_by_key(|peer| Reverse(peer.rx_bps.saturating_add(peer.tx_bps)));
+        }
+        Sort::Traffic => {
+            sorted.sort_by_key(|peer| Reverse(peer.rx_bytes.saturating_add(peer.tx_bytes)));
+        }
+        Sort::Connected => sorted.sort_by_key(|peer| Reverse(since(peer))),
+    }
+    sorted
+}

@@ -1,0 +1,626 @@
+//! A running client: engine, data plane, device and routes joined, for `adit openvpn` and `adit connect`.
+
+mod engines;
+mod network;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_engine::command::Counters;
+use adit_engine::{Command, Instant, PeerId};
+use adit_linux::tcp::TcpListener;
+use adit_linux::tun::TunDevice;
+use adit_linux::udp::UdpSocket;
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
+use adit_openvpn::p2p::{PeerEngine, StaticEngine};
+use adit_openvpn::session::PathReport;
+use adit_plane::{Plane, PlaneConfig, Relay};
+use tokio::time::{MissedTickBehavior, interval};
+
+use adit_openvpn_service::next_request;
+use adit_runtime::authorize::CertificateOnly;
+use adit_runtime::clock::{WallClock, now, unix_time};
+use adit_runtime::control::{self, CertificateReport, Request};
+use adit_runtime::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, Event, Sockets};
+use adit_runtime::fault::{Blame, Fault};
+use adit_runtime::host::{
+    Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan,
+};
+use adit_runtime::log;
+use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
+use adit_runtime::random::seed;
+use adit_runtime::say;
+use adit_runtime::signals::Signal;
+use adit_runtime::signals::Signals;
+use adit_runtime::worker_count;
+
+use engines::DrivenEngine;
+pub use engines::Kind;
+use network::Network;
+
+/// How long saying good-bye may take at most.
+const FAREWELL: Duration = Duration::from_secs(8);
+
+/// The options of a [`Client`].
+pub struct Options {
+    /// Which engine, with its configuration.
+    pub engine: Kind,
+    /// How sockets are opened.
+    pub dial: DialSettings,
+    /// A socket to wait at, where there is no server to dial.
+    pub listen: Option<ListenSocket>,
+    /// The device.
+    pub device: Device,
+    /// The plan to apply at once; `None`: nothing before the tunnel is up.
+    pub early: Option<HostPlan>,
+    /// `persist-tun`: leave addresses and routes in place over a reconnect.
+    pub persist_tun: bool,
+    /// A control socket to open.
+    pub control: Option<std::path::PathBuf>,
+    /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
+    pub allow_recursive: bool,
+    /// How often counters are read and [`Hooks::tick`] is called.
+    pub tick: Duration,
+}
+
+/// The host changes of a tunnel that is up.
+#[derive(Debug)]
+pub struct HostReport<'a> {
+    /// The device.
+    pub device: Option<&'a str>,
+    /// Whether the machine had to be changed.
+    pub applied: &'a Applied,
+    /// How much of the machine's traffic the tunnel has.
+    pub capture: Capture,
+}
+
+/// The socket on which the peer is awaited.
+#[derive(Debug)]
+pub enum ListenSocket {
+    /// A socket that receives datagrams.
+    Datagrams(UdpSocket),
+    /// A listener that accepts connections.
+    Streams(TcpListener),
+}
+
+/// Traffic counters of a client's sessions.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// The data channel.
+    pub data: Counters,
+    /// The control channel, with attempts that led to no session.
+    pub control: Counters,
+    /// Tunnel packets received in the present session: neither pings nor messages, such as probes of the path MTU.
+    pub tunnel_packets: u64,
+    /// Bytes of these on the wire, and a few for the encryption of each ping and message.
+    pub tunnel_bytes: u64,
+}
+
+/// Callbacks to the owner of a [`Client`].
+pub trait Hooks {
+    /// Every event of the engine, before it is acted upon.
+    fn event(&mut self, event: &ClientEvent);
+
+    /// A stream to this server is about to be opened.
+    fn dialling(&mut self, remote: SocketAddr) {
+        let _ = remote;
+    }
+
+    /// A socket towards a server is open.
+    fn dialled(&mut self, dialled: &Dialled);
+
+    /// The socket to wait at is open.
+    fn listening(&mut self, bound: Endpoint) {
+        let _ = bound;
+    }
+
+    /// A server could not be dialled.
+    fn dial_failed(&mut self, reason: &str);
+
+    /// The host plan of a tunnel, with notes for the log.
+    ///
+    /// # Errors
+    /// The configuration contradicts itself; the client ends.
+    fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
+
+    /// The DNS servers in use changed; called before [`Hooks::up`], and after each change. `logged`: the change
+    /// is in the log already.
+    fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
+        let _ = (in_use, logged);
+    }
+
+    /// The tunnel is up.
+    fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>);
+
+    /// A signal came.
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
+            Signal::Hangup | Signal::User1 => Reaction::Reconnect,
+            Signal::User2 => Reaction::Ignore,
+        }
+    }
+
+    /// Called every [`Options::tick`] with the traffic of all sessions so far.
+    fn tick(&mut self, traffic: &Traffic) -> Next {
+        let _ = traffic;
+        Next::GoOn
+    }
+
+    /// The certificate of ours that ends first, for `adit status`.
+    fn certificate(&self) -> Option<CertificateReport> {
+        None
+    }
+}
+
+/// The action after a tick.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    GoOn,
+    /// A packet goes through the tunnel, as if it had come from the device.
+    Send(Vec<u8>),
+    /// Send an exit notice and end.
+    End,
+}
+
+/// The action after a signal.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing.
+    Ignore,
+    /// Connect again.
+    Reconnect,
+    /// Send an exit notice and end.
+    Stop,
+    /// End at once, without a word to the server: the process begins again.
+    Leave,
+}
+
+/// Why a client came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The engine ended.
+    Stopped(Reason),
+    /// A signal that the hooks answered with [`Reaction::Stop`] or [`Reaction::Leave`].
+    Signal(Signal),
+    /// The control socket, or [`Hooks::tick`].
+    Asked,
+}
+
+/// A client with its device open, not connected yet.
+pub struct Client {
+    options: Options,
+    host: HostHandle,
+    tun: Option<TunDevice>,
+    control: Option<control::Server>,
+}
+
+impl Client {
+    /// Opens the device. Call inside a tokio runtime; drop privileges (but CAP_NET_ADMIN, for
+    /// addresses and routes) between this and [`Client::run`], which starts threads.
+    ///
+    /// # Errors
+    /// Something could not be opened; the error names the remedy.
+    pub fn open(options: Options) -> Result<Self, Fault> {
+        let control = match options.control.as_deref().map(control::Server::open).transpose() {
+            // The tunnel is of use without it, unless it is up already.
+            Err(fault) if fault.blame() != Blame::Operator => {
+                tracing::warn!("{fault}");
+                None
+            }
+            other => other?,
+        };
+        let (host, tun) =
+            HostHandle::open(&options.device, tun_offloads(), worker_count::of_client()?)?;
+        Ok(Self { options, host, tun, control })
+    }
+
+    /// Connects and stays connected until it is stopped or the engine gives up; then undoes its changes to the
+    /// machine.
+    ///
+    /// # Errors
+    /// It failed.
+    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+        match self.options.engine.clone() {
+            Kind::Client(config) => {
+                let engine = ClientEngine::new(*config, seed()?, now(), unix_time());
+                self.drive(engine, hooks).await
+            }
+            Kind::Static(config) => self.drive(StaticEngine::new(*config), hooks).await,
+            Kind::Peer(config) => {
+                let engine = PeerEngine::new(*config, seed()?, now(), unix_time());
+                self.drive(engine.map_err(|e| Fault::operator(e.to_string()))?, hooks).await
+            }
+        }
+    }
+
+    async fn drive<E: DrivenEngine>(
+        self,
+        engine: E,
+        hooks: &mut dyn Hooks,
+    ) -> Result<Ended, Fault> {
+        let Self { mut options, mut host, tun, mut control } = self;
+        host.clean_up_dns().await;
+        // A socket that waits is open already.
+        options.dial.mark = host.prepare(options.dial.mark, options.listen.is_none()).await;
+        if let Some(plan) = &options.early {
+            notes(host.apply(plan).await?);
+        }
+        let streams = options.dial.streams;
+        let sockets = match options.listen {
+            Some(ListenSocket::Datagrams(socket)) => Sockets::server([vec![socket]]),
+            Some(ListenSocket::Streams(listener)) => {
+                Sockets::server([]).with_streams(vec![listener])
+            }
+            None => Sockets::client(options.dial),
+        };
+        if let Some(bound) = sockets.endpoints().first() {
+            hooks.listening(*bound);
+        }
+        let config = PlaneConfig {
+            tun,
+            sockets: sockets.all(),
+            relay: Relay::Kernel,
+            gates: gates(),
+            client: true,
+            ethernet: options.device.is_ethernet(),
+        };
+        let (plane, upcalls) = Plane::start(config, now)
+            .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+        let planes = PlaneBackend::new(plane, upcalls, streams);
+        let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
+        let role = options.engine.role();
+        let mut running = Running {
+            driver,
+            host,
+            role,
+            fixed_cipher: options.engine.fixed_cipher(),
+            persist_tun: options.persist_tun,
+            tick: options.tick,
+            started: now(),
+            wall: WallClock::new(),
+            instance: options
+                .control
+                .as_deref()
+                .and_then(|path| path.file_stem())
+                .map_or_else(|| role.into(), |stem| stem.to_string_lossy().into_owned()),
+            tunnel: None,
+            peer: None,
+            since: 0,
+            key_since: now(),
+            path: PathReport::default(),
+            server: String::new(),
+            stream: false,
+            network: Network::new(options.allow_recursive),
+            relay: None,
+            proxy: None,
+            tls: String::new(),
+            routing: None,
+            past: Counters::default(),
+            past_control: Counters::default(),
+            session: Counters::default(),
+            in_band: (0, 0),
+            packets: log::Traffic::default(),
+        };
+        let ended = running.serve(hooks, &mut control).await;
+        let Running { driver, host, .. } = running;
+        host.close().await;
+        drop(driver);
+        ended
+    }
+}
+
+/// Puts what was left out of a plan into the log.
+fn notes(applied: Applied) {
+    if let Applied::Changed(notes) = applied {
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+    }
+}
+
+/// Waits for a time, or for ever.
+async fn until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A client at work.
+struct Running<E: DrivenEngine> {
+    driver: Driver<E, PlaneBackend>,
+    host: HostHandle,
+    /// What `adit status` calls it.
+    role: &'static str,
+    /// The cipher where none is negotiated.
+    fixed_cipher: &'static str,
+    persist_tun: bool,
+    tick: Duration,
+    started: Instant,
+    wall: WallClock,
+    instance: String,
+    tunnel: Option<TunnelConfig>,
+    peer: Option<PeerId>,
+    since: u64,
+    key_since: Instant,
+    path: PathReport,
+    server: String,
+    /// Whether the socket that was dialled last is a stream.
+    stream: bool,
+    /// What the network did to the transport.
+    network: Network,
+    /// The proxy's address for datagrams, if they go through one.
+    relay: Option<SocketAddr>,
+    /// Where the stream that was dialled last goes: the server, or the proxy before it.
+    proxy: Option<IpAddr>,
+    tls: String,
+    /// Why the machine's rules and routes are not those that the tunnel asks for.
+    routing: Option<String>,
+    /// Traffic of former sessions.
+    past: Counters,
+    /// The control channel's, up to the end of the session before.
+    past_control: Counters,
+    /// Traffic of the present one.
+    session: Counters,
+    /// Pings and messages among its received packets, and their bytes inside the encryption.
+    in_band: (u64, u64),
+    /// Traffic counters for the log.
+    packets: log::Traffic,
+}
+
+impl<E: DrivenEngine> Running<E> {
+    async fn serve(
+        &mut self,
+        hooks: &mut dyn Hooks,
+        control: &mut Option<control::Server>,
+    ) -> Result<Ended, Fault> {
+        let mut signals = Signals::new()?;
+        let mut ticks = interval(self.tick);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match hooks.signal(signal) {
+                    Reaction::Ignore => {}
+                    Reaction::Reconnect => {
+                        self.driver.act(|engine, now, out| engine.restart(now, out));
+                    }
+                    Reaction::Stop => {
+                        self.farewell(hooks).await?;
+                        return Ok(Ended::Signal(signal));
+                    }
+                    Reaction::Leave => return Ok(Ended::Signal(signal)),
+                },
+                (request, reply) = next_request(control) => {
+                    let stop = request == Request::Stop;
+                    // The program that asked may have gone.
+                    let _ = reply.send(self.answer(request, hooks));
+                    if stop {
+                        self.farewell(hooks).await?;
+                        return Ok(Ended::Asked);
+                    }
+                }
+                _ = ticks.tick() => {
+                    if let Some(unix) = self.wall.jumped() {
+                        self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
+                    }
+                    self.refresh();
+                    self.packets.tick(now(), self.driver.backend().plane());
+                    self.network_tick();
+                    match hooks.tick(&self.traffic()) {
+                        Next::GoOn => {}
+                        Next::Send(packet) => self.send(packet),
+                        Next::End => {
+                            self.farewell(hooks).await?;
+                            return Ok(Ended::Asked);
+                        }
+                    }
+                }
+                () = until(self.check_due()) => self.check_stream(),
+                event = self.host.event() => self.host_event(&event?, hooks),
+                event = self.driver.next() => {
+                    if let Some(stop) = self.handle_event(event?, hooks).await? {
+                        return Ok(Ended::Stopped(stop));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn farewell(&mut self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        self.driver.act(|engine, now, out| engine.shutdown(now, out));
+        let last = async {
+            loop {
+                let event = self.driver.next().await?;
+                if self.handle_event(event, hooks).await?.is_some() {
+                    return Ok(());
+                }
+            }
+        };
+        // A server that acknowledges nothing does not keep us.
+        tokio::time::timeout(FAREWELL, last).await.unwrap_or(Ok(()))
+    }
+
+    async fn handle_event(
+        &mut self,
+        event: Event<ClientEvent>,
+        hooks: &mut dyn Hooks,
+    ) -> Result<Option<Reason>, Fault> {
+        let event = match event {
+            Event::Dialling(remote) => {
+                hooks.dialling(remote);
+                self.proxy = Some(remote.ip());
+                // Its packets must not enter the tunnel that it is to carry.
+                self.host.keep_reachable(remote.ip()).await;
+                return Ok(None);
+            }
+            Event::Dialled(dialled) => {
+                self.stream = dialled.link.is_stream();
+                self.relay = Some(dialled.hop).filter(|hop| *hop != dialled.link.remote());
+                self.network_dialled(&dialled);
+                hooks.dialled(&dialled);
+                self.host.keep_reachable(dialled.hop.ip()).await;
+                return Ok(None);
+            }
+            Event::DialFailed(reason) => {
+                hooks.dial_failed(&reason);
+                return Ok(None);
+            }
+            // Routes and hooks are about where packets go, not about our own relay to the proxy.
+            Event::Engine(ClientEvent::Up(mut tunnel)) => {
+                tunnel.remote = self.relay.or(tunnel.remote);
+                ClientEvent::Up(tunnel)
+            }
+            Event::Engine(event) => event,
+        };
+        hooks.event(&event);
+        match event {
+            ClientEvent::Connecting(server) => self.server = server,
+            ClientEvent::Authenticated { tls, .. } => self.tls = tls,
+            ClientEvent::Up(tunnel) => self.up(*tunnel, hooks).await?,
+            ClientEvent::Updated(tunnel) => self.updated(*tunnel, hooks).await?,
+            ClientEvent::Rekeyed { .. } => self.key_since = now(),
+            ClientEvent::Path(path) => self.path = path,
+            ClientEvent::Restarting(_) => {
+                self.down().await;
+                self.session_ended();
+            }
+            ClientEvent::Stopped(stop) => return Ok(Some(stop)),
+            ClientEvent::ServerAnswered(..)
+            | ClientEvent::Unreachable(..)
+            | ClientEvent::Reverified { .. }
+            | ClientEvent::Pushed(_)
+            | ClientEvent::Note(_)
+            | ClientEvent::Warning(_) => {}
+        }
+        Ok(None)
+    }
+
+    async fn up(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        let (plan, notes) = hooks.plan(&tunnel)?;
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+        self.driver.resolver().remember();
+        let applied = self.host.apply(&plan).await?;
+        self.keep_proxy_reachable().await;
+        self.redirected(&plan, hooks);
+        self.driver.worked();
+        if let Applied::Changed(notes) = &applied {
+            notes.iter().for_each(|note| tracing::warn!("{note}"));
+        }
+        let capture = self.host.capture().await;
+        hooks.up(&tunnel, &HostReport { device: self.host.device(), applied: &applied, capture });
+        // A session that replaces another one, which is still there to be asked.
+        self.keep_traffic();
+        self.peer = tunnel.peer;
+        self.since = unix_time().0;
+        self.key_since = now();
+        self.path = PathReport::default();
+        self.tunnel = Some(tunnel);
+        Ok(())
+    }
+
+    /// A proxy may relay datagrams at another address than that of the connection which keeps the relay open. The plan
+    /// is about the relay.
+    async fn keep_proxy_reachable(&mut self) {
+        let Some((relay, proxy)) = self.relay.map(|relay| relay.ip()).zip(self.proxy) else {
+            return;
+        };
+        if relay != proxy {
+            self.host.keep_reachable(proxy).await;
+            // It is the relay whose path is followed.
+            self.host.keep_reachable(relay).await;
+        }
+    }
+
+    /// The session goes on: only what differs is touched.
+    async fn updated(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        let (plan, notes) = hooks.plan(&tunnel)?;
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+        if let Applied::Changed(notes) = self.host.change(&plan).await? {
+            notes.iter().for_each(|note| tracing::warn!("{note}"));
+        }
+        self.redirected(&plan, hooks);
+        self.tunnel = Some(tunnel);
+        Ok(())
+    }
+
+    async fn down(&mut self) {
+        self.keep_traffic();
+        if !self.persist_tun {
+            self.host.undo().await;
+            // Rules that keep traffic in stay, and keep unmarked queries in as well.
+            self.driver.resolver().redirected = self.host.capture().await != Capture::default();
+        }
+    }
+
+    /// A plan is in force: the server's name must be looked up outside the tunnel, which may be down by then.
+    fn redirected(&mut self, plan: &HostPlan, hooks: &mut dyn Hooks) {
+        let access = self.driver.resolver();
+        access.redirected = plan.redirect.is_some() || plan.dns.is_some();
+        access.tunnel =
+            plan.dns.iter().flat_map(|dns| dns.servers.iter().map(|server| server.ip())).collect();
+        let in_use = self.host.dns_in_use();
+        hooks.dns(&in_use, false);
+    }
+
+    fn host_event(&mut self, event: &HostEvent, hooks: &mut dyn Hooks) {
+        match event {
+            HostEvent::PathChanged { sources } => self.path_is_back(sources),
+            HostEvent::PathLost { alternative } => self.path_is_lost(*alternative),
+            HostEvent::Routing(problem) => self.routing.clone_from(problem),
+            HostEvent::Dns(event) => {
+                let logged = event.change != DnsChange::AppliedAgain;
+                match event.change {
+                    DnsChange::AppliedAgain => tracing::warn!(
+                        "DNS: another program replaced /etc/resolv.conf: the tunnel's servers are put \
+                         back, and its new content is restored at the end"
+                    ),
+                    DnsChange::Lost => tracing::warn!("DNS: now {}", event.in_use),
+                    DnsChange::Back => say!(1, "DNS: now {}", event.in_use),
+                }
+                hooks.dns(&event.in_use, logged);
+            }
+        }
+    }
+
+    /// A session ends: what it carried counts on.
+    fn keep_traffic(&mut self) {
+        self.refresh();
+        let ended = std::mem::take(&mut self.session);
+        self.in_band = (0, 0);
+        self.past = self.past.plus(ended);
+        self.past_control = self.driver.control_traffic();
+        self.peer = None;
+    }
+
+    fn send(&self, packet: Vec<u8>) {
+        if let Some(peer) = self.peer {
+            self.driver.backend().apply(Command::SendData(peer, packet));
+        }
+    }
+
+    fn refresh(&mut self) {
+        let plane = self.driver.backend().plane();
+        if let Some(counters) = self.peer.and_then(|peer| plane.counters(peer)) {
+            self.session = counters;
+        }
+        if let Some(in_band) = self.peer.and_then(|peer| plane.in_band_received(peer)) {
+            self.in_band = in_band;
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        let (packets, bytes) = self.in_band;
+        Traffic {
+            data: self.past.plus(self.session),
+            control: self.driver.control_traffic(),
+            tunnel_packets: self.session.rx_packets.saturating_sub(packets),
+            tunnel_bytes: self.session.rx_bytes.saturating_sub(bytes),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A client's reaction to network changes and suspend.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use adit_engine::{Command, Instant};
+use adit_plane::framing::PING;
+use adit_plane::{DropReason, OwnTransport};
+
+use super::Running;
+use super::engines::DrivenEngine;
+use adit_runtime::clock::now;
+use adit_runtime::driver::{Backend, Dialled};
+use adit_runtime::say;
+
+/// Pings after a change of the path, one a tick: the first may be lost on a link that has just come up.
+const PINGS: u8 = 3;
+
+/// A tick that comes this much too late means that the machine or the process slept.
+const SLEPT: Duration = Duration::from_secs(3);
+
+/// How long a connection may take on a changed path until what it has sent is acknowledged. The kernel
+/// waits longer than that after an outage: up to as long as the outage took.
+const STALLED: Duration = Duration::from_secs(1);
+
+/// How often recursive routing is logged at most.
+const RECURSION_LOG: Duration = Duration::from_secs(60);
+
+/// The transport's packets, and what happens to them.
+#[derive(Debug)]
+pub(super) struct Network {
+    allow_recursive: bool,
+    own: Option<OwnTransport>,
+    /// Our end of the connection that the path depends on.
+    connection: Option<SocketAddr>,
+    pings_left: u8,
+    /// A session was up when the machine slept: if it ends now, the next one begins without a wait.
+    woke: bool,
+    /// When the connection is looked at, and the packets received until the path changed.
+    check: Option<(tokio::time::Instant, u64)>,
+    ticked: Instant,
+    /// Recursive packets at the last log line, and when that was.
+    recursive: (u64, Option<Instant>),
+}
+
+impl Network {
+    pub(super) fn new(allow_recursive: bool) -> Self {
+        Self {
+            allow_recursive,
+            own: None,
+            connection: None,
+            pings_left: 0,
+            woke: false,
+            check: None,
+            ticked: now(),
+            recursive: (0, None),
+        }
+    }
+
+    /// What the time has brought. `now` counts the time asleep, unlike the clock that ticks come by.
+    fn on_tick(&mut self, now: Instant, tick: Duration) -> Tick {
+        if self.slept(now, tick) {
+            Tick::Resumed
+        } else if self.pings_left > 0 {
+            self.pings_left -= 1;
+            Tick::Ping
+        } else {
+            self.woke = false;
+            Tick::Quiet
+        }
+    }
+
+    /// Whether so much time has passed since the last tick that something slept.
+    fn slept(&mut self, now: Instant, tick: Duration) -> bool {
+        let passed = now.since(std::mem::replace(&mut self.ticked, now));
+        passed > tick + SLEPT
+    }
+
+    /// The path has changed, at `now`, when so many packets of the session had come. Their connection is looked at in a while;
+    /// one that is `stale` ends without that, and datagrams have none.
+    fn watch_connection(
+        &mut self,
+        now: tokio::time::Instant,
+        received: u64,
+        stream: bool,
+        stale: bool,
+    ) {
+        self.check = (stream && !stale).then(|| (now + STALLED, received));
+    }
+
+    /// Whether the connection is to be dialled again, asked once when the look at it is due: it has delivered nothing since
+    /// the path changed, and what it sent is not acknowledged. It waits for the kernel's next retransmission then, which a
+    /// new connection does not.
+    fn has_stalled(&mut self, received: u64, unacknowledged: bool) -> bool {
+        self.check.take().is_some_and(|(_, before)| unacknowledged && received == before)
+    }
+
+    /// Whether the recursive packets so far are worth a line: there are more, and the last line is old.
+    fn log_recursion(&mut self, now: Instant, count: u64) -> bool {
+        let (logged, at) = self.recursive;
+        let due = at.is_none_or(|at| now.since(at) >= RECURSION_LOG);
+        let log = count > logged && due;
+        if log {
+            self.recursive = (count, Some(now));
+        }
+        log
+    }
+}
+
+/// The action after a tick.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Tick {
+    /// The machine or the process slept: the path and the server may be others.
+    Resumed,
+    /// One more ping after a change of the path.
+    Ping,
+    Quiet,
+}
+
+impl<E: DrivenEngine> Running<E> {
+    /// A socket towards the server is open: its packets must not come back.
+    pub(super) fn network_dialled(&mut self, dialled: &Dialled) {
+        let stream = dialled.link.is_stream();
+        // A relay to a proxy has a socket of its own.
+        let direct = dialled.hop == dialled.link.remote();
+        self.network.connection = dialled.connection;
+        self.network.own = Some(OwnTransport {
+            remote: dialled.hop,
+            local_port: direct.then_some(dialled.local.port()),
+            stream,
+        });
+        self.tell_own_transport();
+    }
+
+    fn tell_own_transport(&self) {
+        let own = self.network.own.filter(|_| !self.network.allow_recursive);
+        self.driver.backend().plane().set_own_transport(own);
+    }
+
+    /// The way to the server is another one, or is back.
+    pub(super) fn path_is_back(&mut self, sources: &[IpAddr]) {
+        say!(1, "network: the path to the server changed");
+        let own = self.network.connection.map(|own| own.ip());
+        let stale = own.is_some_and(|own| !sources.contains(&own));
+        if stale && self.relay.is_some() {
+            say!(1, "network: the proxy relays nothing from the new address: connecting again");
+            self.driver.act(|engine, now, out| engine.restart(now, out));
+        }
+        self.path_changed(stale);
+    }
+
+    /// The session has ended. The first one that ends after sleep was silent for too long, and the wait that keeps
+    /// clients from dialling a dead server again and again is of no use to it.
+    pub(super) fn session_ended(&mut self) {
+        if std::mem::take(&mut self.network.woke) {
+            self.driver.act(|engine, now, out| engine.path_changed(now, false, out));
+        }
+    }
+
+    pub(super) fn path_is_lost(&mut self, alternative: bool) {
+        say!(1, "network: there is no path to the server");
+        if alternative {
+            // The server may have an address of the other family.
+            self.driver.unreachable();
+            self.driver.act(|engine, now, out| engine.restart(now, out));
+        }
+    }
+
+    fn path_changed(&mut self, stale: bool) {
+        self.driver.act(|engine, now, out| engine.path_changed(now, stale, out));
+        self.driver.backend().plane().resumed();
+        self.network.pings_left = PINGS;
+        self.ping();
+        let received = self.session_packets();
+        self.network.watch_connection(tokio::time::Instant::now(), received, self.stream, stale);
+    }
+
+    /// Packets of the present session that came.
+    fn session_packets(&self) -> u64 {
+        let plane = self.driver.backend().plane();
+        self.peer.and_then(|peer| plane.counters(peer)).map_or(0, |counters| counters.rx_packets)
+    }
+
+    /// When [`Self::check_stream`] is due.
+    pub(super) fn check_due(&self) -> Option<tokio::time::Instant> {
+        self.network.check.map(|(at, _)| at)
+    }
+
+    /// Looks at the connection a while after the path has changed.
+    pub(super) fn check_stream(&mut self) {
+        let plane = self.driver.backend().plane();
+        let link = self.peer.and_then(|peer| plane.link(peer));
+        let unacknowledged = link.is_some_and(|link| plane.is_unacknowledged(link));
+        let received = self.session_packets();
+        if self.network.has_stalled(received, unacknowledged) {
+            say!(1, "network: the connection stalled on the changed path: connecting again");
+            self.path_changed(true);
+        }
+    }
+
+    /// The server learns our new address from an authentic packet, of which this is the shortest.
+    fn ping(&mut self) {
+        if let Some(peer) = self.peer {
+            self.driver.backend().apply(Command::SendData(peer, PING.to_vec()));
+        }
+    }
+
+    pub(super) fn network_tick(&mut self) {
+        match self.network.on_tick(now(), self.tick) {
+            Tick::Resumed => {
+                say!(1, "network: resumed after a pause of this machine or process");
+                self.network.woke = self.peer.is_some();
+                self.path_changed(false);
+            }
+            Tick::Ping => self.ping(),
+            Tick::Quiet => {}
+        }
+        self.follow_float();
+        let dropped = self.driver.backend().plane().totals().dropped(DropReason::Recursive);
+        if self.network.log_recursion(now(), dropped) {
+            let device = self.host.device().unwrap_or("the tunnel");
+            tracing::warn!(
+                "recursive routing: {dropped} packets of this tunnel's own transport came back through \
+                 {device} and were dropped: a route to the server leads into the tunnel"
+            );
+        }
+    }
+
+    /// The server itself may have moved.
+    fn follow_float(&mut self) {
+        if self.stream || self.relay.is_some() {
+            return;
+        }
+        let link = self.peer.and_then(|peer| self.driver.backend().plane().link(peer));
+        if let (Some(own), Some(link)) = (&mut self.network.own, link)
+            && own.remote != link.remote()
+        {
+            own.remote = link.remote();
+            self.tell_own_transport();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_late_tick_is_a_pause_and_a_slow_machine_is_none() {
+        let mut network = Network { ticked: at(0), ..Network::new(false) };
+        let tick = Duration::from_secs(1);
+        assert!(!network.slept(at(1000), tick));
+        assert!(!network.slept(at(4900), tick), "a busy machine");
+        assert!(network.slept(at(9000), tick));
+        assert!(!network.slept(at(10_000), tick), "once");
+    }
+
+    /// Ticks come by a clock that stops in suspend, so that the first one after it comes in time.
+    #[test]
+    fn a_suspended_machine_is_noticed_at_the_first_tick() {
+        let tick = Duration::from_secs(1);
+        let (mut monotonic, mut asleep) = (0, 0);
+        let mut network = Network { ticked: at(0), ..Network::new(false) };
+        let mut outcomes = Vec::new();
+        for second in 1..=12 {
+            monotonic += 1000;
+            if second == 5 {
+                // Eight hours between two ticks of the monotonic clock.
+                asleep = 8 * 3_600_000;
+            }
+            let outcome = network.on_tick(at(monotonic + asleep), tick);
+            if outcome == Tick::Resumed {
+                network.pings_left = PINGS;
+            }
+            outcomes.push(outcome);
+        }
+        assert_eq!(outcomes[..4], [Tick::Quiet; 4]);
+        assert_eq!(outcomes[4], Tick::Resumed);
+        assert_eq!(outcomes[5..8], [Tick::Ping; 3]);
+        assert_eq!(outcomes[8..], [Tick::Quiet; 4]);
+    }
+
+    #[test]
+    fn recursion_is_logged_when_it_grows_and_once_a_minute() {
+        let mut network = Network::new(false);
+        assert!(!network.log_recursion(at(1000), 0));
+        assert!(network.log_recursion(at(2000), 1));
+        assert!(!network.log_recursion(at(3000), 500_000));
+        assert!(network.log_recursion(at(62_000), 900_000));
+        assert!(!network.log_recursion(at(200_000), 900_000), "it has ended");
+    }
+
+    #[test]
+    fn a_connection_that_stalled_on_a_changed_path_is_dialled_again() {
+        let start = tokio::time::Instant::now();
+        let mut network = Network::new(false);
+        let mut stalled = |stream, stale, received, unacknowledged| {
+            network.watch_connection(start, 100, stream, stale);
+            let due = network.check.map(|(at, _)| at);
+            assert_eq!(due, (stream && !stale).then_some(start + STALLED));
+            let stalled = network.has_stalled(received, unacknowledged);
+            assert!(!network.has_stalled(received, unacknowledged), "asked once");
+            assert_eq!(network.check, None);
+            stalled
+        };
+        assert!(stalled(true, false, 100, true));
+        assert!(!stalled(true, false, 101, true), "the other end was heard");
+        assert!(!stalled(true, false, 100, false), "an idle one has all acknowledged");
+        assert!(!stalled(true, true, 100, true), "it is replaced already");
+        assert!(!stalled(false, false, 100, true), "datagrams have no connection");
+    }
+
+    #[test]
+    fn a_second_change_of_the_path_counts_packets_from_there() {
+        let start = tokio::time::Instant::now();
+        let mut network = Network::new(false);
+        network.watch_connection(start, 100, true, false);
+        network.watch_connection(start + STALLED / 2, 150, true, false);
+        assert_eq!(network.check.map(|(at, _)| at), Some(start + STALLED / 2 + STALLED));
+        assert!(network.has_stalled(150, true));
+    }
+}

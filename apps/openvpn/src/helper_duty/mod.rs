@@ -1,0 +1,249 @@
+//! The helper of `adit openvpn` and `adit connect`: what a configuration lets the network process ask for.
+//!
+//! The plan of a client that pulls options cannot be known in advance: for it, the policy lists the parts that may come
+//! from the server (`pulled.rs`).
+
+mod pulled;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use adit_openvpn::config::{
+    self, AskPass, ClientOptions, Files, LogTo, Options, PeerKeys, PeerOptions, Proxy, Role,
+    ServerOptions, Source, UserPass, Wrap, client_file_name,
+};
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
+use adit_runtime::host::{HostPlan, Via};
+
+use self::pulled::Pulled;
+use crate::connect::{self, ConnectOptions};
+use crate::openvpn;
+
+/// The helper of `adit openvpn`; its arguments are the command line.
+pub const OPENVPN: DutyKind = DutyKind {
+    name: "openvpn",
+    read: |arguments| Ok(Box::new(OpenvpnDuty(serde_json::from_value(arguments)?))),
+};
+
+/// The helper of `adit connect`; its arguments are the [`ConnectOptions`].
+pub const CONNECT: DutyKind = DutyKind {
+    name: "connect",
+    read: |arguments| Ok(Box::new(ConnectDuty(serde_json::from_value(arguments)?))),
+};
+
+struct OpenvpnDuty(Vec<String>);
+
+impl Duty for OpenvpnDuty {
+    fn policy(&self, piped: &[(PathBuf, Vec<u8>)], parent: u32) -> Result<Policy, Fault> {
+        let files = Recorded { piped, read: Default::default() };
+        let options = config::parse(&self.0, &files)
+            .map_err(|e| Fault::operator(format!("Options error: {e}")))?;
+        policy(options, files, openvpn::control_socket(parent))
+    }
+}
+
+struct ConnectDuty(ConnectOptions);
+
+impl Duty for ConnectDuty {
+    fn policy(&self, piped: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
+        let files = Recorded { piped, read: Default::default() };
+        let options = connect::options(&self.0, &files)?;
+        policy(options, files, connect::control_socket(&self.0))
+    }
+}
+
+/// What a configuration permits.
+fn policy(options: Options, files: Recorded<'_>, control: PathBuf) -> Result<Policy, Fault> {
+    let policy = Policy {
+        readable: files.read.into_inner(),
+        control: [control].into(),
+        device: Some(openvpn::device(&options)),
+        ..Policy::default()
+    };
+    let mut scope = Scope { policy };
+    scope.add_sockets(&options);
+    scope.add_files(&options);
+    let plans: Box<dyn PlanCheck> = match &options.role {
+        Role::Client(client) => {
+            scope.add_client(client, &options)?;
+            Box::new(Pulled::new(&options, client))
+        }
+        Role::Server(server) => {
+            scope.add_server(server, &options)?;
+            Box::new(Configured(options))
+        }
+        Role::Peer(peer) => {
+            scope.add_peer(peer, &options)?;
+            Box::new(Configured(options))
+        }
+    };
+    Ok(Policy { plans: Some(plans), ..scope.policy })
+}
+
+/// A plan that follows from the configuration, given the far end's address.
+#[derive(Debug)]
+struct Configured(Options);
+
+impl PlanCheck for Configured {
+    fn check(&self, plan: &HostPlan) -> Result<(), String> {
+        // `remote_host` in a route is an address that may not occur elsewhere in the plan.
+        let hosts = plan.routes.iter().flat_map(|route| {
+            let via = match route.via {
+                Via::Gateway(gateway) => Some(gateway),
+                Via::Tunnel(_) | Via::Outside => None,
+            };
+            [Some(route.net.addr()), via]
+        });
+        let hosts = hosts.flatten().map(|host| SocketAddr::new(host, 0)).map(Some);
+        let mut guesses = [plan.remote, None].into_iter().chain(hosts);
+        let follows =
+            |remote| openvpn::configured_plan(&self.0, remote).is_ok_and(|wanted| wanted == *plan);
+        match guesses.any(follows) {
+            true => Ok(()),
+            false => Err("plan: it does not follow from the configuration".into()),
+        }
+    }
+}
+
+/// The configuration's files as they are read, with the content of pipes.
+struct Recorded<'a> {
+    piped: &'a [(PathBuf, Vec<u8>)],
+    read: std::cell::RefCell<BTreeSet<PathBuf>>,
+}
+
+impl Files for Recorded<'_> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        if let Some((_, bytes)) = self.piped.iter().find(|(known, _)| known == path) {
+            return Ok(bytes.clone());
+        }
+        self.read.borrow_mut().insert(path.to_owned());
+        fs::read(path)
+    }
+}
+
+/// A policy in the making.
+struct Scope {
+    policy: Policy,
+}
+
+impl Scope {
+    fn add_sockets(&mut self, options: &Options) {
+        self.policy.sockets.mark = options.socket.mark;
+        self.policy.sockets.device.clone_from(&options.socket.device);
+    }
+
+    fn add_wrap(&mut self, wrap: &Wrap) {
+        match wrap {
+            Wrap::None => {}
+            Wrap::TlsAuth { key, .. } | Wrap::TlsCrypt(key) => self.readable_source(Some(key)),
+            Wrap::TlsCryptV2 { key, shared, .. } => {
+                self.readable_source(Some(key));
+                if let Some(shared) = shared {
+                    self.add_wrap(shared);
+                }
+            }
+        }
+    }
+
+    fn add_files(&mut self, options: &Options) {
+        let tls = &options.tls;
+        self.readable_source(tls.ca.as_ref());
+        self.readable_source(tls.crl.as_ref());
+        if let Some(identity) = &tls.identity {
+            self.readable_source(Some(&identity.cert));
+            self.readable_source(Some(&identity.key));
+            self.readable_source(identity.extra.as_ref());
+        }
+        if let Some(AskPass::File(path)) = &tls.askpass {
+            self.policy.readable.insert(path.clone());
+        }
+        if let Some(folder) = &tls.ca_path {
+            self.policy.folders.insert(folder.clone(), |_| true);
+        }
+        self.add_wrap(&options.wrap);
+        if let LogTo::File(path) | LogTo::Append(path) = &options.log.to {
+            self.policy.writable.insert(path.clone());
+        }
+        if let Some(status) = &options.status {
+            self.policy.writable.insert(status.path.clone());
+        }
+        if let Some(path) = &options.process.pid_file {
+            // At the end it is removed by its whole name, if it still is this process's own.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            self.policy.readable.insert(path.clone());
+            self.policy.removable.insert(path);
+        }
+    }
+
+    fn readable_source(&mut self, source: Option<&Source>) {
+        if let Some(Source::File(path)) = source {
+            self.policy.readable.insert(path.clone());
+        }
+    }
+
+    fn readable_login(&mut self, login: Option<&UserPass>) {
+        if let Some(UserPass::Source(source)) = login {
+            self.readable_source(Some(source));
+        }
+    }
+
+    fn add_dialling(&mut self, proxies: &[Proxy], options: &Options) -> Result<(), Fault> {
+        self.policy.remotes = true;
+        self.policy.sockets.dial = true;
+        (self.policy.sockets.local, self.policy.sockets.port) = openvpn::dialled_from(options)?;
+        for proxy in proxies {
+            self.readable_login(match proxy {
+                Proxy::Http(http) => http.login.as_ref(),
+                Proxy::Socks(socks) => socks.login.as_ref(),
+            });
+        }
+        Ok(())
+    }
+
+    fn add_client(&mut self, client: &ClientOptions, options: &Options) -> Result<(), Fault> {
+        self.readable_login(client.auth_user_pass.as_ref());
+        self.add_dialling(&client.proxies, options)
+    }
+
+    fn add_server(&mut self, server: &ServerOptions, options: &Options) -> Result<(), Fault> {
+        self.add_listeners(options)?;
+        if let Some(folder) = &server.client_config_dir {
+            self.policy.readable.insert(folder.clone());
+            self.policy.folders.insert(folder.clone(), |name| client_file_name(name).is_some());
+        }
+        if let Some(persist) = &server.pool_persist {
+            self.policy.readable.insert(persist.path.clone());
+            if !persist.every.is_zero() {
+                self.policy.writable.insert(persist.path.clone());
+                self.policy.replaceable.insert(persist.path.clone());
+            }
+        }
+        if let Some(path) = &server.filter {
+            self.policy.add_rules(path);
+        }
+        Ok(())
+    }
+
+    fn add_peer(&mut self, peer: &PeerOptions, options: &Options) -> Result<(), Fault> {
+        if let PeerKeys::Static { key, .. } = &peer.keys {
+            self.readable_source(Some(key));
+        }
+        if peer.remotes.is_empty() {
+            return self.add_listeners(options);
+        }
+        self.add_dialling(&peer.proxies, options)
+    }
+
+    fn add_listeners(&mut self, options: &Options) -> Result<(), Fault> {
+        let listeners = openvpn::listeners(options)?;
+        self.policy.sockets.listen = listeners.iter().map(|l| (l.transport, l.bind)).collect();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

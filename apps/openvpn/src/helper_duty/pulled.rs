@@ -1,0 +1,141 @@
+//! Plans of a client that takes its server's options.
+
+use std::net::IpAddr;
+
+use adit_openvpn::config::{ClientOptions, Options, Routes};
+use adit_openvpn::negotiate::RouteContext;
+use ipnet::IpNet;
+
+use crate::openvpn;
+use adit_runtime::helper::{PlanCheck, is_host};
+use adit_runtime::host::{DnsPlan, HostPlan, PlannedRoute};
+
+/// Smallest MTU that IPv4 works with (RFC 791).
+const MTU_LEAST: u16 = 68;
+
+/// The settings of the machine that a client's server may choose.
+#[derive(Debug)]
+pub(super) struct Pulled {
+    /// The device, with the settings that the server cannot change.
+    base: HostPlan,
+    /// Not `ifconfig-noexec`.
+    addresses: bool,
+    /// Not `route-noexec`.
+    routes: bool,
+    /// Whether the server's routes count.
+    pulls: bool,
+    /// The routes of our own.
+    own: Routes,
+}
+
+impl Pulled {
+    pub(super) fn new(options: &Options, client: &ClientOptions) -> Self {
+        Self {
+            base: openvpn::bare_plan(options),
+            addresses: !options.device.ifconfig_noexec,
+            routes: !options.routes.noexec,
+            pulls: client.pull && !client.route_nopull,
+            own: options.routes.clone(),
+        }
+    }
+
+    /// Whether a route is one of the configuration, whose keywords are resolved to addresses from the server.
+    fn is_own(&self, route: &PlannedRoute, plan: &HostPlan) -> bool {
+        let remote = plan.remote.map(|remote| remote.ip());
+        let context = |gateway: Option<IpAddr>| RouteContext {
+            remote,
+            gateway4: match gateway {
+                Some(IpAddr::V4(v4)) => Some(v4),
+                _ => self.own.gateway4,
+            },
+            gateway6: match gateway {
+                Some(IpAddr::V6(v6)) => Some(v6),
+                _ => self.own.gateway6,
+            },
+            metric: self.own.metric,
+        };
+        // `vpn_gateway` is a station of the tunnel's own network.
+        let inside = plan.addresses.iter().any(|own| own.contains(&route.net));
+        let gateway = Some(route.net.addr()).filter(|_| inside || plan.far4.is_some());
+        let context = context(gateway);
+        let v4 = self.own.v4.iter().filter_map(|spec| spec.resolve(&context));
+        let v6 = self.own.v6.iter().filter_map(|spec| spec.resolve(&context));
+        v4.map(|own| IpNet::from(own.net))
+            .chain(v6.map(|own| own.net.into()))
+            .any(|own| own == route.net)
+    }
+}
+
+impl PlanCheck for Pulled {
+    fn check(&self, plan: &HostPlan) -> Result<(), String> {
+        // Every field is named: a new one is judged or does not compile.
+        let HostPlan {
+            device,
+            mtu,
+            mac,
+            tx_queue_len,
+            addresses,
+            far4,
+            routes,
+            redirect,
+            remote,
+            policy,
+            allow_lan,
+            // What blocks IPv6 opens nothing.
+            block_ipv6: _,
+            kill_switch,
+            dns,
+        } = plan;
+        let own = &self.own;
+        let configured = (own.policy.unwrap_or(own.kill_switch), own.allow_lan, own.kill_switch);
+        let asked = (*policy, *allow_lan, *kill_switch);
+        if asked != configured && (self.routes || asked != (false, false, false)) {
+            return Err("plan: policy-routing, allow-lan or kill-switch of another value".into());
+        }
+        let base = &self.base;
+        if (device, mac, tx_queue_len) != (&base.device, &base.mac, &base.tx_queue_len) {
+            return Err("plan: the configuration has another device".into());
+        }
+        if *mtu < MTU_LEAST {
+            return Err(format!("plan: an MTU of {mtu}"));
+        }
+        let own = addresses.iter().map(IpNet::addr).chain(far4.map(IpAddr::V4));
+        if let Some(odd) =
+            own.into_iter().find(|address| !is_host(*address) || address.is_loopback())
+        {
+            return Err(format!("plan: the address {odd}"));
+        }
+        if !self.addresses && !addresses.is_empty() {
+            return Err("plan: addresses with 'ifconfig-noexec'".into());
+        }
+        if !self.routes && (!routes.is_empty() || redirect.is_some()) {
+            return Err("plan: routes with 'route-noexec'".into());
+        }
+        if remote.is_some_and(|remote| !is_host(remote.ip())) {
+            return Err("plan: no server has that address".into());
+        }
+        if let Some(dns) = dns {
+            if self.own.apply_dns != Some(true) {
+                return Err("plan: DNS settings, which the configuration does not ask for".into());
+            }
+            dns.check().map_err(|why| format!("plan: DNS: {why}"))?;
+        }
+        if self.pulls {
+            return Ok(());
+        }
+        if dns.is_some() && *dns != self.own.dns.settings().map(DnsPlan::from) {
+            return Err("plan: DNS settings that are not the configuration's".into());
+        }
+        let configured = |flags: &Option<Vec<String>>| flags.is_some();
+        if redirect.is_some()
+            && !configured(&self.own.redirect_gateway)
+            && !configured(&self.own.redirect_private)
+        {
+            return Err("plan: all traffic, which the configuration does not ask for".into());
+        }
+        match routes.iter().find(|route| !self.is_own(route, plan)) {
+            Some(route) => Err(format!("plan: the route {} is not the configuration's", route.net)),
+            None => Ok(()),
+        }
+    }
+}

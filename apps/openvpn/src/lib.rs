@@ -1,0 +1,11 @@
+//! `adit openvpn`, the drop-in for openvpn, and `adit connect`, the client: command lines, and the client's run loop.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod config_files;
+pub mod connect;
+mod helper_duty;
+pub mod openvpn;
+
+pub use helper_duty::{CONNECT, OPENVPN};

@@ -1,0 +1,394 @@
+//! The client role.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_engine::command::{BlockSuite, Counters};
+use adit_engine::{Link, Random};
+use adit_linux::privileges::Capability;
+use adit_openvpn::Reason;
+use adit_openvpn::client::{ClientEvent, TunnelConfig};
+use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
+use adit_openvpn::negotiate::DnsOptions;
+
+use super::status::{Status, StatusFile, Totals};
+use super::{Next, convert, daemonize::Daemonizer, key_files, p2p};
+use crate::client::{
+    self, Client, Ended, Hooks, HostReport, Kind, ListenSocket, Reaction, Traffic,
+};
+use adit_openvpn_service::compat_log;
+use adit_runtime::clock::unix_time;
+use adit_runtime::control::CertificateReport;
+use adit_runtime::driver::{DialSettings, Dialled, Endpoint};
+use adit_runtime::fault::Fault;
+use adit_runtime::host::{Applied, DnsInUse, HostPlan};
+use adit_runtime::random::seed;
+use adit_runtime::say;
+use adit_runtime::signals::Signal;
+
+/// Everything read and asked for before the process leaves its terminal.
+pub(super) struct Prepared {
+    pub(super) engine: Kind,
+    pub(super) dial: DialSettings,
+    pub(super) listen: Option<ListenSocket>,
+    pub(super) early: Option<HostPlan>,
+    pub(super) status: Option<(StatusFile, Duration)>,
+    pub(super) certificate: Option<CertificateReport>,
+}
+
+pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepared, Fault> {
+    let mut tls = key_files::TlsMaterial::read(&options.tls)?;
+    let now = unix_time().0;
+    if let Err(fault) = tls.validity(now) {
+        // As OpenVPN does: the clock may be set while the program retries.
+        tracing::warn!("WARNING: {fault}");
+    }
+    let wrap = key_files::wrap(options)?;
+    let credentials = role.auth_user_pass.as_ref().map(key_files::credentials).transpose()?;
+    let order = order(role)?;
+    let engine = convert::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
+    let dial = convert::dial_settings(options, role)?;
+    Ok(Prepared {
+        engine: engine.into(),
+        dial,
+        listen: None,
+        early: None,
+        status: open_status(options),
+        certificate: tls.nearest_expiry(now),
+    })
+}
+
+/// The order of the remotes, shuffled with `remote-random`.
+pub(crate) fn order(role: &ClientOptions) -> Result<Vec<usize>, Fault> {
+    let mut order: Vec<usize> = (0..role.remotes.len()).collect();
+    if role.remote_random {
+        let mut random = Random::new(seed()?);
+        for last in (1..order.len()).rev() {
+            let bound = u32::try_from(last).unwrap_or(u32::MAX).saturating_add(1);
+            order.swap(last, random.below(bound) as usize);
+        }
+    }
+    Ok(order)
+}
+
+/// Opens the status file. As in OpenVPN, a failure does not prevent the tunnel.
+pub(super) fn open_status(options: &Options) -> Option<(StatusFile, Duration)> {
+    let status = options.status.as_ref().filter(|status| !status.every.is_zero())?;
+    match StatusFile::open(&status.path, status.version) {
+        Ok(file) => Some((file, status.every)),
+        Err(e) => {
+            let path = status.path.display();
+            tracing::warn!("Note: cannot open {path} for WRITE: {e}; there will be no status file");
+            None
+        }
+    }
+}
+
+pub(super) async fn run(
+    prepared: Prepared,
+    options: &Options,
+    role: &ClientOptions,
+    ground: &mut Daemonizer,
+) -> Result<Next, Fault> {
+    let Prepared { engine, dial, listen, early, status, certificate } = prepared;
+    let client = Client::open(client::Options {
+        engine,
+        dial,
+        listen,
+        early,
+        device: convert::bare_plan(options).device,
+        // Addresses of one of two points are its own, whether the other is there or not.
+        persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
+        control: super::server::own_control_socket(),
+        allow_recursive: options.routes.allow_recursive,
+        tick: Duration::from_secs(1),
+    })?;
+    // Routes come with the server's options, and go at the end.
+    ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
+    let mut owner = ClientHooks {
+        options,
+        ground,
+        status,
+        certificate,
+        until_status: Duration::ZERO,
+        traffic: Traffic::default(),
+        // OpenVPN's name for a peer without a certificate.
+        server: if matches!(options.role, Role::Peer(_)) { "UNDEF".into() } else { String::new() },
+        link: None,
+        descriptor: -1,
+        hangup: false,
+    };
+    let ended = client.run(&mut owner).await?;
+    let hangup = owner.hangup;
+    owner.write_status();
+    Ok(conclude(ended, hangup, options.exit_notify.is_some(), role))
+}
+
+fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) -> Next {
+    let exit = |code: u8| Next::Exit(ExitCode::from(code));
+    match ended {
+        Ended::Signal(_) if hangup => {
+            say!(1, "SIGHUP[hard,] received, process restarting");
+            Next::Restart
+        }
+        Ended::Signal(_) if notified => {
+            say!(1, "SIGTERM[soft,exit-with-notification] received, process exiting");
+            exit(0)
+        }
+        Ended::Signal(signal) => {
+            let name = if signal == Signal::Interrupt { "SIGINT" } else { "SIGTERM" };
+            say!(1, "{name}[hard,] received, process exiting");
+            exit(0)
+        }
+        Ended::Asked | Ended::Stopped(Reason::EndRequested | Reason::Checked) => {
+            say!(1, "SIGTERM[soft,exit] received, process exiting");
+            exit(0)
+        }
+        Ended::Stopped(Reason::AuthFailed(_)) => {
+            say!(1, "SIGTERM[soft,auth-failure] received, process exiting");
+            exit(1)
+        }
+        Ended::Stopped(Reason::SessionTimeout) => {
+            say!(1, "Session timeout, exiting");
+            say!(1, "SIGTERM[soft,session-timeout] received, process exiting");
+            exit(0)
+        }
+        Ended::Stopped(Reason::Inactive) => {
+            say!(1, "Inactivity timeout (--inactive), exiting");
+            say!(1, "SIGTERM[soft,inactive] received, process exiting");
+            exit(0)
+        }
+        Ended::Stopped(Reason::TlsExit(reason)) => {
+            tracing::error!("TLS Error: TLS handshake failed: {reason}");
+            say!(1, "SIGTERM[soft,tls-error] received, process exiting");
+            exit(1)
+        }
+        Ended::Stopped(Reason::PingExit) => {
+            say!(1, "Inactivity timeout (--ping-exit), exiting");
+            say!(1, "SIGTERM[soft,ping-exit] received, process exiting");
+            exit(0)
+        }
+        Ended::Stopped(Reason::Halted(_)) => {
+            say!(1, "SIGTERM[soft,server-pushed-halt] received, process exiting");
+            exit(1)
+        }
+        Ended::Stopped(Reason::RetriesExhausted) => {
+            let rounds = role.connect_retry_max.unwrap_or_default();
+            tracing::error!(
+                "All connections have been connect-retry-max ({rounds}) times unsuccessful, exiting"
+            );
+            tracing::error!("Exiting due to fatal error");
+            exit(1)
+        }
+        Ended::Stopped(reason) => {
+            tracing::error!("{reason}");
+            tracing::error!("Exiting due to fatal error");
+            exit(1)
+        }
+    }
+}
+
+struct ClientHooks<'a> {
+    options: &'a Options,
+    ground: &'a Daemonizer,
+    status: Option<(StatusFile, Duration)>,
+    certificate: Option<CertificateReport>,
+    until_status: Duration,
+    traffic: Traffic,
+    server: String,
+    link: Option<Link>,
+    descriptor: i32,
+    hangup: bool,
+}
+
+impl Hooks for ClientHooks<'_> {
+    fn event(&mut self, event: &ClientEvent) {
+        match event {
+            ClientEvent::Connecting(target) => {
+                self.ground.waiting();
+                say!(4, "Connecting to {target}");
+            }
+            ClientEvent::ServerAnswered(link, session) => {
+                self.link = Some(*link);
+                compat_log::initial_packet(String::new, link.remote(), *session);
+            }
+            ClientEvent::Unreachable(link, errno) => {
+                compat_log::unreachable(link.remote(), *errno, self.descriptor);
+            }
+            ClientEvent::Authenticated { server, tls } => {
+                self.server.clone_from(&server.common_name);
+                let checked = self.options.tls.peer_usage.is_some();
+                let remote = self.link.map(|link| link.remote());
+                compat_log::authenticated(server, checked, tls, remote);
+            }
+            ClientEvent::Pushed(message) => {
+                say!(3, "PUSH: Received control message: '{message}'");
+            }
+            ClientEvent::Up(tunnel) => self.offered_dns(&tunnel.dns),
+            ClientEvent::Updated(tunnel) => {
+                say!(3, "PUSH_UPDATE: the session's options are changed");
+                self.offered_dns(&tunnel.dns);
+            }
+            ClientEvent::Reverified { server, tls } => {
+                compat_log::authenticated(server, self.options.tls.peer_usage.is_some(), tls, None);
+            }
+            ClientEvent::Rekeyed { key_id, cipher } => {
+                say!(2, "Data Channel: cipher '{}', key-id: {key_id}", cipher.name());
+            }
+            ClientEvent::Restarting(reason) => {
+                compat_log::restarting(reason, &self.server, self.options.hand_window.as_secs());
+            }
+            ClientEvent::Stopped(Reason::AuthFailed(words)) => {
+                let words = if words.is_empty() { String::new() } else { format!(",{words}") };
+                say!(1, "AUTH: Received control message: AUTH_FAILED{words}");
+            }
+            ClientEvent::Stopped(Reason::Halted(words)) => {
+                say!(1, "Connection halted by the server ('{words}')");
+            }
+            ClientEvent::Stopped(_) => {}
+            ClientEvent::Note(text) => say!(3, "{text}"),
+            ClientEvent::Path(path) => say!(3, "{}", adit_runtime::log::path(path)),
+            ClientEvent::Warning(text) => tracing::warn!("{text}"),
+        }
+    }
+
+    fn dialling(&mut self, remote: SocketAddr) {
+        compat_log::dialling(remote);
+    }
+
+    fn dialled(&mut self, dialled: &Dialled) {
+        compat_log::dialled(dialled);
+        self.descriptor = dialled.descriptor;
+    }
+
+    fn listening(&mut self, bound: Endpoint) {
+        self.ground.waiting();
+        compat_log::listening(bound);
+    }
+
+    fn dial_failed(&mut self, reason: &str) {
+        tracing::warn!("{reason}");
+    }
+
+    fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
+        match &self.options.role {
+            Role::Peer(peer) => p2p::plan(self.options, &peer.tunnel_addrs, tunnel.remote),
+            _ => convert::client_plan(self.options, tunnel),
+        }
+    }
+
+    fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
+        if !logged && self.options.routes.apply_dns == Some(true) {
+            say!(1, "DNS: {in_use}");
+        }
+    }
+
+    fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>) {
+        let peer = match &self.options.role {
+            Role::Peer(peer) => Some(peer),
+            _ => None,
+        };
+        if let Some(PeerKeys::Static { suite, .. }) = peer.map(|peer| &peer.keys) {
+            return self.static_up(tunnel, suite);
+        }
+        if let (Some(device), Applied::Same, None) = (report.device, report.applied, peer) {
+            say!(1, "Preserving previous TUN/TAP instance: {device}");
+        }
+        self.ground.ready();
+        let cipher = tunnel.cipher.map_or("", |cipher| cipher.name());
+        let peer = tunnel.peer.map_or(0, |peer| peer.0);
+        say!(2, "Data Channel: cipher '{cipher}', peer-id: {peer}");
+    }
+
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        let signal = match (signal, self.options.process.remap_usr1) {
+            (Signal::User1, Some(Remap::Hangup)) => Signal::Hangup,
+            (Signal::User1, Some(Remap::Terminate)) => Signal::Terminate,
+            (signal, _) => signal,
+        };
+        match signal {
+            Signal::Terminate | Signal::Interrupt => {
+                if self.options.exit_notify.is_some() {
+                    say!(1, "SIGTERM received, sending exit notification to peer");
+                }
+                Reaction::Stop
+            }
+            Signal::Hangup if self.ground.has_dropped() => {
+                tracing::warn!(
+                    "the rights to open the device again were given up ('user'): connecting again with \
+                     the configuration as it was; restart the program to read it again"
+                );
+                Reaction::Reconnect
+            }
+            Signal::Hangup => {
+                self.hangup = true;
+                Reaction::Leave
+            }
+            Signal::User1 => Reaction::Reconnect,
+            Signal::User2 => {
+                self.current().text(1, unix_time().0).lines().for_each(|line| say!(1, "{line}"));
+                Reaction::Ignore
+            }
+        }
+    }
+
+    fn tick(&mut self, traffic: &Traffic) -> client::Next {
+        self.traffic = *traffic;
+        self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
+        if let (Some((_, every)), true) = (&self.status, self.until_status.is_zero()) {
+            self.until_status = *every;
+            self.write_status();
+        }
+        client::Next::GoOn
+    }
+
+    fn certificate(&self) -> Option<CertificateReport> {
+        self.certificate.clone()
+    }
+}
+
+impl ClientHooks<'_> {
+    /// DNS settings that came with the tunnel, and whether they are applied.
+    fn offered_dns(&self, dns: &DnsOptions) {
+        let head = match self.options.routes.apply_dns {
+            Some(true) => "DNS: settings",
+            _ => "DNS: settings, not applied without dns-updown force",
+        };
+        dns.lines().iter().for_each(|line| say!(3, "{head}: {line}"));
+    }
+
+    /// The other end of a static key was heard.
+    fn static_up(&self, tunnel: &TunnelConfig, suite: &BlockSuite) {
+        if let Some(remote) = tunnel.remote {
+            say!(1, "Peer Connection Initiated with {}", compat_log::address(remote));
+        }
+        self.ground.ready();
+        let cipher = suite.cipher.map_or("none", |cipher| cipher.name());
+        let auth = suite.digest.map_or("none", |digest| digest.name());
+        say!(2, "Data Channel: cipher '{cipher}', auth '{auth}'");
+    }
+
+    fn current(&self) -> Status {
+        // The plane counts what is on the wire. What reaches the TUN is less by the framing of each
+        // packet: 8 bytes of header and 16 of tag.
+        let inside = |bytes: u64, packets: u64| bytes.saturating_sub(packets.saturating_mul(24));
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.traffic.data;
+        let link = self.traffic.data.plus(self.traffic.control);
+        Status::Client(Totals {
+            tun_read: inside(tx_bytes, tx_packets),
+            tun_written: inside(rx_bytes, rx_packets),
+            link_read: link.rx_bytes,
+            link_written: link.tx_bytes,
+        })
+    }
+
+    fn write_status(&mut self) {
+        let status = self.current();
+        if let Some((file, _)) = &mut self.status
+            && let Err(e) = file.write(&status, unix_time().0)
+        {
+            tracing::warn!("status: {e}");
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! Converts a parsed configuration into the settings of engine, driver and host.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use adit_engine::{Family, Transport};
+use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
+use adit_openvpn::config::{
+    self, AuthRetry, ClientOptions, DeviceKind, Listen, Options, Role, Routes, ServerOptions,
+    UserPass,
+};
+use adit_openvpn::negotiate::{PullFilters, RouteContext};
+use adit_openvpn::server::{ServerConfig, Topology};
+use adit_openvpn::session::Settings;
+use adit_openvpn::tls::{ClientTls, ServerTls};
+use adit_openvpn::wrap::WrapConfig;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::key_files;
+use adit_openvpn_service::{Listener, SocketTuning, StreamOptions};
+use adit_runtime::driver::{DialSettings, ResolveRetry};
+use adit_runtime::fault::Fault;
+use adit_runtime::host::{Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Via};
+use adit_runtime::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
+
+/// The configuration that both engines share.
+pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
+    Settings {
+        wrap,
+        ciphers: options.ciphers.clone(),
+        occ_cipher: options.occ_cipher.clone(),
+        cipher_fallback: options.cipher_fallback,
+        auth: options.auth.clone(),
+        ethernet: options.device.kind == DeviceKind::Tap,
+        tun_mtu: options.tun_mtu,
+        tun_mtu_max: options.tun_mtu_max,
+        occ_mtu: options.occ_mtu,
+        fragment: options.fragment,
+        mssfix: options.mssfix,
+        hand_window: options.hand_window,
+        tran_window: options.tran_window,
+        dynamic_tls_crypt: true,
+        tls_timeout: options.tls_timeout,
+        renegotiation: options.renegotiation,
+        replay_window: options.replay_window,
+        float: options.float,
+        framing: options.framing,
+        decompress: options.decompress,
+        keepalive: options.keepalive,
+        limits: options.limits,
+        exit_notify: options.exit_notify,
+        peer_info: options.peer_info.clone(),
+        push_peer_info: options.push_peer_info,
+    }
+}
+
+/// The client engine's configuration. `order` is the order of the remotes, by index.
+pub(crate) fn client_config(
+    options: &Options,
+    client: &ClientOptions,
+    wrap: WrapConfig,
+    tls: ClientTls,
+    credentials: Option<Credentials>,
+    order: &[usize],
+) -> Result<ClientConfig, Fault> {
+    if client.auth_retry == AuthRetry::Interact {
+        tracing::warn!("auth-retry interact is not supported yet: a refusal ends the client");
+    }
+    let remotes = order.iter().filter_map(|&index| client.remotes.get(index));
+    Ok(ClientConfig {
+        settings: settings(options, wrap),
+        tls,
+        remotes: remotes.map(|target| Remote { target: target.clone() }).collect(),
+        connect_retry: client.connect_retry,
+        connect_retry_max: client.connect_retry_max,
+        server_poll_timeout: client.server_poll_timeout,
+        credentials,
+        retry_auth: client.auth_retry == AuthRetry::NoInteract,
+        pull_filters: PullFilters {
+            filters: client.pull_filters.clone(),
+            route_nopull: client.route_nopull,
+        },
+        keepalive: options.keepalive,
+        check: false,
+    })
+}
+
+/// The server engine's configuration.
+pub(crate) fn server_config(
+    options: &Options,
+    server: &ServerOptions,
+    wrap: WrapConfig,
+    tls: ServerTls,
+    leases: Vec<(String, IpNet)>,
+) -> ServerConfig {
+    let mut settings = settings(options, wrap);
+    // A server always lets its clients float, as OpenVPN does.
+    settings.float = true;
+    ServerConfig {
+        settings,
+        tls,
+        network4: server.network4.clone(),
+        network6: server.network6.clone(),
+        push: server.push.clone(),
+        push_keepalive: server.push_keepalive,
+        max_clients: server.max_clients,
+        duplicate_cn: server.duplicate_cn,
+        leases,
+        force_cookie: server.force_cookie,
+        authorize: server.client_config_dir.is_some(),
+        compress_migrate: server.compress_migrate,
+    }
+}
+
+/// How a client opens its sockets.
+///
+/// # Errors
+/// `local` is a name without an address.
+pub(crate) fn dial_settings(
+    options: &Options,
+    client: &ClientOptions,
+) -> Result<DialSettings, Fault> {
+    let (local, port) = dialled_from(options)?;
+    let resolve_retry = match client.resolv_retry {
+        // Another server is tried instead of waiting for the name of this one.
+        _ if client.remotes.len() > 1 => ResolveRetry::Once,
+        None => ResolveRetry::Forever,
+        Some(limit) if limit.is_zero() => ResolveRetry::Once,
+        Some(limit) => ResolveRetry::For(limit),
+    };
+    Ok(DialSettings {
+        local,
+        port,
+        mark: options.socket.mark,
+        device: options.socket.device.clone(),
+        random_hostname: client.random_hostname,
+        receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
+        send_buffer: options.socket.send_buffer.map(|size| size as usize),
+        gro: true,
+        resolve_retry,
+        bind_streams: options.socket.bind_streams,
+        connect_timeout: client.server_poll_timeout,
+        streams: stream_options(options),
+        proxies: client.proxies.iter().map(proxy).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Our end of what is dialled: `local` and `lport`.
+///
+/// # Errors
+/// `local` is a name without an address.
+pub(crate) fn dialled_from(options: &Options) -> Result<(Option<IpAddr>, u16), Fault> {
+    let listen = options.socket.listen.first();
+    let host = listen.and_then(|listen| listen.host.as_deref());
+    let local = host.map(|host| local_address(host, Family::Any)).transpose()?;
+    Ok((local, listen.map_or(0, |listen| listen.port)))
+}
+
+fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
+    let login = |directive, from: &Option<UserPass>| -> Result<Option<Login>, Fault> {
+        let login =
+            from.as_ref().map(|from| key_files::proxy_login(directive, from)).transpose()?;
+        Ok(login.map(|login| Login { username: login.username, password: login.password }))
+    };
+    Ok(Arc::new(match proxy {
+        config::Proxy::Http(http) => Proxy::Http(HttpProxy {
+            host: http.host.clone(),
+            port: http.port,
+            login: login("http-proxy", &http.login)?,
+            scheme: match http.scheme {
+                config::ProxyScheme::Basic => Scheme::Basic,
+                config::ProxyScheme::Auto => Scheme::Auto,
+                config::ProxyScheme::AutoNct => Scheme::Hidden,
+            },
+            version: http.version.clone(),
+            agent: http.agent.clone(),
+            headers: http.headers.clone(),
+        }),
+        config::Proxy::Socks(socks) => Proxy::Socks(SocksProxy {
+            host: socks.host.clone(),
+            port: socks.port,
+            login: login("socks-proxy", &socks.login)?,
+        }),
+    }))
+}
+
+/// The options of every listening socket.
+pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
+    SocketTuning {
+        mark: options.socket.mark,
+        device: options.socket.device.clone(),
+        receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
+        send_buffer: options.socket.send_buffer.map(|size| size as usize),
+        streams: stream_options(options),
+    }
+}
+
+/// Where a server listens.
+///
+/// # Errors
+/// `local` is a name without an address.
+pub(crate) fn listeners(options: &Options) -> Result<Vec<Listener>, Fault> {
+    let any = Listen {
+        host: None,
+        port: 1194,
+        transport: Transport::Udp,
+        family: Family::Any,
+        ipv6_only: false,
+    };
+    let wanted = match options.socket.listen.as_slice() {
+        [] => std::slice::from_ref(&any),
+        listen => listen,
+    };
+    let mut listeners = wanted.iter().map(listener).collect::<Result<Vec<_>, _>>()?;
+    leave_ipv4_to_others(&mut listeners);
+    Ok(listeners)
+}
+
+/// `[::]` takes IPv4 too, unless another line asks for the same port of IPv4.
+fn leave_ipv4_to_others(listeners: &mut [Listener]) {
+    let others: Vec<Listener> = listeners.iter().filter(|l| l.bind.is_ipv4()).copied().collect();
+    for listener in listeners.iter_mut().filter(|l| l.bind.is_ipv6()) {
+        listener.v6only |= others.iter().any(|other| {
+            (other.transport, other.bind.port()) == (listener.transport, listener.bind.port())
+        });
+    }
+}
+
+fn listener(listen: &Listen) -> Result<Listener, Fault> {
+    let ip = match (&listen.host, listen.family) {
+        (Some(host), family) => local_address(host, family)?,
+        (None, Family::V6) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        // OpenVPN binds IPv4 only where `proto udp` names no family.
+        (None, _) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    };
+    Ok(Listener {
+        bind: SocketAddr::new(ip, listen.port),
+        v6only: listen.ipv6_only,
+        transport: listen.transport,
+    })
+}
+
+fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
+    if let Ok(ip) = host.parse() {
+        return Ok(ip);
+    }
+    let found = (host, 0).to_socket_addrs();
+    let addresses = found.map_err(|e| {
+        Fault::operator(format!("local {host}: {e}: write an address of this machine"))
+    })?;
+    let fits = |ip: &IpAddr| match family {
+        Family::Any => true,
+        Family::V4 => ip.is_ipv4(),
+        Family::V6 => ip.is_ipv6(),
+    };
+    addresses.map(|address| address.ip()).find(fits).ok_or_else(|| {
+        Fault::operator(format!("local {host}: no address of the family that 'proto' asks for"))
+    })
+}
+
+/// How streams are served.
+pub(crate) fn stream_options(options: &Options) -> StreamOptions {
+    let queue_limit = options.socket.queue_limit;
+    StreamOptions { queue_limit, ..StreamOptions::default() }.of_mtu(options.tun_mtu)
+}
+
+/// The device.
+pub(crate) fn device(options: &Options) -> Device {
+    match options.device.kind {
+        DeviceKind::Tun => Device::Tun(options.device.name.clone()),
+        DeviceKind::Tap => Device::Tap(options.device.name.clone()),
+        DeviceKind::Null => Device::Null,
+    }
+}
+
+/// The device alone, before addresses are known.
+pub(crate) fn bare_plan(options: &Options) -> HostPlan {
+    HostPlan {
+        device: device(options),
+        mtu: options.tun_mtu,
+        mac: options.device.mac,
+        tx_queue_len: options.device.tx_queue,
+        ..HostPlan::default()
+    }
+}
+
+/// A server's side of the machine.
+pub(crate) fn server_plan(
+    options: &Options,
+    server: &ServerOptions,
+) -> Result<(HostPlan, Vec<String>), Fault> {
+    let mut plan = bare_plan(options);
+    let context = RouteContext {
+        remote: None,
+        // With `topology subnet` the next address represents any client; the kernel only needs to know the device.
+        gateway4: options.routes.gateway4,
+        gateway6: options.routes.gateway6,
+        metric: options.routes.metric,
+    };
+    if !options.device.ifconfig_noexec {
+        plan.addresses.extend(server.bridged_address.map(IpNet::V4));
+        // A bridged device has no address of the clients' network: the bridge has.
+        if let Some(network) = server.network4.as_ref().filter(|_| !server.bridged) {
+            let subnet = network.topology == Topology::Subnet;
+            let own = network.server;
+            plan.addresses.push(if subnet {
+                own.into()
+            } else {
+                IpNet::from(IpAddr::V4(own.addr()))
+            });
+            plan.far4 = server.far4;
+            // Clients' addresses are in no network of the device.
+            if !subnet && own.prefix_len() < 32 && !options.routes.noexec {
+                let via = Via::Tunnel(server.far4.map(IpAddr::V4));
+                let net = IpNet::V4(own.trunc());
+                plan.routes.push(PlannedRoute { net, via, metric: None });
+            }
+        }
+        plan.addresses.extend(server.network6.as_ref().map(|n| IpNet::V6(n.server)));
+    }
+    let notes = add_configured(&mut plan, &options.routes, &context)?;
+    Ok((plan, notes))
+}
+
+/// Shortest prefixes that a server may push for the device's own network: a shorter one takes parts
+/// of the Internet that no VPN has.
+const SHORTEST: (u8, u8) = (8, 32);
+
+/// The device's addresses as pushed, without what would capture other hosts' addresses.
+struct Pushed {
+    ipv4: Option<Ipv4Net>,
+    far4: Option<Ipv4Addr>,
+    ipv6: Option<Ipv6Net>,
+}
+
+impl Pushed {
+    /// The network of `ifconfig` is a route that `route-nopull` does not filter: with that directive
+    /// the network, or the far end, must not be of public addresses.
+    fn confine(tunnel: &TunnelConfig, nopull: bool, notes: &mut Vec<String>) -> Self {
+        let mut pushed = Self { ipv4: tunnel.ipv4, far4: tunnel.far4, ipv6: tunnel.ipv6 };
+        let mut note = |what: String, alone: IpAddr| {
+            notes.push(format!(
+                "the server pushes {what}, which would take other hosts' addresses into the tunnel: \
+                 {alone} is set alone"
+            ));
+        };
+        if let Some(net) = pushed.ipv4
+            && net.prefix_len() < 32
+            && (net.prefix_len() < SHORTEST.0 || (nopull && !is_private4(net.network())))
+        {
+            note(format!("ifconfig {net}"), net.addr().into());
+            pushed.ipv4 = Some(Ipv4Net::from(net.addr()));
+        }
+        if let Some(far) = pushed.far4.filter(|far| nopull && !is_private4(*far)) {
+            let own = pushed.ipv4.map_or(Ipv4Addr::UNSPECIFIED, |net| net.addr());
+            note(format!("the far end {far}"), own.into());
+            pushed.far4 = None;
+        }
+        if let Some(net) = pushed.ipv6
+            && net.prefix_len() < 128
+            && (net.prefix_len() < SHORTEST.1 || (nopull && !net.addr().is_unique_local()))
+        {
+            note(format!("ifconfig-ipv6 {net}"), net.addr().into());
+            pushed.ipv6 = Some(Ipv6Net::from(net.addr()));
+        }
+        pushed
+    }
+}
+
+/// Private or shared (RFC 1918, RFC 6598), and so no one's on the Internet.
+fn is_private4(ip: Ipv4Addr) -> bool {
+    let [a, b, ..] = ip.octets();
+    ip.is_private() || ip.is_link_local() || (a == 100 && (64..128).contains(&b))
+}
+
+/// A client's side of the machine, as configured and pushed, and what was left out.
+///
+/// # Errors
+/// A flag of `redirect-gateway` that does not exist, in our own configuration.
+pub(crate) fn client_plan(
+    options: &Options,
+    tunnel: &TunnelConfig,
+) -> Result<(HostPlan, Vec<String>), Fault> {
+    let mut plan = bare_plan(options);
+    plan.mtu = tunnel.mtu.unwrap_or(options.tun_mtu);
+    plan.remote = tunnel.remote;
+    let (own4, own6, nopull) = match &options.role {
+        Role::Client(role) => (role.ifconfig4, role.ifconfig6, role.route_nopull),
+        _ => (None, None, false),
+    };
+    let mut confined = Vec::new();
+    if !options.device.ifconfig_noexec {
+        let pushed = Pushed::confine(tunnel, nopull, &mut confined);
+        plan.addresses.extend(pushed.ipv4.or(own4).map(IpNet::V4));
+        plan.far4 = pushed.far4;
+        plan.addresses.extend(pushed.ipv6.or(own6).map(IpNet::V6));
+    }
+    let context = RouteContext {
+        remote: tunnel.remote.map(|remote| remote.ip()),
+        gateway4: tunnel.gateway4.or(options.routes.gateway4),
+        gateway6: tunnel.gateway6.or(options.routes.gateway6),
+        metric: options.routes.metric,
+    };
+    if options.routes.apply_dns == Some(true) {
+        plan.dns = options.routes.dns.merged(&tunnel.dns).settings().map(DnsPlan::from);
+    }
+    let mut notes = add_configured(&mut plan, &options.routes, &context)?;
+    notes.extend(confined);
+    if options.routes.noexec {
+        return Ok((plan, notes));
+    }
+    let ethernet = plan.device.is_ethernet();
+    for route in &tunnel.routes4 {
+        let route = planned(route, context.gateway4);
+        plan.routes.push(PlannedRoute { metric: route.metric.or(context.metric), ..route });
+    }
+    for route in &tunnel.routes6 {
+        let route = by_station(planned(route, context.gateway6), ethernet);
+        plan.routes.push(PlannedRoute { metric: route.metric.or(context.metric), ..route });
+    }
+    if let Some(flags) = &tunnel.redirect_gateway {
+        match Redirect::parse(flags.iter().map(String::as_str)) {
+            Ok(pushed) => plan.redirect = Some(plan.redirect.unwrap_or_default().with(pushed)),
+            Err(problem) => notes.push(format!("pushed {problem}; it is skipped")),
+        }
+    }
+    if let Some(redirect) = &mut plan.redirect {
+        redirect.gateway4 = context.gateway4;
+    }
+    plan.kill_switch = options.routes.kill_switch;
+    plan.policy = options.routes.policy.unwrap_or(plan.kill_switch);
+    plan.allow_lan = options.routes.allow_lan;
+    plan.block_ipv6 = tunnel.block_ipv6 || options.routes.block_ipv6;
+    Ok((plan, notes))
+}
+
+/// The routes of our own configuration.
+pub(crate) fn add_configured(
+    plan: &mut HostPlan,
+    routes: &Routes,
+    context: &RouteContext,
+) -> Result<Vec<String>, Fault> {
+    let mut notes = Vec::new();
+    if routes.noexec {
+        return Ok(notes);
+    }
+    for spec in &routes.v4 {
+        match spec.resolve(context) {
+            Some(route) => plan.routes.push(planned(&route, context.gateway4)),
+            None => {
+                notes.push(format!("a 'route' is left out, its words mean nothing here: {spec:?}"))
+            }
+        }
+    }
+    for spec in &routes.v6 {
+        match spec.resolve(context) {
+            Some(route) => {
+                let route = planned(&route, context.gateway6);
+                plan.routes.push(by_station(route, plan.device.is_ethernet()));
+            }
+            None => {
+                notes.push(format!(
+                    "a 'route-ipv6' is left out, its words mean nothing here: {spec:?}"
+                ));
+            }
+        }
+    }
+    let parse = |flags: &Vec<String>| {
+        Redirect::parse(flags.iter().map(String::as_str)).map_err(Fault::operator)
+    };
+    if let Some(flags) = &routes.redirect_gateway {
+        plan.redirect = Some(parse(flags)?);
+    } else if let Some(flags) = &routes.redirect_private {
+        plan.redirect = Some(Redirect { private: true, ..parse(flags)? });
+    }
+    if let Some(redirect) = &mut plan.redirect {
+        redirect.gateway4 = context.gateway4;
+    }
+    Ok(notes)
+}
+
+/// Sends IPv6 packets of a TAP device to the far end: a frame needs a destination station. As in OpenVPN,
+/// metric 0 means that the network itself is on the link.
+fn by_station(route: PlannedRoute, ethernet: bool) -> PlannedRoute {
+    let via = match route.via {
+        Via::Tunnel(Some(gateway)) if ethernet && gateway.is_ipv6() && route.metric != Some(0) => {
+            Via::Gateway(gateway)
+        }
+        via => via,
+    };
+    PlannedRoute { via, ..route }
+}
+
+fn planned<N, G>(route: &Route<N, G>, gateway: Option<G>) -> PlannedRoute
+where
+    N: Into<IpNet> + Copy,
+    G: Into<IpAddr> + Copy,
+{
+    let via = match (route.outside, route.via) {
+        (true, _) => Via::Outside,
+        (false, Some(gateway)) => Via::Gateway(gateway.into()),
+        (false, None) => Via::Tunnel(gateway.map(Into::into)),
+    };
+    PlannedRoute { net: route.net.into(), via, metric: route.metric }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv6_packets_of_a_tap_device_go_to_the_far_end() {
+        let far: IpAddr = "fd00::1".parse().unwrap();
+        let route = |via, metric| PlannedRoute { net: "fd01::/64".parse().unwrap(), via, metric };
+        let tunnel = route(Via::Tunnel(Some(far)), Some(7));
+        assert_eq!(by_station(tunnel.clone(), true).via, Via::Gateway(far));
+        assert_eq!(by_station(tunnel, false).via, Via::Tunnel(Some(far)));
+        let on_link = route(Via::Tunnel(Some(far)), Some(0));
+        assert_eq!(by_station(on_link, true).via, Via::Tunnel(Some(far)));
+        assert_eq!(by_station(route(Via::Tunnel(None), None), true).via, Via::Tunnel(None));
+    }
+
+    #[test]
+    fn a_pushed_network_takes_no_addresses_of_others() {
+        let confined = |ipv4: &str, far4: Option<&str>, ipv6: &str, nopull| {
+            let tunnel = TunnelConfig {
+                ipv4: ipv4.parse().ok(),
+                far4: far4.and_then(|far| far.parse().ok()),
+                ipv6: ipv6.parse().ok(),
+                ..TunnelConfig::default()
+            };
+            let mut notes = Vec::new();
+            let Pushed { ipv4, far4, ipv6 } = Pushed::confine(&tunnel, nopull, &mut notes);
+            let text = [
+                ipv4.map(|net| net.to_string()),
+                far4.map(|far| far.to_string()),
+                ipv6.map(|net| net.to_string()),
+            ];
+            (text.map(Option::unwrap_or_default).join(" "), notes.len())
+        };
+        let of = |text: &str, notes| (text.to_owned(), notes);
+        for nopull in [false, true] {
+            assert_eq!(confined("1.2.3.4/1", None, "", nopull), of("1.2.3.4/32  ", 1));
+            assert_eq!(confined("8.8.8.8/7", None, "", nopull), of("8.8.8.8/32  ", 1));
+            assert_eq!(confined("10.8.0.2/8", None, "", nopull), of("10.8.0.2/8  ", 0));
+            assert_eq!(confined("10.8.0.2/24", None, "fd00::2/64", nopull).1, 0);
+            assert_eq!(confined("100.64.0.2/10", None, "", nopull).1, 0);
+            assert_eq!(confined("10.8.0.2/32", Some("10.8.0.1"), "", nopull).1, 0);
+            assert_eq!(confined("", None, "2000::1/3", nopull), of("  2000::1/128", 1));
+        }
+        assert_eq!(confined("8.8.8.9/24", None, "2001:db8::2/64", false).1, 0);
+        assert_eq!(
+            confined("8.8.8.9/24", None, "2001:db8::2/64", true),
+            of("8.8.8.9/32  2001:db8::2/128", 2)
+        );
+        assert_eq!(confined("10.8.0.2/32", Some("8.8.8.8"), "", true), of("10.8.0.2/32  ", 1));
+    }
+
+    #[test]
+    fn a_port_of_both_families_is_bound_once_for_each() {
+        let listener = |bind: &str, transport| Listener {
+            bind: bind.parse().unwrap(),
+            v6only: false,
+            transport,
+        };
+        let mut listeners = [
+            listener("0.0.0.0:1194", Transport::Tcp),
+            listener("[::]:1194", Transport::Tcp),
+            listener("[::]:1194", Transport::Udp),
+            listener("[::]:443", Transport::Tcp),
+        ];
+        leave_ipv4_to_others(&mut listeners);
+        assert_eq!(listeners.map(|l| l.v6only), [false, true, false, false]);
+    }
+}

@@ -1,0 +1,221 @@
+//! Daemonising, pid file and privileges: what a process does once, however often it restarts.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use adit_linux::notify::Notifier;
+use adit_linux::privileges::{Capability, protect_memory};
+use adit_linux::process::{daemonize, set_nice};
+use adit_openvpn::config::Options;
+
+use crate::helper_duty::OPENVPN;
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{self, Running, files};
+use adit_runtime::privileges::{self, PrivilegeOptions};
+use adit_runtime::say;
+
+/// The steps that are done.
+#[derive(Debug, Default)]
+pub(crate) struct Daemonizer {
+    logging: bool,
+    settled: bool,
+    dropped: bool,
+    /// Another user than the one who started it.
+    changed_user: bool,
+    /// Ends with this process.
+    helper: Option<Running>,
+    notifier: Option<Notifier>,
+    /// The service manager has been notified (`READY=1`).
+    told_ready: Cell<bool>,
+    pid_file: Option<PidFile>,
+}
+
+impl Daemonizer {
+    pub(crate) fn log_started(&mut self) {
+        self.logging = true;
+    }
+
+    pub(crate) fn logging(&self) -> bool {
+        self.logging
+    }
+
+    /// Goes to the background, takes the priority, writes the pid file, starts the helper.
+    pub(crate) fn settle(
+        &mut self,
+        options: &Options,
+        args: &[String],
+        piped: &[(PathBuf, Vec<u8>)],
+    ) -> Result<(), Fault> {
+        if std::mem::replace(&mut self.settled, true) {
+            return Ok(());
+        }
+        let process = &options.process;
+        // Best effort: it keeps keys out of core dumps; a user with a debugger is not stopped.
+        let _ = protect_memory();
+        self.notifier = Notifier::from_env()
+            .map_err(|e| Fault::environment(format!("cannot reach the service manager: {e}")))?;
+        if process.nice != 0 {
+            set_nice(process.nice)
+                .map_err(|e| Fault::environment(format!("nice {}: {e}", process.nice)))?;
+        }
+        if process.daemon.is_some() {
+            daemonize(true)
+                .map_err(|e| Fault::environment(format!("cannot go to the background: {e}")))?;
+        }
+        if let Some(path) = &process.pid_file {
+            self.pid_file = Some(PidFile::write(path)?);
+        }
+        // Of the process in the background, and still root.
+        self.helper = helper::start(&OPENVPN, &args, piped)?;
+        Ok(())
+    }
+
+    /// Removes what the end must not leave behind.
+    pub(crate) fn leave(&mut self) {
+        if let Some(notifier) = &self.notifier {
+            let _ = notifier.stopping();
+        }
+        if let Some(pid_file) = self.pid_file.take() {
+            pid_file.remove();
+        }
+    }
+
+    /// Notifies the service manager before the first attempt to reach the peer: a unit of `Type=notify` must
+    /// not fail because a server is unreachable.
+    pub(crate) fn waiting(&self) {
+        if !self.told_ready.get() {
+            self.tell("Pre-connection initialization successful");
+        }
+    }
+
+    fn tell(&self, status: &str) {
+        let Some(notifier) = &self.notifier else { return };
+        // A manager that is gone does not want to know.
+        let _ = match self.told_ready.replace(true) {
+            false => notifier.ready(status),
+            true => notifier.status(status),
+        };
+    }
+
+    /// Becomes a user of its own, once. Must run before any thread is started. `needed` are the
+    /// capabilities without a helper.
+    pub(crate) fn drop_privileges(
+        &mut self,
+        options: &Options,
+        needed: &[Capability],
+    ) -> Result<(), Fault> {
+        let process = &options.process;
+        let is_root = nix::unistd::geteuid().is_root();
+        // Started without privileges: those that it has are the operator's choice.
+        if self.dropped || (!is_root && !process.mlock) {
+            if !self.dropped && (process.user.is_some() || process.group.is_some()) {
+                tracing::warn!("not started as root: 'user' and 'group' have no effect");
+            }
+            self.dropped |= !is_root;
+            return Ok(());
+        }
+        let wanted = PrivilegeOptions {
+            user: process.user.clone(),
+            group: process.group.clone(),
+            lock_memory: process.mlock,
+        };
+        // Without a helper and without `user` the process stays able to start again.
+        let stays = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
+        let needed = if wanted.user.is_some() { needed } else { &stays };
+        let dropped = privileges::drop(&wanted, self.helper.is_some(), needed)?;
+        self.dropped = true;
+        self.changed_user = dropped.user.is_some();
+        if let Some(name) = &dropped.group {
+            say!(1, "GID set to {name}");
+        }
+        if let Some(name) = &dropped.user {
+            say!(1, "UID set to {name}");
+        }
+        if !dropped.kept.is_empty() {
+            let names: Vec<String> = dropped.kept.iter().map(ToString::to_string).collect();
+            say!(1, "Capabilities retained: {}", names.join(" "));
+        }
+        Ok(())
+    }
+
+    /// Whether privileges that a restart needs have been dropped.
+    pub(crate) fn has_dropped(&self) -> bool {
+        self.changed_user && self.helper.is_none()
+    }
+
+    /// "Initialization Sequence Completed", for programs that wait for it.
+    pub(crate) fn ready(&self) {
+        say!(1, "Initialization Sequence Completed");
+        self.tell("Initialization Sequence Completed");
+    }
+}
+
+/// `writepid`.
+#[derive(Debug)]
+struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PidFile {
+    fn write(path: &Path) -> Result<Self, Fault> {
+        let written = files::write_public(path)
+            .and_then(|mut file| writeln!(file, "{}", std::process::id()).map(|()| file));
+        let file = written.map_err(|e| {
+            let path = path.display();
+            Fault::operator(format!("writepid: cannot write '{path}': {e}: check the path"))
+        })?;
+        // The end may come in another directory.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self { path, file })
+    }
+
+    /// Removes the file, unless another program has written its own there. Who may not remove it any more
+    /// empties it: an empty file names no process.
+    fn remove(self) {
+        let ours = self.file.metadata().is_ok_and(|ours| {
+            files::metadata(&self.path)
+                .is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino()))
+        });
+        let id = format!("{}\n", std::process::id());
+        if !ours || files::contents(&self.path).is_ok_and(|text| text != id.as_bytes()) {
+            return;
+        }
+        if let Err(e) = files::remove(&self.path) {
+            let emptied = self.file.set_len(0).is_ok();
+            let then = if emptied { "it is emptied instead" } else { "it stays" };
+            tracing::warn!("writepid: cannot remove '{}': {e}; {then}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_pid_file_goes_with_its_process_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        file.remove();
+        assert!(!path.exists());
+
+        let file = PidFile::write(&path).unwrap();
+        fs::write(&path, "1\n").unwrap();
+        file.remove();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n", "written by another");
+
+        let file = PidFile::write(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, format!("{}\n", std::process::id())).unwrap();
+        file.remove();
+        assert!(path.exists(), "another file");
+    }
+}

@@ -1,0 +1,136 @@
+//! `--genkey`: the keys that tunnels are wrapped with.
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use adit_openvpn::keys::{Metadata, ServerKey, StaticKey};
+use zeroize::Zeroizing;
+
+use adit_runtime::clock::unix_time;
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::files::{self, Begin};
+use adit_runtime::random;
+
+/// The kind of key to generate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KeyRequest<'a> {
+    kind: &'a str,
+    file: Option<&'a str>,
+    server_key: Option<&'a str>,
+}
+
+/// Makes a key if the arguments ask for one: `--genkey secret FILE`, `--genkey --secret FILE`,
+/// `--genkey tls-crypt-v2-server FILE`, `--tls-crypt-v2 KEY --genkey tls-crypt-v2-client FILE`.
+///
+/// # Errors
+/// A kind that does not exist, or a file that cannot be read or written.
+pub(super) fn run(args: &[String]) -> Option<Result<(), Fault>> {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    wanted(&words).map(|wanted| make(&wanted).and_then(|text| deliver(wanted.file, &text)))
+}
+
+fn wanted<'a>(args: &[&'a str]) -> Option<KeyRequest<'a>> {
+    let at = args.iter().position(|arg| *arg == "--genkey")?;
+    let plain = |index: usize| args.get(index).copied().filter(|arg| !arg.starts_with("--"));
+    let after = |option: &str| {
+        let at = args.iter().position(|arg| *arg == option)?;
+        plain(at.saturating_add(1))
+    };
+    // The old form names kind and file by an option of its own.
+    let (kind, file) = match plain(at.saturating_add(1)) {
+        Some(kind) => (kind, plain(at.saturating_add(2))),
+        None => ("secret", after("--secret")),
+    };
+    Some(KeyRequest { kind, file, server_key: after("--tls-crypt-v2") })
+}
+
+fn make(wanted: &KeyRequest<'_>) -> Result<Zeroizing<String>, Fault> {
+    match wanted.kind {
+        "secret" | "tls-auth" | "tls-crypt" => Ok(StaticKey::new(random::bytes()?).to_text()),
+        "tls-crypt-v2-server" => Ok(ServerKey::new(&random::bytes()?).to_pem()),
+        "tls-crypt-v2-client" => {
+            let Some(path) = wanted.server_key else {
+                return Err(Fault::operator(
+                    "genkey tls-crypt-v2-client: name the server's key too: --tls-crypt-v2 FILE",
+                ));
+            };
+            let problem = |e: String| Fault::operator(format!("tls-crypt-v2: '{path}': {e}"));
+            let text = std::fs::read_to_string(path).map_err(|e| problem(e.to_string()))?;
+            let server = ServerKey::parse(&text).map_err(|e| problem(e.to_string()))?;
+            let made = Metadata::Timestamp(unix_time().0);
+            let key = server.client_key(StaticKey::new(random::bytes()?), Some(&made));
+            key.map(|key| key.to_pem()).map_err(|e| Fault::ours(e.to_string()))
+        }
+        other => Err(Fault::operator(format!(
+            "genkey {other}: this kind is not supported; use secret, tls-auth, tls-crypt, \
+             tls-crypt-v2-server or tls-crypt-v2-client"
+        ))),
+    }
+}
+
+fn deliver(file: Option<&str>, text: &str) -> Result<(), Fault> {
+    let Some(path) = file else {
+        print!("{text}");
+        return Ok(());
+    };
+    // openvpn overwrites too. Only the owner may read a key, also where the file was open before.
+    let written = files::write(Path::new(path), Begin::Empty).and_then(|mut file| {
+        if file.metadata()?.is_file() {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+        }
+        file.write_all(text.as_bytes())
+    });
+    written.map_err(|e| Fault::operator(format!("genkey: cannot write '{path}': {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_the_command_are_understood() {
+        let secret = |file| Some(KeyRequest { kind: "secret", file, server_key: None });
+        assert_eq!(wanted(&["--genkey", "secret", "ta.key"]), secret(Some("ta.key")));
+        assert_eq!(wanted(&["--genkey", "--secret", "ta.key"]), secret(Some("ta.key")));
+        assert_eq!(wanted(&["--genkey", "secret"]), secret(None));
+        assert_eq!(wanted(&["--config", "x"]), None);
+        let client =
+            wanted(&["--tls-crypt-v2", "s.key", "--genkey", "tls-crypt-v2-client", "c.key"]);
+        let (file, server_key) = (Some("c.key"), Some("s.key"));
+        assert_eq!(client, Some(KeyRequest { kind: "tls-crypt-v2-client", file, server_key }));
+    }
+
+    #[test]
+    fn a_clients_key_is_wrapped_for_its_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("server.key").display().to_string();
+        let args = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        run(&args(&["--genkey", "tls-crypt-v2-server", &path])).unwrap().unwrap();
+        let wanted =
+            KeyRequest { kind: "tls-crypt-v2-client", file: None, server_key: Some(path.as_str()) };
+        let client = adit_openvpn::keys::ClientKey::parse(&make(&wanted).unwrap()).unwrap();
+        let server = ServerKey::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let unwrapped = server.unwrap(&client.wkc).unwrap();
+        assert_eq!(unwrapped.kc.as_bytes(), client.kc.as_bytes());
+        assert!(matches!(unwrapped.metadata, Some(Metadata::Timestamp(_))));
+    }
+
+    #[test]
+    fn an_existing_file_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ta.key");
+        std::fs::write(&path, "open").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        deliver(Some(path.to_str().unwrap()), "key").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"key");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn an_unknown_kind_is_named() {
+        let wanted = KeyRequest { kind: "auth-token", file: None, server_key: None };
+        assert!(make(&wanted).unwrap_err().to_string().contains("genkey auth-token"));
+    }
+}

@@ -1,0 +1,215 @@
+//! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
+
+mod capath;
+mod client;
+mod client_config_dir;
+mod convert;
+mod daemonize;
+mod genkey;
+mod key_files;
+mod p2p;
+mod pool_persist;
+mod server;
+mod show;
+mod status;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use adit_openvpn::config::{self, Log, LogTo, Options, Role};
+
+use crate::config_files::Configs;
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{self, Request};
+use adit_runtime::host::HostPlan;
+use adit_runtime::log;
+use adit_runtime::{async_runtime, say};
+pub(crate) use client::order;
+pub(crate) use convert::{
+    bare_plan, client_config, client_plan, device, dial_settings, dialled_from, listeners,
+};
+use daemonize::Daemonizer;
+pub(crate) use key_files::{TlsMaterial, credentials, wrap};
+pub(crate) use server::control_socket;
+
+/// What the program calls itself where openvpn prints its version. Tools read the second word as the version
+/// whose options and log lines they can expect.
+const BANNER: &str = concat!(
+    "OpenVPN 2.6.14 adit-",
+    env!("CARGO_PKG_VERSION"),
+    " [SSL (rustls)] [LZO] [LZ4] [EPOLL] [MH/PKTINFO] [AEAD]"
+);
+
+/// Exit code of every fault, as openvpn has it.
+const FAILURE: u8 = 1;
+
+/// Runs as `openvpn` would with these arguments (without the program's name).
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let args: Vec<String> =
+        args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if let Some(code) = informed(&args) {
+        return code;
+    }
+    if let Some(made) = genkey::run(&args) {
+        return made.map_or_else(
+            |fault| {
+                eprintln!("{fault}");
+                ExitCode::from(FAILURE)
+            },
+            |()| ExitCode::SUCCESS,
+        );
+    }
+    let mut ground = Daemonizer::default();
+    let code = loop {
+        match round(&args, &mut ground) {
+            Ok(Next::Exit(code)) => break code,
+            Ok(Next::Restart) => {}
+            Err(fault) => {
+                if ground.logging() {
+                    log::error(&fault.to_string());
+                    tracing::error!("Exiting due to fatal error");
+                } else {
+                    eprintln!("{fault}");
+                    log_refusal(&args, &fault);
+                }
+                break ExitCode::from(FAILURE);
+            }
+        }
+    };
+    ground.leave();
+    code
+}
+
+/// Writes an options error into the log that the configuration names, too: a daemon's terminal is read by
+/// no one.
+fn log_refusal(args: &[String], fault: &Fault) {
+    let Some(to) = config::log_target(args, &config::Disk) else { return };
+    let target = match to {
+        LogTo::File(path) => log::Target::File(path),
+        LogTo::Append(path) => log::Target::Append(path),
+        LogTo::Syslog(name) => log::Target::Syslog(name),
+        LogTo::Standard => return,
+    };
+    let style = log::Style::OpenVpn { timestamps: true, machine_readable: false };
+    // A log that cannot be written is a fault of its own, and the terminal has this one.
+    if log::start(log::Settings { style, verb: 1, mute: None, target }).is_ok() {
+        fault.to_string().lines().for_each(|line| tracing::error!("{line}"));
+    }
+}
+
+/// The plan of a server or a point-to-point tunnel, which follows from the configuration alone.
+///
+/// # Errors
+/// An unknown flag; or a client's configuration, whose plan also depends on the server.
+pub(crate) fn configured_plan(
+    options: &Options,
+    remote: Option<SocketAddr>,
+) -> Result<HostPlan, Fault> {
+    let planned = match &options.role {
+        Role::Server(server) => convert::server_plan(options, server),
+        Role::Peer(peer) => p2p::plan(options, &peer.tunnel_addrs, remote),
+        Role::Client(_) => Err(Fault::ours("a client's plan is not configured alone")),
+    };
+    planned.map(|(plan, _)| plan)
+}
+
+/// The action after one run.
+enum Next {
+    /// The process ends.
+    Exit(ExitCode),
+    /// SIGHUP: from the beginning, with the configuration read again.
+    Restart,
+}
+
+/// Answers what needs no tunnel.
+fn informed(args: &[String]) -> Option<ExitCode> {
+    let first = args.first().map(String::as_str);
+    match first {
+        Some("--version") => println!("{BANNER}\nlibrary versions: rustls, AWS-LC"),
+        None | Some("--help") => println!(
+            "{BANNER}\n\nUsage: adit openvpn --config FILE [--OPTION [ARG]...]...\n       adit openvpn \
+             FILE\n\nTakes the directives of openvpn 2.6 as client, server or one of two points, over UDP \
+             and TCP, with TUN and TAP devices.\nAlone: --version, --genkey TYPE [FILE], --show-ciphers, \
+             --show-digests, --show-tls, --show-curves, --show-groups.\nExample: adit openvpn --config \
+             client.ovpn --verb 3\n\n{}",
+            config::help().trim_end()
+        ),
+        Some(mode) => match show::list(mode) {
+            Some(text) => print!("{text}"),
+            None => return None,
+        },
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// One run between two SIGHUPs.
+fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
+    if let Some(helper) = helper::current() {
+        // It reads the configuration before us, and lets us read what that names.
+        helper.call(Request::Reload, &[])?;
+    }
+    let files = Configs::default();
+    let options = config::parse(args, &files).map_err(|e| {
+        Fault::operator(format!("Options error: {e}\nUse --help for more information."))
+    })?;
+    start_log(&options, ground.logging())?;
+    ground.log_started();
+    for warning in &options.warnings {
+        tracing::warn!("{warning}");
+    }
+    options.echo.iter().for_each(|text| say!(1, "ECHO:{text}"));
+    options.directives.iter().for_each(|directive| say!(4, "Option: {directive}"));
+    say!(1, "{BANNER}");
+    let piped = files.into_piped();
+    // Keys may be asked for on the terminal, so before the process leaves it.
+    match &options.role {
+        Role::Client(role) => {
+            let prepared = client::prepare(&options, role)?;
+            ground.settle(&options, args, &piped)?;
+            async_runtime()?.block_on(client::run(prepared, &options, role, ground))
+        }
+        Role::Peer(role) => {
+            let prepared = p2p::prepare(&options, role)?;
+            ground.settle(&options, args, &piped)?;
+            async_runtime()?.block_on(p2p::run(prepared, &options, role, ground))
+        }
+        Role::Server(role) => {
+            let prepared = server::prepare(&options, role)?;
+            ground.settle(&options, args, &piped)?;
+            async_runtime()?.block_on(server::run(prepared, &options, role, ground))
+        }
+    }
+}
+
+/// `again`: after SIGHUP, which does not empty the file.
+fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
+    let Log { to, verb, mute, timestamps, machine_readable } = &options.log;
+    let daemon = options.process.daemon.as_deref();
+    let target = match to {
+        LogTo::Standard => match daemon {
+            Some(name) => log::Target::Syslog(name.to_owned()),
+            None => log::Target::Stdout,
+        },
+        LogTo::File(path) if !again => log::Target::File(path.clone()),
+        LogTo::File(path) | LogTo::Append(path) => log::Target::Append(path.clone()),
+        LogTo::Syslog(name) => log::Target::Syslog(name.clone()),
+    };
+    let style =
+        log::Style::OpenVpn { timestamps: *timestamps, machine_readable: *machine_readable };
+    let settings = log::Settings { style, verb: *verb, mute: *mute, target };
+    log::start(settings).map_err(|e| {
+        let name = match to {
+            LogTo::Standard => "the terminal".to_owned(),
+            LogTo::File(path) | LogTo::Append(path) => path.display().to_string(),
+            LogTo::Syslog(name) => format!("the system log as {name}"),
+        };
+        Fault::operator(format!("Options error: the log cannot be written to {name}: {e}"))
+    })
+}
+
+/// For the fuzzer: a file of leases (`ifconfig-pool-persist`).
+#[doc(hidden)]
+pub fn fuzz_leases(bytes: &[u8]) {
+    pool_persist::fuzz(bytes);
+}

@@ -1,0 +1,433 @@
+//! The server role.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_openvpn::config::{Options, ServerOptions, Source, Wrap};
+use adit_openvpn::server::{ServerConfig, ServerEvent, Topology};
+use adit_openvpn::tls::{Pem, ServerTls};
+use ipnet::IpNet;
+
+use super::client::open_status;
+use super::client_config_dir::ClientConfigDir;
+use super::pool_persist::PoolPersistFile;
+use super::status::{ClientRow, Status, StatusFile};
+use super::{Next, convert, daemonize::Daemonizer, key_files, pool_persist};
+use adit_openvpn_service::{
+    Ended, Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Reaction, Relay, Service,
+    Session, Sessions, compat_log,
+};
+use adit_runtime::authorize::{Authorizer, CertificateOnly};
+use adit_runtime::clock::unix_time;
+use adit_runtime::control::{self, CertificateReport};
+use adit_runtime::driver::Endpoint;
+use adit_runtime::fault::Fault;
+use adit_runtime::filter::Live;
+use adit_runtime::helper::{self, files};
+use adit_runtime::port_share::PortShare;
+use adit_runtime::say;
+use adit_runtime::signals::Signal;
+use adit_runtime::worker_count;
+
+/// Everything read and asked for before the process leaves its terminal.
+pub(super) struct Prepared {
+    engine: ServerConfig,
+    listeners: Vec<Listener>,
+    tls: key_files::TlsMaterial,
+    status: Option<(StatusFile, Duration)>,
+    lease_file: Option<PoolPersistFile>,
+    filter: Option<Live>,
+    workers: u16,
+}
+
+pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepared, Fault> {
+    let mut tls = key_files::TlsMaterial::read(&options.tls)?;
+    if let Err(fault) = tls.validity(unix_time().0) {
+        tracing::warn!("WARNING: {fault}");
+    }
+    if let Some(folder) = &role.client_config_dir
+        && let Err(e) = files::open(folder)
+    {
+        return Err(Fault::operator(format!(
+            "client-config-dir: cannot read '{}': {e}: make the directory, or remove the line",
+            folder.display()
+        )));
+    }
+    let wrap = key_files::wrap(options)?;
+    let net30 = role.network4.as_ref().is_some_and(|net| net.topology == Topology::Net30);
+    let leases = role.pool_persist.as_ref().map(|persist| pool_persist::read(&persist.path, net30));
+    let leases = leases.transpose()?.unwrap_or_default();
+    let engine = convert::server_config(options, role, wrap, tls.server()?, leases);
+    let listeners = convert::listeners(options)?;
+    let lease_file =
+        role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
+    let workers = worker_count::of_server(None, None)?;
+    let open = |path: &PathBuf| Live::open(path, Some(workers.into()));
+    let filter = role.filter.as_ref().map(open).transpose()?;
+    let status = open_status(options);
+    Ok(Prepared { engine, listeners, tls, status, lease_file, filter, workers })
+}
+
+pub(super) async fn run(
+    prepared: Prepared,
+    options: &Options,
+    role: &ServerOptions,
+    ground: &mut Daemonizer,
+) -> Result<Next, Fault> {
+    let Prepared { engine, listeners, tls, status, lease_file, filter, workers } = prepared;
+    let (host, notes) = convert::server_plan(options, role)?;
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
+    let max_clients = engine.max_clients;
+    let service = Service::start(ServiceOptions {
+        engine,
+        listeners,
+        host,
+        authorizer: authorizer(role),
+        relay: if role.client_to_client { Relay::Direct } else { Relay::Kernel },
+        mac_limits: MacLimits {
+            per_client: role.client_rules.max_routes as usize,
+            age: role.station_age,
+        },
+        port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
+        control: own_control_socket(),
+        filter,
+        socket: convert::socket_tuning(options),
+        workers,
+    })
+    .await?;
+    // Addresses and routes of a server's device go with the device.
+    ground.drop_privileges(options, &[])?;
+    say!(3, "MULTI: multi_init called, max-clients={max_clients}");
+    let mut owner = ServerHooks {
+        ground,
+        status,
+        until_status: Duration::ZERO,
+        rows: Vec::new(),
+        crl: CrlFile::watch(options.tls.crl.as_ref()),
+        tls,
+        status_version: options.status.as_ref().map_or(1, |status| status.version),
+        style: compat_log::Style {
+            usage_checked: options.tls.peer_usage.is_some(),
+            tls_auth: matches!(options.wrap, Wrap::TlsAuth { .. }),
+        },
+        leases: lease_file,
+        last_leases: Vec::new(),
+        hangup: false,
+    };
+    let ended = service.serve(&mut owner).await?;
+    let hangup = owner.hangup;
+    owner.write_status();
+    if let Some(file) = &mut owner.leases {
+        file.write(std::mem::take(&mut owner.last_leases));
+    }
+    Ok(match ended {
+        Ended::Signal(_) if hangup => {
+            say!(1, "SIGHUP[hard,] received, process restarting");
+            Next::Restart
+        }
+        Ended::Signal(Signal::Interrupt) => {
+            say!(1, "SIGINT[hard,] received, process exiting");
+            Next::Exit(ExitCode::SUCCESS)
+        }
+        Ended::Signal(_) | Ended::Asked(_) => {
+            say!(1, "SIGTERM[hard,] received, process exiting");
+            Next::Exit(ExitCode::SUCCESS)
+        }
+    })
+}
+
+/// Where control sockets are.
+const RUN: &str = "/run/adit";
+
+/// For `adit status`, `kick`, `reload` and `filter`: named by the process, since a configuration has no name of its
+/// own.
+pub(crate) fn control_socket(pid: u32) -> PathBuf {
+    Path::new(RUN).join(format!("openvpn-{pid}.sock"))
+}
+
+/// The control socket of this process. `None` where the folder is not writable and no helper can open it; the tunnel
+/// works all the same.
+pub(super) fn own_control_socket() -> Option<PathBuf> {
+    let folder = Path::new(RUN);
+    let writable = fs::create_dir_all(folder).is_ok()
+        && nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok();
+    if writable {
+        forget_dead_sockets(folder);
+    } else if helper::current().is_none() {
+        tracing::debug!("control socket: not opened: {} is not writable", folder.display());
+        return None;
+    }
+    Some(control_socket(std::process::id()))
+}
+
+/// Removes the sockets of former processes, which had no right to when they ended (`user`).
+fn forget_dead_sockets(folder: &Path) {
+    for path in control::list(folder).unwrap_or_default() {
+        let ours = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("openvpn-"));
+        let dead = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
+        if ours && UnixStream::connect(&path).is_err_and(dead) {
+            // Another one that starts now may have done it.
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// The authorizer for verified certificates: accept all, or consult the per-client files.
+fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
+    match &role.client_config_dir {
+        Some(folder) => {
+            let (exclusive, rules) = (role.ccd_exclusive, role.client_rules);
+            Arc::new(ClientConfigDir::new(folder.clone(), exclusive, rules))
+        }
+        None => Arc::new(CertificateOnly),
+    }
+}
+
+/// Up to so many sessions the rows for the last status file are a second old, beyond as old as it.
+const ROWS_EVERY_TICK: usize = 100;
+
+/// How old they are where there is no status file.
+const NO_STATUS: Duration = Duration::from_secs(10);
+
+struct ServerHooks<'a> {
+    ground: &'a Daemonizer,
+    status: Option<(StatusFile, Duration)>,
+    until_status: Duration,
+    rows: Vec<ClientRow>,
+    crl: Option<CrlFile>,
+    tls: key_files::TlsMaterial,
+    status_version: u8,
+    style: compat_log::Style,
+    leases: Option<PoolPersistFile>,
+    last_leases: Vec<(String, Vec<IpNet>)>,
+    hangup: bool,
+}
+
+impl Hooks for ServerHooks<'_> {
+    fn event(&mut self, _event: &ServerEvent) {}
+
+    fn log_event(&mut self, event: &ServerEvent, sessions: &Sessions) {
+        compat_log::server_event(event, sessions, self.style);
+    }
+
+    fn serving(&mut self, _device: Option<&str>, listening: &[Endpoint]) {
+        listening.iter().for_each(|endpoint| compat_log::listening(*endpoint));
+        self.ground.ready();
+    }
+
+    fn reload(&mut self, _handle: &Handle) -> Result<Option<ServerTls>, Fault> {
+        self.tls.server().map(Some)
+    }
+
+    fn signal(&mut self, signal: Signal, sessions: &Sessions) -> Reaction {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
+            Signal::Hangup | Signal::User1 if self.ground.has_dropped() => {
+                tracing::warn!(
+                    "the rights to open device and port again were given up ('user'): only \
+                     certificates are read again; restart the service for the rest"
+                );
+                Reaction::Reload
+            }
+            Signal::Hangup | Signal::User1 => {
+                self.hangup = true;
+                Reaction::Stop
+            }
+            Signal::User2 => {
+                self.rows = sessions.iter().map(row).collect();
+                let status = Status::Server(self.rows.clone());
+                status
+                    .text(self.status_version, unix_time().0)
+                    .lines()
+                    .for_each(|line| say!(1, "{line}"));
+                Reaction::Ignore
+            }
+        }
+    }
+
+    fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
+        self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
+        let due = self.until_status.is_zero();
+        // A thousand rows a second that no program reads would be seen in `top`.
+        if due || sessions.len() <= ROWS_EVERY_TICK {
+            self.rows = sessions.iter().map(row).collect();
+        }
+        if due {
+            self.until_status = self.status.as_ref().map_or(NO_STATUS, |(_, every)| *every);
+            self.write_status();
+        }
+        self.reread_crl()
+    }
+
+    fn leases(&mut self, leases: Vec<(String, Vec<IpNet>)>) {
+        if let Some(file) = &mut self.leases {
+            self.last_leases.clone_from(&leases);
+            file.offer(leases);
+        }
+    }
+
+    fn wants_leases(&self) -> bool {
+        self.leases.is_some()
+    }
+
+    fn certificate(&self) -> Option<CertificateReport> {
+        self.tls.nearest_expiry(unix_time().0)
+    }
+}
+
+impl ServerHooks<'_> {
+    fn write_status(&mut self) {
+        let status = Status::Server(self.rows.clone());
+        if let Some((file, _)) = &mut self.status
+            && let Err(e) = file.write(&status, unix_time().0)
+        {
+            tracing::warn!("status: {e}");
+        }
+    }
+
+    fn reread_crl(&mut self) -> Option<ServerTls> {
+        let tls = &mut self.tls;
+        self.crl.as_mut()?.reread(|pem| {
+            tls.set_crl(pem);
+            tls.server()
+        })
+    }
+}
+
+fn row(session: &Session) -> ClientRow {
+    let info = &session.info;
+    ClientRow {
+        name: info.identity.common_name.clone(),
+        real: compat_log::real(info.link.remote()),
+        ipv4: info.ipv4.map(|ip| ip.to_string()).unwrap_or_default(),
+        ipv6: info.ipv6.map(|ip| ip.to_string()).unwrap_or_default(),
+        networks: info.networks.iter().map(ToString::to_string).collect(),
+        received: session.counters.rx_bytes,
+        sent: session.counters.tx_bytes,
+        since: info.since.0,
+        heard: session.heard,
+        username: info.username.clone(),
+        client_id: session.number,
+        peer_id: info.peer.0,
+        cipher: info.cipher.name().to_owned(),
+    }
+}
+
+/// A revocation list in a file that may change.
+struct CrlFile {
+    path: PathBuf,
+    /// Of the list in force.
+    seen: Option<Stamp>,
+    /// Why the last attempt to load it failed.
+    failure: Option<String>,
+}
+
+/// Time, size and inode: a copy over a file and a rename both change one of them.
+type Stamp = (i64, i64, u64, u64);
+
+impl CrlFile {
+    fn watch(source: Option<&Source>) -> Option<Self> {
+        match source {
+            Some(Source::File(path)) => {
+                Some(Self { path: path.clone(), seen: Self::stamp(path), failure: None })
+            }
+            _ => None,
+        }
+    }
+
+    /// Loads the list if its stamp has changed. A failure is retried at each call and logged once per reason: a
+    /// change of mode alone does not change the stamp.
+    fn reread<T>(&mut self, load: impl FnOnce(Pem) -> Result<T, Fault>) -> Option<T> {
+        let stamp = self.changed()?;
+        let source = Source::File(self.path.clone());
+        // An unusable list leaves the former one in force, with its revocations.
+        match key_files::read("crl-verify", &source).and_then(load) {
+            Ok(loaded) => {
+                say!(2, "CRL: loaded '{}' again", self.path.display());
+                self.seen = stamp;
+                self.failure = None;
+                Some(loaded)
+            }
+            Err(fault) => {
+                let reason = fault.to_string();
+                if self.failure.as_ref() != Some(&reason) {
+                    tracing::error!("CRL: the former list stays in force: {reason}");
+                    self.failure = Some(reason);
+                }
+                None
+            }
+        }
+    }
+
+    fn stamp(path: &Path) -> Option<Stamp> {
+        let data = files::metadata(path).ok()?;
+        Some((data.mtime(), data.mtime_nsec(), data.size(), data.ino()))
+    }
+
+    /// The stamp of a list that is not the one in force.
+    fn changed(&mut self) -> Option<Option<Stamp>> {
+        let fresh = Self::stamp(&self.path);
+        if fresh == self.seen {
+            self.failure = None;
+            return None;
+        }
+        Some(fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_dead_processes_go_and_others_stay() {
+        use std::os::unix::net::UnixListener;
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let _live = UnixListener::bind(path("openvpn-1.sock")).unwrap();
+        drop(UnixListener::bind(path("openvpn-2.sock")).unwrap());
+        drop(UnixListener::bind(path("server.sock")).unwrap());
+        fs::write(path("openvpn-3.sock"), "").unwrap();
+        forget_dead_sockets(dir.path());
+        let left = ["openvpn-1.sock", "openvpn-2.sock", "server.sock", "openvpn-3.sock"];
+        assert_eq!(left.map(|name| path(name).exists()), [true, false, true, true]);
+    }
+
+    fn crl() -> (tempfile::TempDir, CrlFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("crl.pem");
+        fs::write(&path, "one").unwrap();
+        let crl = CrlFile::watch(Some(&Source::File(path))).unwrap();
+        (dir, crl)
+    }
+
+    #[test]
+    fn a_changed_list_is_read_once() {
+        let (_dir, mut crl) = crl();
+        let read = |crl: &mut CrlFile| crl.reread(|pem| Ok(pem.bytes.to_vec()));
+        assert_eq!(read(&mut crl), None);
+        fs::write(&crl.path, "another").unwrap();
+        assert_eq!(read(&mut crl).as_deref(), Some(b"another".as_slice()));
+        assert_eq!(read(&mut crl), None);
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_tried_again_until_it_can() {
+        let (_dir, mut crl) = crl();
+        fs::write(&crl.path, "half").unwrap();
+        let refused = |_| Err::<(), _>(Fault::operator("half written"));
+        assert_eq!(crl.reread(refused), None);
+        assert!(crl.failure.is_some());
+        // Nothing about the file changes but that it is good now, as after `chmod`.
+        assert_eq!(crl.reread(|pem| Ok(pem.bytes.to_vec())).as_deref(), Some(b"half".as_slice()));
+        fs::remove_file(&crl.path).unwrap();
+        assert_eq!(crl.reread(|_| Ok(())), None, "one that is gone leaves the former in force");
+        assert!(crl.failure.as_ref().is_some_and(|reason| reason.contains("No such file")));
+    }
+}

@@ -1,0 +1,208 @@
+//! What the commands share that say something to the database once.
+
+use std::future::Future;
+use std::io::IsTerminal;
+
+use adit_engine::Random;
+use adit_linux::terminal;
+use adit_postgres::key::NetworkRecord;
+use adit_postgres::sql;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ipnet::IpNet;
+use tokio_postgres::{Client, GenericClient};
+use zeroize::Zeroizing;
+
+use super::database::pooler::{self, Unknown};
+use super::database::{self, Target};
+use super::node::directory;
+use adit_runtime::fault::Fault;
+
+/// Longest name of a node.
+const MAX_NAME: usize = 24;
+
+/// Runs one command's dealings with the database.
+pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::environment(format!("cannot start the event loop: {error}")))?;
+    runtime.block_on(work)
+}
+
+/// A generator seeded by the kernel.
+pub(super) fn random() -> Result<Random, Fault> {
+    adit_runtime::random::generator()
+}
+
+/// A new password for a role: 192 random bits.
+pub(super) fn new_password(random: &mut Random) -> Zeroizing<String> {
+    let bytes = Zeroizing::new(random.bytes::<24>());
+    Zeroizing::new(URL_SAFE_NO_PAD.encode(bytes.as_slice()))
+}
+
+/// Returns the SCRAM verifier that the database receives instead of a password.
+pub(super) fn verifier(password: &str) -> String {
+    postgres_protocol::password::scram_sha_256(password.as_bytes())
+}
+
+/// Connects as an operator: on a terminal a password that is asked for is asked for.
+pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
+    Ok(open_typed(target, purpose).await?.0)
+}
+
+/// As [`open`]; with the target as it was reached: with the password that was typed.
+async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
+    match database::open(target, purpose).await {
+        Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
+            let prompt = format!("Password of {} for the database: ", target.user());
+            let typed = terminal::ask_hidden(&prompt).map_err(|error| {
+                Fault::environment(format!("cannot ask for the password: {error}"))
+            })?;
+            let target = target.clone().with_password(&typed);
+            Ok((database::open(&target, purpose).await?, target))
+        }
+        other => Ok((other?, target.clone())),
+    }
+}
+
+/// As [`open`], and refuses a pooler that shares sessions.
+pub(super) async fn open_own(target: &Target, purpose: &str) -> Result<Client, Fault> {
+    let (client, target) = open_typed(target, purpose).await?;
+    refuse_pooler(pooler::shares_session(&client, &target).await)?;
+    Ok(client)
+}
+
+/// Refuses a connection whose session a pooler `shares` with others.
+pub(super) fn refuse_pooler(shares: Result<bool, Unknown>) -> Result<(), Fault> {
+    match shares {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Fault::operator(pooler::WORDS)),
+        Err(Unknown::Connect(fault)) => Err(fault.into()),
+        Err(Unknown::Ask(error)) => Err(said(&error)),
+    }
+}
+
+/// Whose fault it is that the database did not do as it was told.
+pub(super) fn said(error: &tokio_postgres::Error) -> Fault {
+    let Some(said) = error.as_db_error() else {
+        return Fault::environment(format!("the connection to the database has ended: {error}"));
+    };
+    let (message, code) = (said.message(), said.code().code());
+    match code {
+        // The messages of the schema's own functions are for the operator, unchanged.
+        "42501" | "23505" | "22023" | "54000" | "P0002" => {
+            Fault::operator(format!("the database refuses: {message}"))
+        }
+        _ => Fault::environment(format!("the database says: {message} ({code})")),
+    }
+}
+
+/// Whether a network is in the database, and of which version.
+pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, Fault> {
+    let there = client
+        .query_one(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'adit'), \
+             EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE nspname = 'adit' AND relname = 'network')",
+            &[],
+        )
+        .await
+        .map_err(|error| said(&error))?;
+    match (there.try_get(0), there.try_get(1)) {
+        (Ok(true), Ok(false)) => Err(Fault::operator(
+            "the database has a schema `adit` that is not a network's; choose another database (createdb NAME), or rename that \
+             schema",
+        )),
+        (Ok(true), Ok(true)) => {
+            let row = client.query_one("SELECT version FROM adit.network", &[]).await;
+            let version = row.and_then(|row| row.try_get(0)).map_err(|error| said(&error))?;
+            Ok(Some(version))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The network's row and its MAC, if its version is this adit's.
+///
+/// # Errors
+/// There is none, or it is another version's.
+pub(super) async fn network(
+    client: &impl GenericClient,
+) -> Result<(NetworkRecord, Vec<u8>), Fault> {
+    match version(client).await? {
+        Some(sql::VERSION) => {}
+        Some(other) => {
+            return Err(Fault::operator(format!(
+                "the network in the database is of version {other}, and this adit knows {}; use the adit that its other nodes \
+                 use",
+                sql::VERSION
+            )));
+        }
+        None => {
+            return Err(Fault::operator(
+                "the database has no network; make one with: adit postgres init URL --network CIDR",
+            ));
+        }
+    }
+    let row = client.query_one(directory::NETWORK, &[]).await.map_err(|error| said(&error))?;
+    directory::network_record(&row)
+        .ok_or_else(|| Fault::operator("the network's row in the database makes no sense"))
+}
+
+/// The name as given, or the machine's own as far as it will do.
+pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if let Some(name) = given {
+        return if (1..=MAX_NAME).contains(&name.len()) && name.chars().all(allowed) {
+            Ok(name.to_owned())
+        } else {
+            Err(Fault::operator(format!(
+                "--name {name:?}: a node's name is 1 to {MAX_NAME} lower-case letters, digits and underscores"
+            )))
+        };
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim().split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let name: String =
+        host.chars().map(|c| if allowed(c) { c } else { '_' }).take(MAX_NAME).collect();
+    if name.chars().any(|c| c.is_ascii_alphanumeric()) {
+        Ok(name)
+    } else {
+        Err(Fault::operator("this machine's name will not do as a node's; name it: --name NAME"))
+    }
+}
+
+/// Networks as the database takes them.
+pub(super) fn cidrs(nets: &[IpNet]) -> Vec<String> {
+    nets.iter().map(|net| net.trunc().to_string()).collect()
+}
+
+/// A TUN device's name for a network.
+pub(super) fn device(tag: &str) -> String {
+    format!("adit-{tag}").chars().take(15).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_name_becomes_a_nodes() {
+        assert_eq!(node_name(Some("hub_1")).unwrap(), "hub_1");
+        for name in ["", "Hub", "a-b", "a'b", "abcdefghijklmnopqrstuvwxy"] {
+            assert!(node_name(Some(name)).is_err(), "{name:?}");
+        }
+        assert!(node_name(None).is_ok_and(|name| node_name(Some(&name)).is_ok()));
+        assert_eq!(device("abcdefghijklmnop"), "adit-abcdefghij");
+    }
+
+    #[test]
+    fn a_password_is_long_and_never_the_same_and_its_verifier_says_nothing() {
+        let mut random = random().unwrap();
+        let (a, b) = (new_password(&mut random), new_password(&mut random));
+        assert!(a.len() == 32 && *a != *b);
+        let verifier = verifier(&a);
+        assert!(verifier.starts_with("SCRAM-SHA-256$4096:") && !verifier.contains(&**a));
+    }
+}

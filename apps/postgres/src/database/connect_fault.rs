@@ -1,0 +1,220 @@
+//! Why there is no connection, and what to do.
+
+use std::error::Error as _;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use rustls::CertificateError;
+use tokio_postgres::error::SqlState;
+
+use super::target::{Host, Target};
+use adit_runtime::fault::Fault;
+
+/// No connection came to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectFault {
+    /// What is wrong and what to do, without secrets.
+    pub fault: Fault,
+    /// Whether trying again may help without anybody's doing: the database starts, or is full, or cannot be reached.
+    pub passing: bool,
+    /// It asks for a password, and there is none.
+    pub asks_password: bool,
+    /// It does not take the role or its password.
+    pub refuses_role: bool,
+    /// It has no connection left, for the role or at all.
+    pub is_full: bool,
+    /// Another host of the same database would say the same.
+    pub(super) final_: bool,
+}
+
+impl fmt::Display for ConnectFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fault.fmt(f)
+    }
+}
+
+impl std::error::Error for ConnectFault {}
+
+impl From<ConnectFault> for Fault {
+    fn from(fault: ConnectFault) -> Self {
+        fault.fault
+    }
+}
+
+/// All hosts' faults as one.
+pub(super) fn several(mut faults: Vec<ConnectFault>) -> ConnectFault {
+    let Some(last) = faults.pop() else {
+        return ConnectFault::lasting(Fault::operator("the database's URL names no host"));
+    };
+    if faults.is_empty() || last.final_ {
+        return last;
+    }
+    faults.push(last);
+    let passing = faults.iter().any(|fault| fault.passing);
+    let all: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    let text = format!("none of {} hosts will do. {}", all.len(), all.join(". "));
+    ConnectFault { passing, ..ConnectFault::passing(text) }
+}
+
+impl ConnectFault {
+    /// It lasts until an operator acts.
+    pub(super) fn lasting(fault: Fault) -> Self {
+        Self {
+            fault,
+            passing: false,
+            asks_password: false,
+            refuses_role: false,
+            is_full: false,
+            final_: true,
+        }
+    }
+
+    fn wrong(text: String) -> Self {
+        Self::lasting(Fault::operator(text))
+    }
+
+    fn passing(text: String) -> Self {
+        Self { passing: true, final_: false, ..Self::lasting(Fault::environment(text)) }
+    }
+
+    /// The host accepted the connection and then sent nothing.
+    pub(super) fn silent(host: &Host, limit: Duration) -> Self {
+        Self::passing(format!(
+            "the database at {host} has not answered within {} s",
+            limit.as_secs()
+        ))
+    }
+
+    /// From the library's error.
+    pub(super) fn new(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
+        if let Some(error) = error.as_db_error() {
+            return Self::refused(target, host, error);
+        }
+        let mut source = error.source();
+        while let Some(inner) = source {
+            if let Some(tls) = inner.downcast_ref::<rustls::Error>() {
+                return Self::tls(host, tls);
+            }
+            if let Some(io) = inner.downcast_ref::<io::Error>() {
+                if let Some(tls) = io.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
+                    return Self::tls(host, tls);
+                }
+                return Self::io(host, io);
+            }
+            source = inner.source();
+        }
+        Self::client(target, host, error)
+    }
+
+    /// The library itself would not go on. Its errors have words and no kinds.
+    fn client(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
+        let said = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        if said.contains("password missing") {
+            let text = format!(
+                "the database at {host} asks for the password of {:?}, and there is none; put it into ~/.pgpass, a \
+                 service file, or PGPASSWORD",
+                target.user
+            );
+            return Self { asks_password: true, ..Self::wrong(text) };
+        }
+        if said.contains("channel binding") {
+            return Self::wrong(format!(
+                "the database at {host} does not prove that it is the end of the TLS line: it asks for no password by \
+                 SCRAM, or an attacker stands in between; check its certificate instead (sslmode=verify-full with \
+                 sslrootcert=FILE), or do without (channel_binding=prefer)"
+            ));
+        }
+        if said.contains("does not support TLS") {
+            return Self::wrong(format!(
+                "the database at {host} speaks no TLS; switch it on there (ssl = on in postgresql.conf), or do \
+                 without: sslmode=disable"
+            ));
+        }
+        Self::passing(format!("the database at {host}: {error}: {said}"))
+    }
+
+    fn refused(target: &Target, host: &Host, error: &tokio_postgres::error::DbError) -> Self {
+        let (user, database) = (&target.user, &target.database);
+        let said = error.message();
+        match *error.code() {
+            SqlState::INVALID_PASSWORD => {
+                let text = format!(
+                    "the database at {host} does not take this password for {user:?} (or it was valid for a time that is over)"
+                );
+                Self { refuses_role: true, ..Self::wrong(text) }
+            }
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+                if said.contains("not permitted to log in") =>
+            {
+                let text = format!(
+                    "the role {user:?} may not log in to the database at {host}: an invitation that was used, or a node that \
+                     was removed"
+                );
+                Self { refuses_role: true, ..Self::wrong(text) }
+            }
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Self::wrong(format!(
+                "the database at {host} refuses this connection: {said}. Its pg_hba.conf needs a line such as: \
+                 hostssl {database} all THIS-ADDRESS/32 scram-sha-256"
+            )),
+            SqlState::INVALID_CATALOG_NAME => Self::wrong(format!(
+                "there is no database {database:?} at {host}; create it there: createdb {database}"
+            )),
+            SqlState::INSUFFICIENT_PRIVILEGE => {
+                Self::wrong(format!("{user:?} may not connect to {database:?} at {host}: {said}"))
+            }
+            SqlState::CANNOT_CONNECT_NOW => {
+                Self::passing(format!("the database at {host} is starting or ending: {said}"))
+            }
+            SqlState::TOO_MANY_CONNECTIONS => {
+                let text = format!(
+                    "the database at {host} has no connection left for {user:?}: {said}; each node takes three (max_connections)"
+                );
+                Self { is_full: true, ..Self::passing(text) }
+            }
+            _ => Self::passing(format!("the database at {host}: {said} ({})", error.code().code())),
+        }
+    }
+
+    fn tls(host: &Host, error: &rustls::Error) -> Self {
+        let name = &host.name;
+        let rustls::Error::InvalidCertificate(why) = error else {
+            return Self::passing(format!("TLS with the database at {host}: {error}"));
+        };
+        Self::wrong(match why {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                format!(
+                    "the certificate of the database at {host} is not for {name}: {why}. Name it as its certificate does, or \
+                     have the chain alone checked: sslmode=verify-ca"
+                )
+            }
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+                "the certificate of the database at {host} is from an authority that is not known here; name it: \
+                 sslrootcert=FILE"
+            ),
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                format!(
+                    "the certificate of the database at {host} has expired: {why}; renew it there"
+                )
+            }
+            _ => format!("the certificate of the database at {host} will not do: {why}"),
+        })
+    }
+
+    /// The line to it.
+    pub(super) fn io(host: &Host, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied
+                if error.to_string().contains("does not allow writes") =>
+            {
+                Self::passing(format!("the database at {host} is a standby, which takes no writes"))
+            }
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::passing(format!(
+                "no database listens at {host}: {error}; is it running, and is the port right?"
+            )),
+            // What it said, and not that it said nothing.
+            io::ErrorKind::InvalidData => Self::passing(format!("the database at {host}: {error}")),
+            _ => Self::passing(format!("the database at {host} cannot be reached: {error}")),
+        }
+    }
+}

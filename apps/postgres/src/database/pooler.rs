@@ -1,0 +1,85 @@
+//! Tells a pooler in transaction mode from a server: there, transactions of one connection run in sessions that others use too.
+//!
+//! A server's process serves one connection until that ends. A pooler gives the process of a finished transaction to the next
+//! one that begins, of any connection. So a second connection begins a transaction, keeps it open, and the first one asks again
+//! which process it has.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_postgres::{Client, Error, SimpleQueryMessage};
+
+use super::connect::open;
+use super::connect_fault::ConnectFault;
+use super::target::Target;
+
+/// What to say of it.
+pub(crate) const WORDS: &str = "the database is behind a pooler that gives each transaction another session, and adit needs \
+    sessions of its own (LISTEN, locks, prepared statements): set pool_mode = session in PgBouncer for this database and its nodes' \
+    roles, or connect to PostgreSQL itself";
+
+/// A pooler whose only process is in the other connection's transaction lets this one wait.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// One round finds a pooler that hands out the process that was free last, or in turn; a busy one may take more.
+const ROUNDS: u32 = 3;
+
+/// Why it is not known whether sessions are shared.
+pub(crate) enum Unknown {
+    Connect(ConnectFault),
+    Ask(Error),
+}
+
+/// Whether sessions of this target are shared with others. On two connections, which end afterwards.
+pub(crate) async fn shares_sessions(target: &Target) -> Result<bool, Unknown> {
+    let first = open(target, "probe").await.map_err(Unknown::Connect)?;
+    shares_session(&first, target).await
+}
+
+/// Whether the session of a connection to this target is shared with others. On a second connection.
+pub(crate) async fn shares_session(first: &Client, target: &Target) -> Result<bool, Unknown> {
+    let second = open(target, "probe").await.map_err(Unknown::Connect)?;
+    for _ in 0..ROUNDS {
+        if round(first, &second).await.map_err(Unknown::Ask)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn round(first: &Client, second: &Client) -> Result<bool, Error> {
+    let own = process(first).await?;
+    if process(first).await? != own {
+        return Ok(true);
+    }
+    for (holding, asking) in [(second, first), (first, second)] {
+        holding.simple_query("BEGIN").await?;
+        let held = process(holding).await?;
+        let asked = timeout(WAIT, process(asking)).await;
+        holding.simple_query("ROLLBACK").await?;
+        match asked {
+            // It waits for the other's transaction to end; a slow server is found to be one by its answer.
+            Err(_) => return Ok(process(asking).await.is_ok()),
+            Ok(asked) => {
+                let asked = asked?;
+                let (of_first, of_second) = match std::ptr::eq(holding, first) {
+                    true => (held, asked),
+                    false => (asked, held),
+                };
+                if of_first == of_second || of_first != own {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// The server's process that answers, without a prepared statement.
+async fn process(client: &Client) -> Result<Option<String>, Error> {
+    let messages = client.simple_query("SELECT pg_catalog.pg_backend_pid()").await?;
+    Ok(messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    }))
+}

@@ -1,0 +1,314 @@
+//! `adit postgres demo`: a throw-away database, two machines that have nothing else in common, real traffic, the rows it
+//! became, figures.
+
+mod cluster;
+mod world;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use adit_runtime::demo::ends::End;
+use adit_runtime::demo::interrupt::Interrupt;
+use adit_runtime::demo::traffic::{self, Meter};
+use adit_runtime::demo::{
+    DemoOptions, PING_ATTEMPTS, ROUND_TRIP_TIME, Step, TELL_EVERY, measure, usage,
+};
+use adit_runtime::fault::Fault;
+use world::{DATABASE, NAMES, World};
+
+/// What one command of the user, or one query, is and says.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// As it is typed.
+    pub command: String,
+    /// What it printed.
+    pub output: String,
+}
+
+/// What happens meanwhile.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// A step begins, is under way or is done.
+    Step(Step),
+    /// A command has run.
+    Shown(Shown),
+    /// All is measured.
+    Figures(Box<Report>),
+    /// Everything is up until the user interrupts.
+    Holding(Holding),
+}
+
+/// How to look around.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    /// The namespaces.
+    pub namespaces: [String; 2],
+    /// The tunnel's IPv4 addresses.
+    pub addresses: [IpAddr; 2],
+    /// The database's socket, `psql`'s host.
+    pub socket: PathBuf,
+    /// The database.
+    pub database: &'static str,
+    /// Everything that was made, with a folder for each machine.
+    pub folder: PathBuf,
+    /// The machines' names.
+    pub names: [&'static str; 2],
+}
+
+/// One bulk transfer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Transfer {
+    /// From which machine.
+    pub from: &'static str,
+    /// To which.
+    pub to: &'static str,
+    /// Payload that arrived, Mb/s.
+    pub megabits_per_second: f64,
+    /// CPU-seconds of the sending node per Gb of payload; the database's are not in it.
+    pub sender_cpu_per_gigabit: f64,
+    /// Likewise of the receiving node.
+    pub receiver_cpu_per_gigabit: f64,
+}
+
+/// The figures.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// The server.
+    pub database: String,
+    /// Bulk TCP, both ways.
+    pub transfers: Vec<Transfer>,
+    /// Median round trip through the idle tunnel, seconds.
+    pub round_trip_p50: f64,
+    /// 99th percentile of the same.
+    pub round_trip_p99: f64,
+    /// Round trips measured.
+    pub round_trips: usize,
+    /// Rows in the tables afterwards.
+    pub rows: u64,
+    /// Bytes that the tables take.
+    pub bytes: u64,
+    /// Resident memory of both nodes, bytes.
+    pub memory: [u64; 2],
+}
+
+type Tell<'a> = &'a mut dyn FnMut(Progress);
+
+/// Runs the demo and takes everything away again. `options.program` is both nodes.
+///
+/// # Errors
+/// Something is missing on this machine, a part of it failed, or the user interrupted.
+pub fn run(options: &DemoOptions, tell: Tell<'_>) -> Result<(), Fault> {
+    cluster::programs()?;
+    let interrupt = Interrupt::catch()?;
+    stage(tell, "a database in a temporary folder, two machines without a cable");
+    let mut world = World::new(&options.program, &interrupt)?;
+    let mut report = Report { database: world.cluster.version()?, ..Report::default() };
+    done(tell, &report.database);
+    found(&world, tell)?;
+    interrupt.check()?;
+    stage(tell, "adit postgres up, on both");
+    world.up(&interrupt)?;
+    let [east, west] = &world.ends;
+    done(tell, &format!("{}: {}, {}: {}", NAMES[0], list(east), NAMES[1], list(west)));
+    pings(&world, &interrupt, tell)?;
+    round_trips(&world, &interrupt, &mut report, tell)?;
+    queries(&world, tell)?;
+    for (from, to) in [(0, 1), (1, 0)] {
+        let transfer = bulk(&world, options.duration, [from, to], &interrupt, tell)?;
+        report.transfers.push(transfer);
+        world.check()?;
+    }
+    sums(&world, &mut report, tell)?;
+    report.memory = [usage::memory(world.ends[0].pid()), usage::memory(world.ends[1].pid())];
+    tell(Progress::Figures(Box::new(report)));
+    if options.hold {
+        hold(&mut world, &interrupt, tell)?;
+    }
+    Ok(())
+}
+
+fn stage(tell: Tell<'_>, what: &str) {
+    tell(Progress::Step(Step::Stage(what.to_owned())));
+}
+
+fn done(tell: Tell<'_>, what: &str) {
+    tell(Progress::Step(Step::Done(what.to_owned())));
+}
+
+fn list(end: &End) -> String {
+    end.addresses().map(|address| address.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// `init` and `join`, as a user types them but for the folders.
+fn found(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
+    let url = world.url();
+    let words =
+        ["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64", "--name", NAMES[0]];
+    // The nodes are started when both are there.
+    let words = [&words[..], &["--offline"]].concat();
+    let told = world.adit(0, &words)?;
+    show(tell, NAMES[0], &words, &told);
+    let invitation = told
+        .split(|c: char| c.is_whitespace() || matches!(c, '\'' | '"'))
+        .find(|word| word.starts_with("postgres") && word.contains('#'))
+        .ok_or_else(|| {
+            Fault::ours(format!("init named no command for the next machine: {told}"))
+        })?;
+    let words = ["join", invitation, "--name", NAMES[1]];
+    let told = world.adit(1, &words)?;
+    show(tell, NAMES[1], &words, &told);
+    Ok(())
+}
+
+fn show(tell: Tell<'_>, machine: &str, words: &[&str], output: &str) {
+    let quoted = words.iter().map(|word| match word.contains(['#', '?', '&']) {
+        true => format!("'{word}'"),
+        false => (*word).to_owned(),
+    });
+    let command = format!("{machine}$ adit postgres {}", quoted.collect::<Vec<_>>().join(" "));
+    tell(Progress::Shown(Shown { command, output: output.to_owned() }));
+}
+
+fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fault> {
+    let [east, west] = &world.ends;
+    for (from, end, other) in [(NAMES[0], east, west), (NAMES[1], west, east)] {
+        for to in other.addresses() {
+            stage(tell, &format!("ping from {from} to {to}"));
+            let time = ping(end, to, interrupt)?;
+            done(tell, &format!("{:.2} ms", time.as_secs_f64() * 1000.0));
+        }
+    }
+    Ok(())
+}
+
+/// An answer, at last: nodes that have just started may still be opening their streams.
+fn ping(end: &End, to: IpAddr, interrupt: &Interrupt) -> Result<Duration, Fault> {
+    let mut problem = String::new();
+    for sequence in 0..PING_ATTEMPTS.saturating_mul(2) {
+        interrupt.check()?;
+        match traffic::ping(&end.ns, to, sequence) {
+            Ok(time) => return Ok(time),
+            Err(error) => {
+                problem = error.to_string();
+                thread::sleep(TELL_EVERY);
+            }
+        }
+    }
+    Err(Fault::environment(format!(
+        "{to} does not answer through the tunnel: {problem}; this end said:\n{}",
+        end.last_words()
+    )))
+}
+
+fn round_trips(
+    world: &World,
+    interrupt: &Interrupt,
+    report: &mut Report,
+    tell: Tell<'_>,
+) -> Result<(), Fault> {
+    stage(tell, "round trips, nothing else under way");
+    let [east, west] = &world.ends;
+    let measured =
+        traffic::round_trips(&east.ns, &west.ns, west.ipv4, ROUND_TRIP_TIME, interrupt.flag());
+    let times = measured.map_err(|error| Fault::environment(format!("round trips: {error}")))?;
+    interrupt.check()?;
+    if times.is_empty() {
+        return Err(Fault::environment("no datagram came back through the tunnel"));
+    }
+    let at = |percent: usize| {
+        let index = times.len().saturating_mul(percent) / 100;
+        times.get(index).or(times.last()).map_or(0.0, Duration::as_secs_f64)
+    };
+    (report.round_trip_p50, report.round_trip_p99) = (at(50), at(99));
+    report.round_trips = times.len();
+    let [p50, p99] = [report.round_trip_p50, report.round_trip_p99].map(|time| time * 1e3);
+    done(tell, &format!("p50 {p50:.2} ms, p99 {p99:.2} ms: two commits, flushed to disk"));
+    Ok(())
+}
+
+/// What just happened, as rows.
+const PACKETS: &str = r#"SELECT ts::time(3), "from", "to", proto, src, dst, len FROM adit.log
+  WHERE proto IN (1, 58) ORDER BY ts DESC LIMIT 4"#;
+/// And all of it, in sums.
+const SUMS: &str = r#"SELECT "from", "to", count(*) AS packets, pg_size_pretty(sum(len)) AS sent,
+  round(avg(len)) AS mean_len FROM adit.log GROUP BY 1, 2"#;
+
+fn queries(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
+    query(world, PACKETS, tell)
+}
+
+fn query(world: &World, sql: &str, tell: Tell<'_>) -> Result<(), Fault> {
+    let output = world.cluster.table(DATABASE, sql)?;
+    tell(Progress::Shown(Shown { command: format!("{DATABASE}=# {sql};"), output }));
+    Ok(())
+}
+
+/// The tables' sums, their check, and their size.
+fn sums(world: &World, report: &mut Report, tell: Tell<'_>) -> Result<(), Fault> {
+    query(world, SUMS, tell)?;
+    let told = world.adit(1, &["verify"])?;
+    show(tell, NAMES[1], &["verify"], &told);
+    let number = |sql: &str| -> Result<u64, Fault> {
+        Ok(world.cluster.sql(DATABASE, sql)?.trim().parse().unwrap_or(0))
+    };
+    report.rows = number("SELECT count(*) FROM adit.packet")?;
+    report.bytes = number("SELECT bytes FROM adit.usage()")?;
+    Ok(())
+}
+
+/// One TCP transfer with its figures.
+fn bulk(
+    world: &World,
+    duration: Duration,
+    [from, to]: [usize; 2],
+    interrupt: &Interrupt,
+    tell: Tell<'_>,
+) -> Result<Transfer, Fault> {
+    let ours = || Fault::ours("there are two machines");
+    let (sender, receiver) =
+        (world.ends.get(from).ok_or_else(ours)?, world.ends.get(to).ok_or_else(ours)?);
+    let names = [from, to].map(|at| NAMES.get(at).copied().unwrap_or_default());
+    let what = format!("TCP from {} to {}", names[0], names[1]);
+    stage(tell, &what);
+    let meter = Meter::default();
+    let pids = [sender.pid(), receiver.pid()];
+    let measured = thread::scope(|scope| {
+        let running =
+            scope.spawn(|| traffic::tcp(&sender.ns, &receiver.ns, receiver.ipv4.into(), &meter));
+        let mut step = |progress| tell(Progress::Step(progress));
+        let measured = measure(&meter, pids, duration, interrupt, &mut step);
+        meter.stop.store(true, Relaxed);
+        let ended = running.join().unwrap_or_else(|_| Err(std::io::Error::other("panicked")));
+        ended.map_err(|error| Fault::environment(format!("{what}: {error}")))?;
+        measured
+    })?;
+    let gigabits = measured.received as f64 * 8.0 / 1e9;
+    let [sender_cpu_per_gigabit, receiver_cpu_per_gigabit] =
+        measured.cpu.map(|cpu| if gigabits > 0.0 { cpu.as_secs_f64() / gigabits } else { 0.0 });
+    let megabits_per_second = gigabits * 1000.0 / measured.elapsed.as_secs_f64();
+    done(tell, &format!("{megabits_per_second:.0} Mb/s"));
+    let [from, to] = names;
+    Ok(Transfer { from, to, megabits_per_second, sender_cpu_per_gigabit, receiver_cpu_per_gigabit })
+}
+
+fn hold(world: &mut World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fault> {
+    let [east, west] = &world.ends;
+    tell(Progress::Holding(Holding {
+        namespaces: [east.name().to_owned(), west.name().to_owned()],
+        addresses: [east.ipv4.into(), west.ipv4.into()],
+        socket: world.folder.join("db"),
+        database: DATABASE,
+        folder: world.folder.clone(),
+        names: NAMES,
+    }));
+    while !interrupt.came() {
+        world.check()?;
+        thread::sleep(TELL_EVERY);
+    }
+    Ok(())
+}

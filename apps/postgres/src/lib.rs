@@ -1,0 +1,35 @@
+//! `adit postgres`: a network whose wire is a database. The engines are `adit-postgres`; here are the database's
+//! connections, the files of a node, and what the verbs do.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod change;
+pub mod database;
+pub mod demo;
+mod fields;
+mod init;
+mod invite;
+mod join;
+mod keys;
+pub mod log;
+mod mask_secrets;
+mod member;
+pub mod node;
+mod paths;
+mod register;
+mod rekey;
+mod settings;
+pub mod survey;
+mod upkeep;
+
+pub use adit_postgres::{Audit, Durability};
+pub use change::{SettingsChange, SettingsChanged, add_auditor, remove_auditor, set};
+pub use init::{InitOptions, Initialised, init};
+pub use invite::{Invitation, VALID, invite};
+pub use join::{JoinOptions, Joined, join};
+pub use mask_secrets::mask_secrets;
+pub use paths::Paths;
+pub use rekey::{Rekeyed, rekey};
+pub use settings::{Secrets, Settings};
+pub use upkeep::{Expired, expire, remove};

@@ -1,0 +1,257 @@
+//! `adit postgres export`.
+
+use std::collections::VecDeque;
+use std::io::Write;
+
+use adit_filter::pcapng::{Captured, Link, Writer, family};
+use adit_postgres::row::decode;
+use adit_postgres::{LeafNo, Seq};
+use tokio_postgres::Row;
+
+use super::Eyes;
+use super::open::{Openers, Seen};
+use super::pages::{Leaf, Span, TS, page};
+use super::time::Micros;
+use super::view::{View, Way};
+use crate::admin::{block_on, said};
+use crate::fields::fields;
+use adit_runtime::fault::Fault;
+
+/// Rows in memory at a time, of all streams together: about 16 MB of the longest.
+const ROWS: usize = 2048;
+/// Rows of a page, whatever the number of streams.
+const LEAST_ROWS: usize = 8;
+/// Bytes that are gathered before they are written.
+const WRITE: usize = 256 * 1024;
+
+/// Which packets.
+#[derive(Copy, Clone, Debug)]
+pub struct ExportOptions {
+    /// From then on, in microseconds since 1970.
+    pub since: i64,
+    /// Until before then.
+    pub until: i64,
+}
+
+/// How many packets.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Whole ones, as their senders wrote them.
+    pub proven: u64,
+    /// Whole ones, as the database says they were.
+    pub claimed: u64,
+    /// Headers of sealed ones.
+    pub headers: u64,
+    /// Sealed ones, of which nothing is known.
+    pub sealed: u64,
+    /// Rows that are not what their sender wrote.
+    pub forged: u64,
+    /// Leaves that expired while they were read.
+    pub expired: u64,
+}
+
+/// Writes what has passed as a capture, in the order of time.
+///
+/// # Errors
+/// The database cannot be asked, or `out` takes no more.
+pub fn export(
+    eyes: &Eyes,
+    options: ExportOptions,
+    out: &mut dyn Write,
+    note: &mut dyn FnMut(&str),
+) -> Result<Exported, Fault> {
+    block_on(async {
+        let view = View::open(eyes, "export").await?;
+        for words in view.doubts.iter().chain(&view.notes) {
+            note(words);
+        }
+        let rows = (ROWS / view.ways.len().max(1)).max(LEAST_ROWS);
+        let mut streams = Vec::with_capacity(view.ways.len());
+        for way in &view.ways {
+            let mut stream = Cursor::new(way, options, rows);
+            stream.fill(&view).await?;
+            streams.push(stream);
+        }
+        Export::new(&view, out).run(&mut streams).await
+    })
+}
+
+struct Export<'a, 'k> {
+    view: &'a View<'k>,
+    out: &'a mut dyn Write,
+    writer: Writer,
+    bytes: Vec<u8>,
+    openers: Openers,
+    packet: Vec<u8>,
+    done: Exported,
+}
+
+impl<'a, 'k> Export<'a, 'k> {
+    fn new(view: &'a View<'k>, out: &'a mut dyn Write) -> Self {
+        let mut bytes = Vec::with_capacity(2 * WRITE);
+        let writer = Writer::new("adit postgres export", &mut bytes);
+        let (openers, packet) = (Openers::default(), Vec::new());
+        Self { view, out, writer, bytes, openers, packet, done: Exported::default() }
+    }
+
+    /// The oldest of what the streams have next, until none has any.
+    async fn run(mut self, streams: &mut [Cursor<'_>]) -> Result<Exported, Fault> {
+        loop {
+            let oldest = streams.iter_mut().filter_map(|stream| Some((stream.next()?, stream)));
+            let Some((_, stream)) = oldest.min_by_key(|(time, _)| *time) else { break };
+            let (way, row) = (stream.way, stream.rows.pop_front());
+            if let Some(row) = row {
+                self.row(way, &row).await?;
+            }
+            if stream.rows.is_empty() {
+                stream.fill(self.view).await?;
+            }
+            if self.bytes.len() >= WRITE {
+                self.write()?;
+            }
+        }
+        self.write()?;
+        self.out.flush().map_err(|error| unwritten(&error))?;
+        self.done.expired = streams.iter().map(|stream| stream.expired).sum();
+        Ok(self.done)
+    }
+
+    fn write(&mut self) -> Result<(), Fault> {
+        self.out.write_all(&self.bytes).map_err(|error| unwritten(&error))?;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    async fn row(&mut self, way: &Way, row: &Row) -> Result<(), Fault> {
+        let Ok(parsed) = decode::row(fields(row)) else {
+            self.done.forged += 1;
+            return Ok(());
+        };
+        self.packet.clear();
+        let seen = self.openers.look(self.view, way, &parsed, &mut self.packet).await?;
+        let whole = u32::try_from(self.packet.len()).unwrap_or(u32::MAX);
+        let (length, comment) = match seen {
+            Seen::Proven => (whole, ""),
+            Seen::Claimed => (whole, "not proven: exported without a key"),
+            Seen::Headers { length } => {
+                (length, "headers as the log's columns tell them; the packet is sealed")
+            }
+            Seen::Sealed | Seen::Forged => (0, ""),
+        };
+        let count = match seen {
+            Seen::Proven => &mut self.done.proven,
+            Seen::Claimed => &mut self.done.claimed,
+            Seen::Headers { .. } => &mut self.done.headers,
+            Seen::Sealed => &mut self.done.sealed,
+            Seen::Forged => &mut self.done.forged,
+        };
+        *count += 1;
+        if matches!(seen, Seen::Sealed | Seen::Forged) {
+            return Ok(());
+        }
+        let name = format!("{}>{}", way.from, way.to);
+        let family = family(&self.packet);
+        self.packet.splice(0..0, family);
+        let time = time_of(row).0;
+        self.writer.packet(
+            &Captured {
+                time: u64::try_from(time).unwrap_or(0).saturating_mul(1000),
+                interface: &name,
+                link: Link::Null,
+                bytes: &self.packet,
+                length: length.saturating_add(4),
+                comment,
+            },
+            &mut self.bytes,
+        );
+        Ok(())
+    }
+}
+
+fn unwritten(error: &std::io::Error) -> Fault {
+    Fault::environment(format!("writing the capture: {error}"))
+}
+
+pub(super) fn time_of(row: &Row) -> Micros {
+    row.try_get(TS).unwrap_or(Micros::FIRST)
+}
+
+/// Where a stream has been read to.
+struct Cursor<'a> {
+    way: &'a Way,
+    options: ExportOptions,
+    limit: usize,
+    rows: VecDeque<Row>,
+    leaf: Option<LeafNo>,
+    after: Seq,
+    /// Newest leaf that was looked for.
+    before: LeafNo,
+    expired: u64,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(way: &'a Way, options: ExportOptions, limit: usize) -> Self {
+        Self {
+            way,
+            options,
+            limit,
+            rows: VecDeque::new(),
+            leaf: None,
+            after: Seq(i64::MIN),
+            before: LeafNo(0),
+            expired: 0,
+        }
+    }
+
+    fn next(&self) -> Option<Micros> {
+        self.rows.front().map(time_of)
+    }
+
+    /// Reads the next page, if there is one in any leaf.
+    async fn fill(&mut self, view: &View<'_>) -> Result<(), Fault> {
+        while self.rows.is_empty() {
+            let Some(no) = self.leaf else {
+                if !self.next_leaf(view).await? {
+                    return Ok(());
+                }
+                continue;
+            };
+            let span = Span {
+                after: self.after,
+                since: Micros(self.options.since),
+                until: Micros(self.options.until),
+                limit: i64::try_from(self.limit).unwrap_or(i64::MAX),
+            };
+            match page(view, self.way.id, no, span).await? {
+                None => {
+                    self.expired += 1;
+                    self.leaf = None;
+                }
+                Some(rows) => {
+                    if rows.len() < self.limit {
+                        self.leaf = None;
+                    }
+                    if let Some(row) = rows.last() {
+                        self.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
+                    }
+                    self.rows = rows.into();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes to the next leaf that may have rows of that time. Whether there was one.
+    async fn next_leaf(&mut self, view: &View<'_>) -> Result<bool, Fault> {
+        let (since, until) = (Micros(self.options.since), Micros(self.options.until));
+        while let Some(leaf) = Leaf::after(&view.client, self.way.id, self.before).await? {
+            self.before = leaf.no;
+            let outside = leaf.closed.is_some_and(|closed| closed < since) || leaf.opened >= until;
+            if leaf.dropped.is_none() && !outside {
+                (self.leaf, self.after) = (Some(leaf.no), Seq(i64::MIN));
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,96 @@
+//! Looking at what has passed: `adit postgres verify`, `export` and `tail`.
+//!
+//! A node sees what is addressed to it, with its own keys. An auditor, under a role that may read everything, sees all
+//! streams, and what is in them with the auditor's key.
+
+mod export;
+mod open;
+mod pages;
+mod tail;
+mod time;
+mod verify;
+mod view;
+
+pub use export::{ExportOptions, Exported, export};
+pub use tail::{TailOptions, tail};
+pub use verify::{Verified, verify};
+
+use std::fmt;
+use std::path::PathBuf;
+
+use adit_postgres::key::AuditorKey;
+use zeroize::Zeroizing;
+
+use super::database::{Environment, Target};
+use super::member::Member;
+use super::paths::Paths;
+use adit_runtime::fault::Fault;
+
+/// Whose eyes, and on what.
+#[derive(Debug)]
+pub struct Eyes {
+    target: Target,
+    keys: Keys,
+    /// Only this node's.
+    from: Option<String>,
+    /// Only to this node.
+    to: Option<String>,
+    /// Only this stream.
+    stream: Option<i32>,
+}
+
+/// What opens packets.
+enum Keys {
+    Node(Box<Member>),
+    Auditor(Box<AuditorKey>),
+    None,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Node(_) => "Node(..)",
+            Self::Auditor(_) => "Auditor(..)",
+            Self::None => "None",
+        })
+    }
+}
+
+impl Eyes {
+    /// A node's own.
+    ///
+    /// # Errors
+    /// Its files are missing or wrong.
+    pub fn of_node(paths: &Paths) -> Result<Self, Fault> {
+        let member = Member::load(paths)?;
+        let target = member.target()?;
+        let keys = Keys::Node(Box::new(member));
+        Ok(Self { target, keys, from: None, to: None, stream: None })
+    }
+
+    /// Those of a role that may read everything; `key` is the auditor's file.
+    ///
+    /// # Errors
+    /// The URL is wrong, or the file.
+    pub fn of_auditor(url: &str, key: Option<PathBuf>) -> Result<Self, Fault> {
+        let target = Target::of_reader(url, &Environment::of_process())?;
+        let keys = match key {
+            None => Keys::None,
+            Some(path) => {
+                let text = std::fs::read_to_string(&path).map(Zeroizing::new).map_err(|error| {
+                    Fault::operator(format!("cannot read {}: {error}", path.display()))
+                })?;
+                let key = AuditorKey::from_text(&text)
+                    .map_err(|error| Fault::operator(format!("{}: {error}", path.display())))?;
+                Keys::Auditor(Box::new(key))
+            }
+        };
+        Ok(Self { target, keys, from: None, to: None, stream: None })
+    }
+
+    /// Looks only at streams from and to the nodes of these names, and at that of this number.
+    #[must_use]
+    pub fn only(self, from: Option<String>, to: Option<String>, stream: Option<i32>) -> Self {
+        Self { from, to, stream, ..self }
+    }
+}

@@ -1,0 +1,141 @@
+//! Leaves and their rows, a page at a time: so many rows are in memory, however many there are.
+
+use adit_postgres::{LeafNo, Seq, StreamId, sql};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, GenericClient, Row};
+
+use super::time::Micros;
+use super::view::View;
+use crate::admin::said;
+use adit_runtime::fault::Fault;
+
+/// Of all leaves of the stream's sender: also one without an epoch of the stream may have rows that say they are of it.
+const NEXT_LEAF: &str = "SELECT l.no, (SELECT min(e.first_seq) FROM adit.epoch e WHERE e.stream = $1 AND e.leaf = l.no), \
+    l.opened, l.closed, l.dropped, l.durable FROM adit.leaf l WHERE l.sender = $1 / 65536 AND l.no > $2 ORDER BY l.no LIMIT 1";
+/// That of the stream's newest epoch.
+const LAST_LEAF: &str = "SELECT l.no, e.first_seq, l.opened, l.closed, l.dropped, l.durable \
+    FROM adit.epoch e JOIN adit.leaf l ON l.sender = e.stream / 65536 AND l.no = e.leaf \
+    WHERE e.stream = $1 AND l.dropped IS NULL ORDER BY e.no DESC LIMIT 1";
+
+/// Where packets are read from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The leaves themselves, as an auditor.
+    Leaves,
+    /// The views that show a node what is addressed to it.
+    Inboxes,
+}
+
+impl Source {
+    /// The table or view with the rows of a stream in a leaf.
+    pub(super) fn of(self, stream: StreamId, leaf: LeafNo) -> String {
+        match self {
+            Self::Leaves => sql::leaf(stream.sender(), leaf),
+            Self::Inboxes => sql::inbox(stream.sender(), leaf),
+        }
+    }
+}
+
+/// A row of the table `leaf`.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Leaf {
+    pub(super) no: LeafNo,
+    /// Of the stream's first epoch in it; none if it has no epoch there.
+    pub(super) first_seq: Option<Seq>,
+    pub(super) opened: Micros,
+    pub(super) closed: Option<Micros>,
+    pub(super) dropped: Option<Micros>,
+    /// Whether a crash leaves it, and a standby has it.
+    pub(super) durable: bool,
+}
+
+impl Leaf {
+    fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            no: LeafNo(row.try_get(0)?),
+            first_seq: row.try_get::<_, Option<i64>>(1)?.map(Seq),
+            opened: row.try_get(2)?,
+            closed: row.try_get(3)?,
+            dropped: row.try_get(4)?,
+            durable: row.try_get(5)?,
+        })
+    }
+
+    /// The first leaf of a stream after that one.
+    pub(super) async fn after(
+        client: &impl GenericClient,
+        stream: StreamId,
+        no: LeafNo,
+    ) -> Result<Option<Self>, Fault> {
+        let row = client.query_opt(NEXT_LEAF, &[&stream.0, &no.0]).await;
+        let leaf = row.and_then(|row| row.as_ref().map(Self::read).transpose());
+        leaf.map_err(|error| said(&error))
+    }
+
+    /// The newest that is there.
+    pub(super) async fn newest(client: &Client, stream: StreamId) -> Result<Option<Self>, Fault> {
+        let row = client.query_opt(LAST_LEAF, &[&stream.0]).await;
+        let leaf = row.and_then(|row| row.as_ref().map(Self::read).transpose());
+        leaf.map_err(|error| said(&error))
+    }
+}
+
+/// Column of a page's rows behind the sent ones.
+pub(super) const TS: usize = 13;
+
+/// Which rows of a leaf.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Span {
+    pub(super) after: Seq,
+    pub(super) since: Micros,
+    pub(super) until: Micros,
+    pub(super) limit: i64,
+}
+
+/// The next rows of a leaf, ascending; `None` if it has been dropped meanwhile.
+pub(super) async fn page(
+    view: &View<'_>,
+    stream: StreamId,
+    leaf: LeafNo,
+    span: Span,
+) -> Result<Option<Vec<Row>>, Fault> {
+    let statement = format!(
+        "SELECT {}, ts FROM {} WHERE stream = $5 AND seq > $1 AND ts >= $2 AND ts < $3 ORDER BY seq LIMIT $4",
+        sql::SENT_COLUMNS,
+        view.source.of(stream, leaf)
+    );
+    let of: [&(dyn ToSql + Sync); 5] =
+        [&span.after.0, &span.since, &span.until, &span.limit, &stream.0];
+    there(view.client.query(&statement, &of).await)
+}
+
+/// The last rows of a leaf, descending; `None` if it has been dropped meanwhile.
+pub(super) async fn last(
+    view: &View<'_>,
+    stream: StreamId,
+    leaf: LeafNo,
+    limit: i64,
+) -> Result<Option<Vec<Row>>, Fault> {
+    let statement = format!(
+        "SELECT {}, ts FROM {} WHERE stream = $2 ORDER BY seq DESC LIMIT $1",
+        sql::SENT_COLUMNS,
+        view.source.of(stream, leaf)
+    );
+    there(view.client.query(&statement, &[&limit, &stream.0]).await)
+}
+
+fn there(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Result<Option<Vec<Row>>, Fault> {
+    match rows {
+        Ok(rows) => Ok(Some(rows)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(said(&error)),
+    }
+}
+
+/// Whether the table that was asked for is not there, or is one that a standby has no rows of.
+pub(super) fn is_gone(error: &tokio_postgres::Error) -> bool {
+    [SqlState::UNDEFINED_TABLE, SqlState::FEATURE_NOT_SUPPORTED]
+        .iter()
+        .any(|code| error.code() == Some(code))
+}

@@ -1,0 +1,274 @@
+//! `adit postgres tail`.
+
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use adit_postgres::row::{Columns, columns, decode};
+use adit_postgres::{Audit, LeafNo, Seq};
+use time::OffsetDateTime;
+use time::macros::format_description;
+use tokio_postgres::Row;
+
+use super::Eyes;
+use super::export::time_of;
+use super::open::{Openers, Seen};
+use super::pages::{Leaf, Span, last, page};
+use super::time::Micros;
+use super::view::{View, Way};
+use crate::admin::{block_on, said};
+use crate::fields::fields;
+use adit_runtime::fault::Fault;
+
+/// Rows of a page.
+const ROWS: i64 = 64;
+/// Most lines of what was there before.
+pub const MAX_LINES: u32 = 10_000;
+/// How long nothing is asked when nothing came.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What is wanted.
+#[derive(Copy, Clone, Debug)]
+pub struct TailOptions {
+    /// The last so many packets, of all streams together; at most `MAX_LINES`.
+    pub lines: u32,
+    /// And then whatever comes.
+    pub follow: bool,
+}
+
+/// Prints a line per packet. With `follow` it ends when its output is closed.
+///
+/// # Errors
+/// The database cannot be asked, or `out` takes no more.
+pub fn tail(
+    eyes: &Eyes,
+    options: TailOptions,
+    out: &mut dyn Write,
+    note: &mut dyn FnMut(&str),
+) -> Result<(), Fault> {
+    block_on(async {
+        let view = View::open(eyes, "tail").await?;
+        for words in view.doubts.iter().chain(&view.notes) {
+            note(words);
+        }
+        let mut tail = Tail { view: &view, openers: Openers::default(), out };
+        match tail.run(options).await {
+            Err(Stop::Closed) => Ok(()),
+            Err(Stop::Fault(fault)) => Err(fault),
+            Ok(()) => Ok(()),
+        }
+    })
+}
+
+enum Stop {
+    /// The output is closed.
+    Closed,
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+struct Tail<'a, 'k> {
+    view: &'a View<'k>,
+    openers: Openers,
+    out: &'a mut dyn Write,
+}
+
+/// Where a stream has been read to.
+struct Cursor<'a> {
+    way: &'a Way,
+    leaf: LeafNo,
+    after: Seq,
+}
+
+impl Tail<'_, '_> {
+    async fn run(&mut self, options: TailOptions) -> Result<(), Stop> {
+        let lines = options.lines.min(MAX_LINES);
+        let mut cursors = Vec::with_capacity(self.view.ways.len());
+        let mut newest: Vec<(&Way, Row)> = Vec::new();
+        for way in &self.view.ways {
+            let (cursor, rows) = self.begin(way, lines.into()).await?;
+            cursors.push(cursor);
+            newest.extend(rows.into_iter().map(|row| (way, row)));
+            self.keep_newest(&mut newest, lines);
+        }
+        for (way, row) in &newest {
+            self.line(way, row).await?;
+        }
+        drop(newest);
+        if !options.follow {
+            return Ok(());
+        }
+        loop {
+            let mut came = Vec::new();
+            for cursor in &mut cursors {
+                self.more(cursor, &mut came).await?;
+            }
+            if came.is_empty() {
+                tokio::time::sleep(PAUSE).await;
+            }
+            came.sort_by_key(|(_, row)| time_of(row));
+            for (way, row) in &came {
+                self.line(way, row).await?;
+            }
+        }
+    }
+
+    fn keep_newest(&self, rows: &mut Vec<(&Way, Row)>, lines: u32) {
+        rows.sort_by_key(|(_, row)| time_of(row));
+        let surplus = rows.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
+        rows.drain(..surplus);
+    }
+
+    /// The last rows of a stream's newest leaf, and where to go on.
+    async fn begin<'w>(&self, way: &'w Way, lines: i64) -> Result<(Cursor<'w>, Vec<Row>), Stop> {
+        let mut cursor = Cursor { way, leaf: LeafNo(0), after: Seq(i64::MIN) };
+        let Some(leaf) = Leaf::newest(&self.view.client, way.id).await? else {
+            return Ok((cursor, Vec::new()));
+        };
+        cursor.leaf = leaf.no;
+        // One is needed to know the position of the stream.
+        let rows = last(self.view, way.id, leaf.no, lines.max(1)).await?;
+        let mut rows = rows.unwrap_or_default();
+        if let Some(row) = rows.first() {
+            cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
+        }
+        rows.truncate(usize::try_from(lines).unwrap_or(usize::MAX));
+        Ok((cursor, rows))
+    }
+
+    /// What has come in a stream since.
+    async fn more<'w>(
+        &self,
+        cursor: &mut Cursor<'w>,
+        came: &mut Vec<(&'w Way, Row)>,
+    ) -> Result<(), Stop> {
+        let client = &self.view.client;
+        let span =
+            Span { after: cursor.after, since: Micros::FIRST, until: Micros::LAST, limit: ROWS };
+        let rows = match cursor.leaf {
+            LeafNo(0) => Vec::new(),
+            leaf => page(self.view, cursor.way.id, leaf, span).await?.unwrap_or_default(),
+        };
+        if let Some(row) = rows.last() {
+            cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
+        } else if let Some(next) = Leaf::after(client, cursor.way.id, cursor.leaf).await? {
+            (cursor.leaf, cursor.after) = (next.no, Seq(i64::MIN));
+        }
+        came.extend(rows.into_iter().map(|row| (cursor.way, row)));
+        Ok(())
+    }
+
+    async fn line(&mut self, way: &Way, row: &Row) -> Result<(), Stop> {
+        let mut packet = Vec::new();
+        let words = match decode::row(fields(row)) {
+            Err(_) => "not a row of a packet".to_owned(),
+            Ok(parsed) => {
+                let seen = self.openers.look(self.view, way, &parsed, &mut packet).await?;
+                match seen {
+                    Seen::Proven | Seen::Claimed => words(&columns(Audit::Headers, &packet)),
+                    Seen::Headers { .. } | Seen::Sealed => words(&parsed.columns),
+                    Seen::Forged => "forged: not what its sender wrote".to_owned(),
+                }
+            }
+        };
+        let line = format!("{}  {}  {words}\n", time(time_of(row)), way.name());
+        let written = self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush());
+        written.map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe => Stop::Closed,
+            _ => Fault::environment(format!("writing: {error}")).into(),
+        })
+    }
+}
+
+/// As in logs: to the millisecond, in UTC.
+pub(super) fn time(at: Micros) -> String {
+    let format =
+        format_description!("[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3]Z");
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.0) * 1000)
+        .ok()
+        .and_then(|time| time.format(&format).ok())
+        .unwrap_or_else(|| "-".into())
+}
+
+/// `10.9.0.1:443 > 10.9.0.2:50000 TCP [SA] 1400 bytes`, as far as it is known.
+fn words(columns: &Columns) -> String {
+    let mut words = match (columns.src, columns.dst) {
+        (Some(src), Some(dst)) => {
+            let icmp = matches!(columns.proto, Some(1 | 58));
+            let end = |address: IpAddr, port: Option<i32>| match port
+                .and_then(|port| u16::try_from(port).ok())
+            {
+                Some(port) if !icmp => SocketAddr::new(address, port).to_string(),
+                _ => address.to_string(),
+            };
+            format!("{} > {} ", end(src, columns.sport), end(dst, columns.dport))
+        }
+        _ => String::new(),
+    };
+    match columns.proto {
+        Some(6) => words.push_str("TCP "),
+        Some(17) => words.push_str("UDP "),
+        Some(1) => words.push_str("ICMP "),
+        Some(58) => words.push_str("ICMPv6 "),
+        Some(132) => words.push_str("SCTP "),
+        Some(other) => words.push_str(&format!("protocol {other} ")),
+        None => words.push_str("sealed "),
+    }
+    if let Some(flags) = columns.flags {
+        let names = "FSRPAUEC".chars().enumerate();
+        let set: String =
+            names.filter(|(bit, _)| (flags >> bit) & 1 == 1).map(|(_, name)| name).collect();
+        words.push_str(&format!("[{set}] "));
+    }
+    match columns.len {
+        Some(len) => words.push_str(&format!("{len} bytes")),
+        None => words.push_str("of unknown length"),
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_as_much_as_is_known() {
+        let tcp = Columns {
+            len: Some(60),
+            sport: Some(443),
+            dport: Some(50_000),
+            proto: Some(6),
+            flags: Some(0x12),
+            src: "10.9.0.1".parse().ok(),
+            dst: "10.9.0.2".parse().ok(),
+        };
+        assert_eq!(words(&tcp), "10.9.0.1:443 > 10.9.0.2:50000 TCP [SA] 60 bytes");
+        let ping = Columns {
+            proto: Some(58),
+            sport: None,
+            dport: Some(0x8000),
+            flags: None,
+            src: "fd00::1".parse().ok(),
+            dst: "fd00::2".parse().ok(),
+            len: Some(104),
+        };
+        assert_eq!(words(&ping), "fd00::1 > fd00::2 ICMPv6 104 bytes");
+        assert_eq!(
+            words(&Columns { proto: Some(47), ..ping }),
+            "fd00::1 > [fd00::2]:32768 protocol 47 104 bytes"
+        );
+        assert_eq!(words(&Columns { len: Some(1400), ..Columns::default() }), "sealed 1400 bytes");
+        assert_eq!(words(&Columns::default()), "sealed of unknown length");
+    }
+
+    #[test]
+    fn times_are_written_to_the_millisecond() {
+        assert_eq!(time(Micros(1_700_000_000_123_456)), "2023-11-14 22:13:20.123Z");
+        assert_eq!(time(Micros::LAST), "-");
+    }
+}

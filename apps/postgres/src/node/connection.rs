@@ -1,0 +1,213 @@
+//! A connection of the running node: opened with bounds on everything that could hang, polled by a task of its
+//! own, its notifications collected.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_postgres::receiver::Hint;
+use adit_postgres::{LeafNo, StreamId};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client, Notification};
+
+use super::db_error::DbError;
+use crate::database::{Connection, Opened, Target, connect};
+
+/// How long connecting may take in all, TLS and password included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Streams whose wake-ups are told apart. A flood of made-up ones beyond it is left out.
+const STREAMS: usize = 4096;
+
+/// On the database's side: nothing is waited for longer, and a dead connection is noticed there too, since it
+/// holds the locks that say who writes a stream.
+const SESSION: &str = "SET statement_timeout = '5s'; SET lock_timeout = '2s'; \
+    SET idle_in_transaction_session_timeout = '5s'; SET search_path = adit, pg_temp; \
+    SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; \
+    SET tcp_user_timeout = '4s'; SET client_min_messages = warning; SET timezone = 'UTC'; \
+    SET extra_float_digits = 1; SET jit = off";
+
+/// The content of the notifications since the last look.
+#[derive(Debug, Default)]
+pub(super) struct NotifyListener {
+    /// Newest leaf and number of notifications.
+    notifications: RefCell<BTreeMap<StreamId, (LeafNo, u32)>>,
+    nodes: Cell<bool>,
+    count: Cell<u64>,
+    wakeup: Notify,
+}
+
+/// What a [`NotifyListener`] had to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Notifications {
+    /// Stream, newest leaf said of it, and how often it was named. Any role in the database may say anything here.
+    pub(super) streams: Vec<(StreamId, LeafNo, u32)>,
+    /// Nodes have come or gone.
+    pub(super) nodes: bool,
+}
+
+impl NotifyListener {
+    /// Waits until there is something to [`Self::take`].
+    pub(super) async fn notified(&self) {
+        self.wakeup.notified().await;
+    }
+
+    pub(super) fn take(&self) -> Notifications {
+        Notifications {
+            streams: std::mem::take(&mut *self.notifications.borrow_mut())
+                .into_iter()
+                .map(|(stream, (leaf, times))| (stream, leaf, times))
+                .collect(),
+            nodes: self.nodes.take(),
+        }
+    }
+
+    /// Notifications so far.
+    pub(super) fn count(&self) -> u64 {
+        self.count.get()
+    }
+
+    fn notify(&self, channel: &str, payload: &str) {
+        self.count.set(self.count.get().saturating_add(1));
+        if channel == "adit_nodes" {
+            self.nodes.set(true);
+        } else {
+            let mut notifications = self.notifications.borrow_mut();
+            // What makes no sense, or is one too many, is not counted as heard: then the database's own count says that
+            // something may be missing.
+            if let Some(Hint { stream, leaf }) = Hint::parse(payload)
+                && (notifications.len() < STREAMS || notifications.contains_key(&stream))
+            {
+                let (newest, times) = notifications.entry(stream).or_insert((leaf, 0));
+                (*newest, *times) = (leaf.max(*newest), times.saturating_add(1));
+            }
+        }
+        self.wakeup.notify_one();
+    }
+}
+
+/// An open connection; closed when dropped.
+pub(super) struct Link {
+    pub(super) client: Client,
+    end: Rc<End>,
+    driver: JoinHandle<()>,
+}
+
+/// How a connection ended.
+#[derive(Default)]
+struct End {
+    cause: RefCell<Option<DbError>>,
+    told: Notify,
+}
+
+impl Link {
+    /// Connects. What comes by notification goes to `listener`. Call inside a `LocalSet`.
+    pub(super) async fn open(
+        target: &Target,
+        purpose: &str,
+        listener: Option<Rc<NotifyListener>>,
+    ) -> Result<Self, DbError> {
+        let opened = match timeout(CONNECT_LIMIT, connect(target, purpose)).await {
+            Ok(opened) => opened.map_err(|fault| DbError::new(fault.to_string()))?,
+            Err(_) => return Err(DbError::new("the database does not answer")),
+        };
+        let Opened { client, connection } = opened;
+        let end = Rc::new(End::default());
+        let driver = tokio::task::spawn_local(drive(connection, listener, Rc::clone(&end)));
+        let link = Self { client, end, driver };
+        within(CONNECT_LIMIT, async { Ok(link.client.batch_execute(SESSION).await?) }).await?;
+        Ok(link)
+    }
+
+    /// Waits until the connection has ended.
+    pub(super) async fn ended(&self) -> DbError {
+        while !self.client.is_closed() {
+            self.end.told.notified().await;
+        }
+        DbError::closed()
+    }
+
+    /// The better known of two causes: a statement that fails because its connection has ended does not know why that has.
+    pub(super) fn why(&self, cause: DbError) -> DbError {
+        let end = self.end.cause.borrow().clone();
+        end.filter(|_| cause == DbError::closed()).unwrap_or(cause)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Not at its leisure: a dead connection's task would wait for the kernel to give it up.
+        self.driver.abort();
+    }
+}
+
+async fn drive(mut connection: Connection, listener: Option<Rc<NotifyListener>>, end: Rc<End>) {
+    while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+        match message {
+            Ok(AsyncMessage::Notification(note)) => ring(listener.as_deref(), &note),
+            Ok(_) => {}
+            Err(error) => {
+                *end.cause.borrow_mut() = Some(error.into());
+                break;
+            }
+        }
+    }
+    // Tasks that wait for an answer on it learn of its end by that.
+    drop(connection);
+    end.told.notify_one();
+}
+
+fn ring(listener: Option<&NotifyListener>, note: &Notification) {
+    if let Some(listener) = listener {
+        listener.notify(note.channel(), note.payload());
+    }
+}
+
+/// Waits no longer than that.
+pub(super) async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, DbError>>,
+) -> Result<T, DbError> {
+    match timeout(limit, work).await {
+        Ok(done) => done,
+        Err(_) => Err(DbError::new("the database did not answer in time")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_ups_of_a_stream_become_one_with_the_newest_leaf() {
+        let listener = NotifyListener::default();
+        for payload in ["7.1", "7.3", "7.2", "9.1"] {
+            listener.notify("adit_2", payload);
+        }
+        let notifications = listener.take();
+        assert_eq!(
+            notifications.streams,
+            [(StreamId(7), LeafNo(3), 3), (StreamId(9), LeafNo(1), 1)]
+        );
+        assert!(!notifications.nodes);
+        assert_eq!(listener.take(), Notifications::default());
+    }
+
+    #[test]
+    fn nonsense_wakes_nothing_and_floods_take_no_memory() {
+        let listener = NotifyListener::default();
+        listener.notify("adit_2", "hello");
+        assert_eq!(listener.take(), Notifications::default());
+        for stream in 0..3 * STREAMS {
+            listener.notify("adit_2", &format!("{}.1", stream + 1));
+        }
+        let notifications = listener.take();
+        assert_eq!(notifications.streams.len(), STREAMS);
+        listener.notify("adit_nodes", "");
+        assert!(listener.take().nodes);
+    }
+}

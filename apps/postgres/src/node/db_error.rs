@@ -1,0 +1,95 @@
+//! Why the database does not do what it is asked, in words that stay the same while the cause does.
+
+use tokio_postgres::error::SqlState;
+
+/// A failure on an open connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DbError {
+    /// One sentence without figures that change from attempt to attempt.
+    pub(crate) message: String,
+    /// Whether the table asked for is gone.
+    pub(super) no_table: bool,
+    /// Which bound of the network was reached, if that is the reason.
+    pub(super) bound: Option<Bound>,
+}
+
+/// A bound that the schema sets to a stream.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// Of the leaf: another one is needed.
+    Leaf,
+    /// Of the time: later.
+    Time,
+}
+
+impl DbError {
+    pub(super) fn new(words: impl Into<String>) -> Self {
+        Self { message: words.into(), no_table: false, bound: None }
+    }
+
+    /// The connection has ended without a reason.
+    pub(super) fn closed() -> Self {
+        Self::new("the connection to the database was closed")
+    }
+}
+
+impl From<tokio_postgres::Error> for DbError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(db) = error.as_db_error() else {
+            if error.is_closed() {
+                return Self::closed();
+            }
+            // The source says more than "error communicating with the server".
+            let source = std::error::Error::source(&error);
+            return Self::new(
+                source.map_or_else(|| error.to_string(), |source| source.to_string()),
+            );
+        };
+        let message = match known(db.code()) {
+            Some(message) => format!("{message} ({})", db.code().code()),
+            None => format!(
+                "the database refuses: {} ({})",
+                adit_runtime::log::clean(db.message()),
+                db.code().code()
+            ),
+        };
+        let bound = match *db.code() {
+            SqlState::PROGRAM_LIMIT_EXCEEDED => Some(Bound::Leaf),
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED => Some(Bound::Time),
+            _ => None,
+        };
+        Self { message, no_table: *db.code() == SqlState::UNDEFINED_TABLE, bound }
+    }
+}
+
+/// What a person can act on at once.
+fn known(code: &SqlState) -> Option<&'static str> {
+    Some(match *code {
+        SqlState::DISK_FULL => {
+            "the database's disk is full: free space there; packets are dropped until then"
+        }
+        SqlState::READ_ONLY_SQL_TRANSACTION => {
+            "the database is read-only: a standby, or default_transaction_read_only is on"
+        }
+        SqlState::ADMIN_SHUTDOWN => {
+            "the database ended the connection (shutdown, or pg_terminate_backend)"
+        }
+        SqlState::CRASH_SHUTDOWN => {
+            "the database ended the connection after a crash of another backend"
+        }
+        SqlState::CANNOT_CONNECT_NOW => "the database is starting up or shutting down",
+        SqlState::TOO_MANY_CONNECTIONS => {
+            "the database has no connection left: raise max_connections"
+        }
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "the database does not accept this node's password or role: was it removed, or the password changed?"
+        }
+        SqlState::QUERY_CANCELED => "a statement took longer than its limit, or was cancelled",
+        SqlState::LOCK_NOT_AVAILABLE => "timed out waiting for a lock that another session holds",
+        SqlState::OUT_OF_MEMORY => "the database is out of memory",
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            "this node's role lacks a right: was it removed from the network?"
+        }
+        _ => return None,
+    })
+}

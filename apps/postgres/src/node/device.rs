@@ -1,0 +1,139 @@
+//! The TUN device in a tokio runtime.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+
+use adit_linux::tun::{TunOffloads, TunQueue, VNET_LEN};
+use adit_wire::VnetHeader;
+use adit_wire::merge::{Merger, Write};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use adit_runtime::driver::watch;
+
+/// Longest super-packet.
+const LONGEST: usize = 65_536;
+
+/// Packets read in one turn: the runtime has one thread, and the reader of the database wants it too.
+pub(super) const READ_TURN: usize = 32;
+
+/// An open device.
+#[derive(Debug)]
+pub(super) struct Device {
+    queue: TunQueue,
+    /// Says when there is something to read.
+    watched: AsyncFd<OwnedFd>,
+    offloads: TunOffloads,
+}
+
+/// What became of packets that were to be handed to the kernel.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Delivered {
+    /// Packets taken.
+    pub(super) packets: u64,
+    /// Bytes of these.
+    pub(super) bytes: u64,
+    /// Packets that the kernel refused: the interface is down, or its queue is full.
+    pub(super) refused: u64,
+}
+
+impl Device {
+    /// Call inside a runtime.
+    pub(super) fn new(queue: TunQueue, offloads: TunOffloads) -> io::Result<Self> {
+        let watched = watch(queue.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        Ok(Self { queue, watched, offloads })
+    }
+
+    /// Waits for packets and hands up to [`READ_TURN`] of them to `take`, each with what the kernel left
+    /// undone in it.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub(super) async fn read(
+        &self,
+        buffer: &mut ReadBuffer,
+        mut take: impl FnMut(VnetHeader, &mut [u8]),
+    ) -> io::Result<usize> {
+        loop {
+            let mut ready = self.watched.readable().await?;
+            let mut count = 0;
+            while count < READ_TURN {
+                match self.queue.read(&mut buffer.vnet, &mut buffer.bytes) {
+                    Ok(len) => {
+                        count += 1;
+                        let vnet = VnetHeader::decode(&buffer.vnet);
+                        if let Some(packet) = buffer.bytes.get_mut(..len) {
+                            take(vnet, packet);
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        ready.clear_ready();
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if count > 0 {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Hands packets to the kernel, neighbours of a flow in one piece where it takes that.
+    pub(super) fn write<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) -> Delivered {
+        let mut merger = Merger::new(self.offloads.tso, self.offloads.uso);
+        packets.for_each(|packet| merger.push(packet));
+        let mut delivered = Delivered::default();
+        for write in merger.writes() {
+            self.write_merged(&write, &mut delivered);
+        }
+        delivered
+    }
+
+    fn write_merged(&self, write: &Write<'_, '_>, delivered: &mut Delivered) {
+        let mut parts: Vec<IoSlice<'_>> = Vec::with_capacity(write.count().saturating_add(2));
+        parts.push(IoSlice::new(write.vnet()));
+        if !write.header().is_empty() {
+            parts.push(IoSlice::new(write.header()));
+        }
+        parts.extend(write.bodies().map(IoSlice::new));
+        let (count, len) = (write.count() as u64, write.len() as u64);
+        match self.queue.write(&parts) {
+            Ok(_) => {
+                delivered.packets += count;
+                delivered.bytes += len;
+            }
+            // Kernels between 6.1.103 and 6.10.3 refuse merged packets: one by one they pass.
+            Err(error) if count > 1 && error.raw_os_error() == Some(nix::libc::EINVAL) => {
+                for packet in write.packets() {
+                    self.write_plain(packet, delivered);
+                }
+            }
+            Err(_) => delivered.refused += count,
+        }
+    }
+
+    fn write_plain(&self, packet: &[u8], delivered: &mut Delivered) {
+        let plain = [0; VNET_LEN];
+        match self.queue.write(&[IoSlice::new(&plain), IoSlice::new(packet)]) {
+            Ok(_) => {
+                delivered.packets += 1;
+                delivered.bytes += packet.len() as u64;
+            }
+            Err(_) => delivered.refused += 1,
+        }
+    }
+}
+
+/// Where packets are read into.
+#[derive(Debug)]
+pub(super) struct ReadBuffer {
+    vnet: [u8; VNET_LEN],
+    bytes: Vec<u8>,
+}
+
+impl ReadBuffer {
+    pub(super) fn new() -> Self {
+        Self { vnet: [0; VNET_LEN], bytes: vec![0; LONGEST] }
+    }
+}

@@ -1,0 +1,96 @@
+//! The helper of a node: what the node's settings let it ask for.
+
+use std::path::PathBuf;
+
+use adit_postgres::limits;
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
+use adit_runtime::host::{HostPlan, PlannedRoute, Via};
+use serde::{Deserialize, Serialize};
+
+use super::host_plan::{is_elsewhere, without_routes};
+use super::{UpOptions, settings};
+use crate::database::Target;
+use crate::{Paths, Settings};
+
+/// The helper of `adit postgres up`; its arguments are the [`NodeDuty`].
+pub const NODE: DutyKind = DutyKind {
+    name: "postgres",
+    read: |arguments| Ok(Box::new(serde_json::from_value::<NodeDuty>(arguments)?)),
+};
+
+/// A PostgreSQL node's command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeDuty {
+    /// The folder of all files, if they are elsewhere.
+    pub(crate) dir: Option<PathBuf>,
+    /// The network's name.
+    pub(crate) name: String,
+    /// Name of the device instead of the settings'.
+    pub(crate) device: Option<String>,
+    /// Longest IP packet instead of the settings'.
+    pub(crate) packet_size: Option<usize>,
+    /// Whether there are routes to other nodes' networks.
+    pub(crate) routes: bool,
+}
+
+impl Duty for NodeDuty {
+    /// The node's own keys are not among the files: they are read before.
+    fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
+        let paths = Paths::new(self.dir.as_deref(), &self.name)?;
+        let options = UpOptions {
+            device: self.device.clone(),
+            packet_size: self.packet_size,
+            ..UpOptions::default()
+        };
+        let settings = settings(&paths, &options)?;
+        let plan = without_routes(&settings);
+        Ok(Policy {
+            device: Some(plan.device.clone()),
+            // Files that are read at each connection.
+            readable: Target::files_of_node(&settings)?.into_iter().collect(),
+            replaceable: [paths.pins_file(), paths.ring_file()].into(),
+            control: [paths.control_socket()].into(),
+            plans: Some(Box::new(NodePlans { settings, plan, routes: self.routes })),
+            ..Policy::default()
+        })
+    }
+}
+
+/// The settings' plan, with routes that may be other nodes'.
+#[derive(Debug)]
+struct NodePlans {
+    settings: Settings,
+    /// Every plan, but for its routes, and for its MTU where the network's settings have it.
+    plan: HostPlan,
+    routes: bool,
+}
+
+impl PlanCheck for NodePlans {
+    fn check(&self, plan: &HostPlan) -> Result<(), String> {
+        let mtu = match self.settings.packet_size {
+            None if limits::PACKET_RANGE.contains(&usize::from(plan.mtu)) => self.plan.mtu,
+            _ => plan.mtu,
+        };
+        let bare = HostPlan { routes: Vec::new(), mtu, ..plan.clone() };
+        if bare != self.plan {
+            return Err("plan: the node's settings have another".into());
+        }
+        if !self.routes && !plan.routes.is_empty() {
+            return Err("plan: routes with --no-routes".into());
+        }
+        let odd = plan.routes.iter().find(|route| !self.is_to_a_node(route));
+        odd.map_or(Ok(()), |route| Err(format!("plan: the route {} is no node's", route.net)))
+    }
+}
+
+impl NodePlans {
+    fn is_to_a_node(&self, route: &PlannedRoute) -> bool {
+        let PlannedRoute { net, via, metric } = route;
+        *via == Via::Tunnel(None) && metric.is_none() && is_elsewhere(&self.settings, net)
+    }
+}
+
+#[cfg(test)]
+mod tests;

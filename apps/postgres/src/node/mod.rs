@@ -1,0 +1,459 @@
+//! `adit postgres up`: a node at work.
+//!
+//! ```text
+//!           drain (never waits)                     one connection each, opened again until it works
+//!   device ───────────────────► Sender ──► write ──COPY, COMMIT, NOTIFY──► database
+//!   device ◄─────────────────── Receivers ◄── read ◄──LISTEN, SELECT────── database
+//!                                                 └─ nodes ─► routes of this machine
+//! ```
+//!
+//! All on one thread. Whatever the database does, the device is drained and the queue stays bounded.
+
+mod admit;
+mod backoff;
+mod connection;
+mod db_error;
+mod device;
+pub(super) mod directory;
+mod expire;
+mod health;
+mod helper_duty;
+mod host_plan;
+mod pins;
+pub(super) mod positions;
+mod reader;
+mod report;
+mod rx;
+mod shared;
+mod tuples;
+mod tx;
+mod writer;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_engine::{Instant, Random};
+use adit_linux::notify::Notifier;
+use adit_linux::privileges::Capability;
+use adit_postgres::{Durability, limits};
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+use tokio::time::sleep;
+
+use self::backoff::Backoff;
+use self::device::Device;
+use self::directory::Directory;
+use self::health::{Health, SETTLED, Side};
+pub use self::helper_duty::NODE;
+use self::helper_duty::NodeDuty;
+use self::pins::Pins;
+use self::positions::Positions;
+use self::shared::{Counters, Shared};
+use super::change::in_words;
+use super::database::Target;
+use super::{Paths, Secrets, Settings};
+use adit_runtime::clock::{now, unix_time};
+use adit_runtime::control::{Request, Response, Server};
+use adit_runtime::fault::Fault;
+use adit_runtime::helper;
+use adit_runtime::host::{Applied, HostHandle};
+use adit_runtime::privileges::{self, PrivilegeOptions};
+use adit_runtime::signals::Signal;
+use adit_runtime::signals::Signals;
+use adit_runtime::{host, log, plane_backend, say};
+
+/// A connection that stood so long and then ended is opened again at once; others after growing pauses.
+const LASTED: Duration = Duration::from_secs(5);
+
+/// Warnings of refused rows, and in which time.
+const MOST_WARNINGS: u32 = 8;
+const WARNINGS_OF: Duration = Duration::from_secs(60);
+
+/// The options of `adit postgres up` that are not in the node's files.
+#[derive(Clone, Debug, Default)]
+pub struct UpOptions {
+    /// Name of the TUN device instead of the settings'.
+    pub device: Option<String>,
+    /// Durability instead of the settings'.
+    pub durability: Option<Durability>,
+    /// Longest IP packet instead of the settings', bytes.
+    pub packet_size: Option<usize>,
+    /// No routes to other nodes' networks.
+    pub no_routes: bool,
+    /// The user to run as; `None`: `adit`, or `nobody`.
+    pub user: Option<String>,
+    /// Adds to the log.
+    pub verbose: u8,
+}
+
+/// Runs a node until it is asked to end.
+pub fn up(paths: &Paths, options: &UpOptions) -> ExitCode {
+    match start(paths, options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            tracing::error!("{fault}");
+            fault.exit_code()
+        }
+    }
+}
+
+fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
+    log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
+        .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
+    // Keys stay out of core dumps; where that cannot be, the tunnel works all the same.
+    let _ = adit_linux::privileges::protect_memory();
+    let settings = settings(paths, options)?;
+    let secrets = Secrets::load(paths)?;
+    paths.create()?;
+    let _lock = only_one(paths)?;
+    let duty = NodeDuty {
+        dir: paths.dir().map(Path::to_owned),
+        name: paths.name.clone(),
+        device: options.device.clone(),
+        packet_size: options.packet_size,
+        routes: !options.no_routes,
+    };
+    // Ends last, when nothing is left to be undone.
+    let helper = helper::start(&NODE, &duty, &[])?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, serve(paths, options, settings, secrets, helper.is_some()))
+}
+
+/// The settings with what the command line says instead.
+fn settings(paths: &Paths, options: &UpOptions) -> Result<Settings, Fault> {
+    let mut settings = Settings::load(paths)?;
+    if let Some(device) = &options.device {
+        settings.device.clone_from(device);
+    }
+    if let Some(durability) = options.durability {
+        settings.durability = Some(durability);
+    }
+    if let Some(size) = options.packet_size {
+        if !limits::PACKET_RANGE.contains(&size) {
+            return Err(Fault::operator(format!(
+                "--packet-size {size}: a packet has between {} and {} bytes, so that its row fits into one page",
+                limits::PACKET_RANGE.start(),
+                limits::PACKET_RANGE.end()
+            )));
+        }
+        settings.packet_size = Some(size);
+    }
+    Ok(settings)
+}
+
+/// Held while the process lives.
+fn only_one(paths: &Paths) -> Result<File, Fault> {
+    let path = paths.lock_file();
+    let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = open.map_err(|error| {
+        Fault::environment(format!("cannot open {}: {error}; run it as root", path.display()))
+    })?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(Fault::environment(format!(
+            "this node is up already: another process holds {}",
+            path.display()
+        ))),
+    }
+}
+
+async fn serve(
+    paths: &Paths,
+    options: &UpOptions,
+    settings: Settings,
+    secrets: Secrets,
+    helped: bool,
+) -> Result<(), Fault> {
+    let target = Target::of_node(&settings, &secrets)?;
+    let pins = Pins::load(&paths.pins_file())?;
+    let positions = Positions::open(&paths.positions_file()).map_err(|error| {
+        Fault::environment(format!("cannot open {}: {error}", paths.positions_file().display()))
+    })?;
+    let tun = host::Device::Tun(Some(settings.device.clone()));
+    let (mut host, device) = HostHandle::open(&tun, plane_backend::tun_offloads(), 1)?;
+    let mut device = device.ok_or_else(|| Fault::ours("there is no device"))?;
+    let queue = device.queues.pop().ok_or_else(|| Fault::ours("the device has no queue"))?;
+    host.apply(&host_plan::plan(&settings, None, !options.no_routes)).await?;
+    let device = Device::new(queue, device.offloads)
+        .map_err(|error| Fault::environment(format!("cannot watch the device: {error}")))?;
+    let control = Server::open(&paths.control_socket())?;
+    let signals = Signals::new()?;
+    let notifier = Notifier::from_env().ok().flatten();
+    drop_rights(options, helped)?;
+    let instance: [u8; 4] = adit_runtime::random::bytes()?;
+    let shared = Rc::new(Shared {
+        target,
+        keys: secrets.keys,
+        generations: Cell::new((secrets.ring.generation(), secrets.ring.generation())),
+        ring: RefCell::new(secrets.ring),
+        ring_file: paths.ring_file(),
+        key_trouble: RefCell::default(),
+        instance: format!("{:08x}", u32::from_be_bytes(instance)),
+        device,
+        random: RefCell::new(Random::new(adit_runtime::random::seed()?)),
+        pins: RefCell::new(pins),
+        positions: RefCell::new(positions),
+        directory: RefCell::default(),
+        routes: RefCell::default(),
+        sender: RefCell::default(),
+        receivers: RefCell::default(),
+        work: Notify::new(),
+        changed: Notify::new(),
+        rotated: Notify::new(),
+        unwell: Notify::new(),
+        health: RefCell::new(Health::default()),
+        counters: Counters::default(),
+        forgeries: Cell::default(),
+        numbers_warned: Cell::default(),
+        own_sessions: tokio::sync::OnceCell::new(),
+        settings,
+    });
+    let addresses: Vec<String> =
+        shared.settings.addresses.iter().map(|a| a.addr().to_string()).collect();
+    say!(
+        1,
+        "node {} of {}: {} on {}, packets of up to {} bytes",
+        shared.settings.name,
+        paths.name,
+        addresses.join(" "),
+        shared.settings.device,
+        shared.settings.packet_size(None)
+    );
+    if let Some(notifier) = &notifier {
+        // Nothing depends on it but the manager's own patience.
+        let _ = notifier.ready(&format!("node {}", shared.settings.name));
+    }
+    let mut node = Node {
+        shared,
+        host,
+        network: paths.name.clone(),
+        started: unix_time().0,
+        routes: !options.no_routes,
+        said: BTreeMap::new(),
+        refused: BTreeMap::new(),
+        settings: 0,
+        unsettled: None,
+        warnings: Warnings::default(),
+    };
+    let ended = node.run(control, signals).await;
+    if let Some(notifier) = &notifier {
+        let _ = notifier.stopping();
+    }
+    node.host.close().await;
+    ended
+}
+
+/// Becomes a user of its own. Without a helper it keeps what it takes to change routes.
+fn drop_rights(options: &UpOptions, helped: bool) -> Result<(), Fault> {
+    let wanted = PrivilegeOptions { user: options.user.clone(), ..PrivilegeOptions::default() };
+    let dropped = privileges::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
+    if let Some(user) = dropped.user {
+        say!(1, "the node runs as the user {user}");
+    }
+    Ok(())
+}
+
+/// A node at work.
+struct Node {
+    shared: Rc<Shared>,
+    host: HostHandle,
+    network: String,
+    started: u64,
+    routes: bool,
+    /// The nodes as they were last reported.
+    said: BTreeMap<String, String>,
+    /// Nodes that are refused, by name, and why.
+    refused: BTreeMap<String, String>,
+    /// The number of the settings that were last reported.
+    settings: i64,
+    /// The reason, as reported, why those in the database are not believed.
+    unsettled: Option<String>,
+    warnings: Warnings,
+}
+
+impl Node {
+    async fn run(&mut self, mut control: Server, mut signals: Signals) -> Result<(), Fault> {
+        let shared = Rc::clone(&self.shared);
+        let drained = tokio::task::spawn_local(tx::drain(Rc::clone(&shared)));
+        let _drained = Aborted(drained.abort_handle());
+        let _others: Vec<Aborted> = [
+            tokio::task::spawn_local(keep(Rc::clone(&shared), Side::Writer)).abort_handle(),
+            tokio::task::spawn_local(keep(Rc::clone(&shared), Side::Reader)).abort_handle(),
+            tokio::task::spawn_local(expire::run(Rc::clone(&shared))).abort_handle(),
+        ]
+        .into_iter()
+        .map(Aborted)
+        .collect();
+        tokio::pin!(drained);
+        loop {
+            let unwell = shared.health.borrow().is_unwell();
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Terminate | Signal::Interrupt => return Ok(()),
+                    Signal::Hangup => say!(1, "nothing is read again but by a restart"),
+                    Signal::User1 | Signal::User2 => self.tell(),
+                },
+                (request, answer) = control.next() => {
+                    let ends = request == Request::Stop;
+                    // The asking task may have gone.
+                    let _ = answer.send(self.answer(&request));
+                    if ends {
+                        return Ok(());
+                    }
+                }
+                fault = self.host.lost() => return Err(fault),
+                () = shared.changed.notified() => self.reconcile().await,
+                () = shared.unwell.notified() => {}
+                () = sleep(SETTLED), if unwell => shared.health.borrow_mut().settle(now()),
+                ended = &mut drained => {
+                    return match ended {
+                        Ok(Err(fault)) => Err(fault),
+                        Ok(Ok(never)) => match never {},
+                        Err(_) => Err(Fault::ours("the task that empties the device has ended")),
+                    };
+                }
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request) -> Response {
+        match request {
+            Request::Status => Response::Status(Box::new(self.report())),
+            Request::Stop => Response::Done { count: 1 },
+            _ => Response::Error {
+                message: "a node of a network in a database knows only status and stop".into(),
+            },
+        }
+    }
+
+    /// Says which settings are in force, and that others are refused.
+    fn tell_settings(&mut self, directory: &Directory) {
+        let network = directory.settings.current();
+        if self.settings != network.serial {
+            self.settings = network.serial;
+            say!(1, "network settings: serial {} in force: {}", network.serial, in_words(network));
+        }
+        if let Some(reason) = &directory.unsettled
+            && self.unsettled.as_ref() != Some(reason)
+            && self.warnings.may(now())
+        {
+            tracing::warn!("{reason}; serial {} stays in force", network.serial);
+        }
+        self.unsettled.clone_from(&directory.unsettled);
+    }
+
+    /// Says who came and went, and makes routes follow.
+    async fn reconcile(&mut self) {
+        let Some(directory) = self.shared.directory.borrow().clone() else { return };
+        let mut now_said = BTreeMap::new();
+        for node in &directory.nodes {
+            let nets = node.addresses().into_iter().map(|address| address.to_string());
+            let nets: Vec<String> =
+                nets.chain(node.record.subnets.iter().map(ToString::to_string)).collect();
+            now_said.insert(node.record.name.clone(), nets.join(" "));
+        }
+        for (name, nets) in &now_said {
+            if self.said.get(name) != Some(nets) {
+                say!(1, "node {name} is in the network: {nets}");
+            }
+        }
+        for name in self
+            .said
+            .keys()
+            .filter(|name| !now_said.contains_key(*name) && !directory.refused.contains_key(*name))
+        {
+            say!(1, "node {name} has left the network");
+        }
+        for (name, reason) in &directory.refused {
+            if self.refused.get(name) != Some(reason) && self.warnings.may(now()) {
+                tracing::warn!("node {name} is not talked to: {reason}");
+            }
+        }
+        self.refused.clone_from(&directory.refused);
+        self.said = now_said;
+        self.tell_settings(&directory);
+        let plan = host_plan::plan(&self.shared.settings, Some(&directory), self.routes);
+        match self.host.change(&plan).await {
+            Ok(Applied::Same) => {}
+            Ok(Applied::Changed(notes)) => notes.iter().for_each(|note| tracing::warn!("{note}")),
+            Err(fault) => tracing::warn!("{fault}"),
+        }
+    }
+}
+
+/// Limits warnings of refused rows: a database can change a row as often as it likes.
+#[derive(Debug, Default)]
+struct Warnings {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Warnings {
+    /// Counts a warning. Returns whether it may be logged: fewer than [`MOST_WARNINGS`] in [`WARNINGS_OF`].
+    fn may(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now.since(since) >= WARNINGS_OF) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        self.count = self.count.saturating_add(1);
+        if self.count == MOST_WARNINGS {
+            tracing::warn!("database: rows refused: further warnings are suppressed for a minute");
+        }
+        self.count < MOST_WARNINGS
+    }
+}
+
+/// A task that ends with the one that started it.
+struct Aborted(tokio::task::AbortHandle);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Keeps a connection at work.
+async fn keep(shared: Rc<Shared>, side: Side) {
+    let mut backoff = Backoff::new(shared.pause_seed());
+    loop {
+        let began = now();
+        let ended = match side {
+            Side::Writer => tx::write(&shared).await,
+            Side::Reader => rx::read(&shared).await,
+        };
+        let cause = match ended {
+            Ok(never) => match never {},
+            Err(cause) => cause,
+        };
+        lost(&shared, side);
+        if now().since(began) > LASTED {
+            backoff.reset();
+        }
+        shared.health.borrow_mut().down(now(), side, &cause.message);
+        shared.unwell.notify_one();
+        sleep(backoff.pause()).await;
+    }
+}
+
+/// What was under way on a connection is in doubt.
+fn lost(shared: &Shared, side: Side) {
+    match side {
+        Side::Writer => {
+            if let Some(sender) = &mut *shared.sender.borrow_mut() {
+                sender.lost();
+            }
+        }
+        Side::Reader => {
+            shared.receivers.borrow_mut().values_mut().for_each(|receiver| receiver.lost());
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Which files belong to a node of which network.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use adit_runtime::fault::Fault;
+use adit_runtime::paths;
+
+/// Longest name of a network.
+const MAX_NAME: usize = 16;
+
+/// Where the node of one network keeps its things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The network's name on this machine; lower-case letters and digits.
+    pub name: String,
+    /// `node.toml`, `node.key` and `pins`.
+    pub config: PathBuf,
+    /// `positions`.
+    pub state: PathBuf,
+    /// The control socket.
+    pub run: PathBuf,
+    dir: Option<PathBuf>,
+}
+
+impl Paths {
+    /// The places of the network `name`: beneath `/etc/adit/postgres`, or everything beneath `dir`.
+    ///
+    /// # Errors
+    /// The name has other characters than lower-case letters and digits, or more than 16; `dir` is no path.
+    pub fn new(dir: Option<&Path>, name: &str) -> Result<Self, Fault> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
+            return Err(Fault::operator(format!(
+                "{name:?} is no name for a network: 1 to {MAX_NAME} lower-case letters and digits; write for \
+                 example --network-name vpn"
+            )));
+        }
+        let base = paths::Paths::new(dir)?;
+        Ok(Self {
+            name: name.to_owned(),
+            config: base.config.join("postgres").join(name),
+            state: base.data.join("postgres").join(name),
+            run: base.run,
+            dir: dir.map(Path::to_owned),
+        })
+    }
+
+    /// The places of the network `name`, or of the only one that this machine is in.
+    ///
+    /// # Errors
+    /// There is none, or there are several and none was named.
+    pub fn find(dir: Option<&Path>, name: Option<&str>) -> Result<Self, Fault> {
+        if let Some(name) = name {
+            let paths = Self::new(dir, name)?;
+            return if paths.settings_file().exists() {
+                Ok(paths)
+            } else {
+                Err(Fault::operator(format!(
+                    "there is no {}; this machine joins a network with: adit postgres join URL",
+                    paths.settings_file().display()
+                )))
+            };
+        }
+        let folder = paths::Paths::new(dir)?.config.join("postgres");
+        let mut names = networks(&folder).map_err(|error| {
+            Fault::environment(format!("cannot read {}: {error}", folder.display()))
+        })?;
+        match (names.pop(), names.is_empty()) {
+            (Some(name), true) => Self::new(dir, &name),
+            (None, _) => Err(Fault::operator(format!(
+                "this machine is in no network (nothing in {}); make one with: adit postgres init URL --network CIDR; or \
+                 join one with: adit postgres join URL",
+                folder.display()
+            ))),
+            (Some(last), false) => {
+                names.push(last);
+                Err(Fault::operator(format!(
+                    "this machine is in several networks ({}); say which: --network-name NAME",
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// The folder that all files are beneath, if they are not in the system's folders.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// What the node does; no secrets.
+    pub fn settings_file(&self) -> PathBuf {
+        self.config.join("node.toml")
+    }
+
+    /// The node's identity, the network's key, the password of its role; mode 0600.
+    pub fn secrets_file(&self) -> PathBuf {
+        self.config.join("node.key")
+    }
+
+    /// The network's keys that were made after this node joined; mode 0600, kept by the running node.
+    pub fn ring_file(&self) -> PathBuf {
+        self.config.join("network.keys")
+    }
+
+    /// The keys of nodes seen before.
+    pub fn pins_file(&self) -> PathBuf {
+        self.config.join("pins")
+    }
+
+    /// How far each stream has been read.
+    pub fn positions_file(&self) -> PathBuf {
+        self.state.join("positions")
+    }
+
+    /// Held (flock) by the running node.
+    pub fn lock_file(&self) -> PathBuf {
+        self.run.join(format!("postgres-{}.lock", self.name))
+    }
+
+    /// The running node's control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.run.join(format!("postgres-{}.sock", self.name))
+    }
+
+    /// A command line for hints: `command("up")` is `adit postgres up -n NAME --dir D`.
+    pub fn command(&self, verb: &str) -> String {
+        match &self.dir {
+            Some(dir) => {
+                format!("adit postgres {verb} -n {} --dir {}", self.name, paths::shell_word(dir))
+            }
+            None => format!("adit postgres {verb} -n {}", self.name),
+        }
+    }
+
+    /// Creates the folders.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn create(&self) -> Result<(), Fault> {
+        for (path, mode) in [(&self.config, 0o755), (&self.state, 0o700), (&self.run, 0o755)] {
+            paths::make_folder(path, mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the networks whose settings are in `folder`, by name.
+fn networks(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.path().join("node.toml").exists() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_word_that_fits_into_a_role_and_a_path() {
+        for name in ["", "..", "a/b", "A", "a b", "a_b", "abcdefghijklmnopq"] {
+            assert!(Paths::new(None, name).is_err(), "{name:?}");
+        }
+        let paths = Paths::new(None, "vpn").unwrap();
+        assert_eq!(paths.settings_file(), Path::new("/etc/adit/postgres/vpn/node.toml"));
+        assert_eq!(paths.positions_file(), Path::new("/var/lib/adit/postgres/vpn/positions"));
+        assert_eq!(paths.command("up"), "adit postgres up -n vpn");
+    }
+
+    #[test]
+    fn the_only_network_is_found_and_several_must_be_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let find = |name| Paths::find(Some(dir.path()), name);
+        assert!(find(None).unwrap_err().to_string().contains("in no network"));
+        let add = |name| {
+            let paths = Paths::new(Some(dir.path()), name).unwrap();
+            paths.create().unwrap();
+            fs::write(paths.settings_file(), "").unwrap();
+        };
+        add("one");
+        assert_eq!(find(None).unwrap().name, "one");
+        add("two");
+        assert!(find(None).unwrap_err().to_string().contains("(one, two)"));
+        assert_eq!(find(Some("two")).unwrap().name, "two");
+        assert!(find(Some("three")).is_err());
+    }
+}

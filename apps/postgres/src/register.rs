@@ -1,0 +1,170 @@
+//! Becoming a node: reserve, make keys, register, and write the files, all before the transaction is committed. So there is never
+//! a node without its keys; at worst a killed command leaves files without a node.
+
+use std::fs;
+
+use adit_engine::Random;
+use adit_postgres::NodeId;
+use adit_postgres::key::{NetworkKey, NetworkRecord, NodeKeys, NodeRecord};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tokio_postgres::Transaction;
+
+use super::admin::{cidrs, device, new_password, said, verifier};
+use super::database::Target;
+use super::paths::Paths;
+use super::settings::{Secrets, Settings};
+use adit_runtime::fault::Fault;
+
+/// Who wants to become a node of what.
+pub(super) struct Candidate<'a> {
+    pub(super) paths: &'a Paths,
+    pub(super) target: &'a Target,
+    pub(super) network: &'a NetworkRecord,
+    pub(super) key: &'a NetworkKey,
+    pub(super) name: &'a str,
+    pub(super) routes: &'a [IpNet],
+}
+
+impl Candidate<'_> {
+    /// Refuses to write over another node's files.
+    pub(super) fn refuse_existing(paths: &Paths) -> Result<(), Fault> {
+        for file in [paths.settings_file(), paths.secrets_file()] {
+            if file.exists() {
+                return Err(Fault::operator(format!(
+                    "there is {} already: this machine is in a network of that name; choose another name for this one \
+                     (--network-name NAME), or remove {}",
+                    file.display(),
+                    paths.config.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers, and writes the files. Nothing may be there yet ([`Self::refuse_existing`]).
+    pub(super) async fn register(
+        &self,
+        transaction: &Transaction<'_>,
+        random: &mut Random,
+    ) -> Result<(Settings, Secrets), Fault> {
+        let row = transaction
+            .query_one(
+                "SELECT id, role::text, address4::text, address6::text FROM adit.reserve($1, $2::text[]::cidr[])",
+                &[&self.name, &cidrs(self.routes)],
+            )
+            .await
+            .map_err(|error| said(&error))?;
+        let reserved = read_reserved(&row).ok_or_else(|| {
+            Fault::peer("the database has reserved something that makes no sense")
+        })?;
+        let (id, role, address4, address6) = reserved;
+        self.check_addresses(address4, address6)?;
+        self.check_generation(transaction).await?;
+        let failed = |what: &dyn std::fmt::Display| Fault::ours(format!("making keys: {what}"));
+        let keys = NodeKeys::generate(random).map_err(|error| failed(&error))?;
+        let public = keys.public(id).map_err(|error| failed(&error))?;
+        let subnets: Vec<IpNet> = self.routes.iter().map(IpNet::trunc).collect();
+        let record = NodeRecord::new(&public, self.name, address4, address6, subnets.clone());
+        let mac = record.mac(self.key).map_err(|error| failed(&error))?;
+        let password = new_password(random);
+        transaction
+            .execute(
+                "SELECT adit.register($1, $2, $3, $4, $5)",
+                &[&id.0, &verifier(&password), &record.sign_key, &record.seal_key, &mac.as_slice()],
+            )
+            .await
+            .map_err(|error| said(&error))?;
+        let addresses = address4.map(IpNet::V4).into_iter().chain(address6.map(IpNet::V6));
+        let settings = Settings {
+            database: self.target.to_url(),
+            role,
+            node: id,
+            name: self.name.to_owned(),
+            addresses: addresses.collect(),
+            subnets,
+            device: device(&self.paths.name),
+            packet_size: None,
+            durability: None,
+        };
+        let secrets = Secrets { password, ring: self.key.clone().into(), keys };
+        self.paths.create()?;
+        secrets.store(self.paths)?;
+        settings.store(self.paths)?;
+        Ok((settings, secrets))
+    }
+
+    /// The node's MAC will be under this key: it must still be the network's. From the reservation on no rekey begins.
+    async fn check_generation(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
+        let generation = transaction.query_one("SELECT generation FROM adit.network", &[]).await;
+        let generation: i32 =
+            generation.and_then(|row| row.try_get(0)).map_err(|error| said(&error))?;
+        if generation == self.key.generation().0 {
+            return Ok(());
+        }
+        Err(Fault::operator(
+            "the network has got a new key since this invitation was made: make another one with: adit postgres invite",
+        ))
+    }
+
+    /// The node's MAC will be under these: they must be what the network's own MAC allows.
+    fn check_addresses(&self, v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Result<(), Fault> {
+        let fits4 = match (self.network.network4, v4) {
+            (None, None) => true,
+            (Some(net), Some(own)) => {
+                net.prefix_len() == own.prefix_len() && net.contains(&own.addr())
+            }
+            _ => false,
+        };
+        let fits6 = match (self.network.network6, v6) {
+            (None, None) => true,
+            (Some(net), Some(own)) => {
+                net.prefix_len() == own.prefix_len() && net.contains(&own.addr())
+            }
+            _ => false,
+        };
+        if fits4 && fits6 {
+            return Ok(());
+        }
+        Err(Fault::peer(
+            "the database has given this node addresses outside the network: do not trust it",
+        ))
+    }
+}
+
+fn read_reserved(
+    row: &tokio_postgres::Row,
+) -> Option<(NodeId, String, Option<Ipv4Net>, Option<Ipv6Net>)> {
+    let v4: Option<&str> = row.try_get(2).ok()?;
+    let v6: Option<&str> = row.try_get(3).ok()?;
+    Some((
+        NodeId(row.try_get(0).ok()?),
+        row.try_get(1).ok()?,
+        v4.map(str::parse).transpose().ok()?,
+        v6.map(str::parse).transpose().ok()?,
+    ))
+}
+
+/// Commits what made a node; if the database refuses, the files go again.
+pub(super) async fn commit(transaction: Transaction<'_>, paths: &Paths) -> Result<(), Fault> {
+    match transaction.commit().await {
+        Ok(()) => Ok(()),
+        Err(error) if error.as_db_error().is_some() => {
+            forget(paths);
+            Err(said(&error))
+        }
+        Err(error) => Err(Fault::environment(format!(
+            "the connection to the database ended at the last moment ({error}): it is not known whether this node is registered. \
+             Try: {}. If it is not, remove {} and begin again",
+            paths.command("up"),
+            paths.config.display()
+        ))),
+    }
+}
+
+/// Removes the files of a node that did not come to be.
+pub(super) fn forget(paths: &Paths) {
+    for file in [paths.settings_file(), paths.secrets_file()] {
+        let _ = fs::remove_file(file);
+    }
+    let _ = fs::remove_dir(&paths.config);
+}

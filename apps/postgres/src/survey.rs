@@ -1,0 +1,308 @@
+//! What `adit postgres status` and `peers` show: what the running node says, and what the database says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use adit_postgres::{LeafNo, NodeId, StreamId};
+use serde::Serialize;
+use tokio::time::timeout;
+use tokio_postgres::Client;
+
+use super::database::{self, Target};
+use super::member::Member;
+use super::node::directory::{self, Directory, Known};
+use super::paths::Paths;
+use super::settings::Settings;
+use adit_runtime::control::{self, Request, Response, StatusReport};
+use adit_runtime::fault::Fault;
+use adit_runtime::log::clean;
+
+/// How long the database may take for all questions together.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Leaves of a sender that are looked into for a stream's newest row: the newest may still be empty.
+const LEAVES: usize = 2;
+
+/// A node of a network, from this machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Survey {
+    /// The network's name on this machine.
+    pub network: String,
+    /// This node's name.
+    pub node: String,
+    /// This node's number.
+    pub id: i32,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// The networks behind it.
+    pub subnets: Vec<String>,
+    /// What the running node says; `None`: it does not run.
+    pub running: Option<StatusReport>,
+    /// The database, as a URL without user and password.
+    pub url: String,
+    /// Who this node is there.
+    pub role: String,
+    /// Why the database was not asked, or did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// What the database says.
+    pub database: Option<DatabaseSurvey>,
+}
+
+/// What the database says, as far as the network's key vouches for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct DatabaseSurvey {
+    /// Version of PostgreSQL.
+    pub version: String,
+    /// TLS of the connection that asked, version and cipher; `None`: without.
+    pub tls: Option<String>,
+    /// How long the database takes for the shortest question, microseconds.
+    pub round_trip_us: u64,
+    /// Serial number of the network's settings.
+    pub settings: i64,
+    /// `strict`, `relaxed` or `volatile`: what holds for nodes without a setting of their own.
+    pub durability: String,
+    /// `full`, `headers`, `metadata` or `none`.
+    pub audit: String,
+    /// Longest IP packet in a row, bytes.
+    pub packet_size: i32,
+    /// Generation of the network's key, counted from 1.
+    pub key_generation: i32,
+    /// Whether an auditor can open everything.
+    pub auditor: bool,
+    /// Leaf tables there are.
+    pub leaves: u64,
+    /// Bytes that they take, with the records and wrapped keys of their epochs.
+    pub bytes: u64,
+    /// Of these, the records' and wrapped keys'.
+    pub key_bytes: u64,
+    /// Bytes that they may take.
+    pub retention_bytes: u64,
+    /// How long packets are kept, seconds.
+    pub retention_age_s: u64,
+    /// The other nodes.
+    pub nodes: Vec<NodeSurvey>,
+    /// Nodes that are not believed, by name, and why.
+    pub refused: BTreeMap<String, String>,
+}
+
+/// Another node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct NodeSurvey {
+    /// Its number.
+    pub id: i32,
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// The networks behind it.
+    pub subnets: Vec<String>,
+    /// What this node has committed for it.
+    pub sent: StreamSurvey,
+    /// What it has committed for this node.
+    pub received: StreamSurvey,
+}
+
+/// A stream in the database.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StreamSurvey {
+    /// Its number.
+    pub stream: i32,
+    /// The newest leaf table, 0 for none.
+    pub leaf: i32,
+    /// The newest epoch, 0 for none.
+    pub epoch: i32,
+    /// How old that epoch's key is, seconds.
+    pub epoch_age_s: Option<u64>,
+    /// Number of the newest row, 0 for none.
+    pub seq: i64,
+    /// How old that row is, milliseconds by the database's clock. Of what this node sent it may not see the rows.
+    pub age_ms: Option<u64>,
+}
+
+/// Asks the running node and the database.
+///
+/// # Errors
+/// This machine is in no such network, or its files cannot be read. A database or a node that does not answer is none.
+pub fn survey(paths: &Paths) -> Result<Survey, Fault> {
+    let settings = Settings::load(paths)?;
+    let mut survey = Survey {
+        network: paths.name.clone(),
+        node: settings.name.clone(),
+        id: settings.node.0,
+        addresses: settings.addresses.iter().map(ToString::to_string).collect(),
+        subnets: settings.subnets.iter().map(ToString::to_string).collect(),
+        running: running(&paths.control_socket())?,
+        url: settings.database.clone(),
+        role: settings.role.clone(),
+        trouble: None,
+        database: None,
+    };
+    let mut member = Member::with(settings, paths)?;
+    let target = member.target()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime
+        .map_err(|error| Fault::environment(format!("cannot start the event loop: {error}")))?;
+    let asked = runtime.block_on(async {
+        timeout(PATIENCE, ask(&target, &mut member)).await.unwrap_or_else(|_| {
+            Err(format!("the database did not answer within {} s", PATIENCE.as_secs()))
+        })
+    });
+    match asked {
+        Ok(database) => survey.database = Some(database),
+        Err(trouble) => survey.trouble = Some(clean(&trouble)),
+    }
+    Ok(survey)
+}
+
+/// What the running node says of itself; `None`: none runs.
+///
+/// # Errors
+/// One runs, but does not answer, or not to this user.
+pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    match control::request(socket, &Request::Status) {
+        Ok(Response::Status(report)) => Ok(Some(*report)),
+        Ok(Response::Error { message }) => Err(Fault::environment(message)),
+        Ok(_) => Ok(None),
+        Err(fault) => match std::os::unix::net::UnixStream::connect(socket) {
+            Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => Ok(None),
+            _ => Err(fault),
+        },
+    }
+}
+
+/// What it learns of other nodes is not kept: that is the running node's to decide.
+async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseSurvey, String> {
+    let client =
+        database::open(target, "status").await.map_err(|fault| Fault::from(fault).to_string())?;
+    let me = member.settings.node;
+    let tables = directory::load(&client, me).await.map_err(|cause| cause.message)?;
+    let tag = tables.tag().unwrap_or_default();
+    let ring = member.ring(&client, &tag).await.map_err(|fault| fault.to_string())?;
+    let directory = directory::verify(&tables, &member.public, &ring, &mut member.pins, None);
+    let directory = directory.map_err(|cause| cause.message)?;
+    let survey = answers(&client, &directory).await.map_err(|error| error.to_string())?;
+    Ok(DatabaseSurvey { key_generation: ring.generation().0, ..survey })
+}
+
+async fn answers(
+    client: &Client,
+    directory: &Directory,
+) -> Result<DatabaseSurvey, tokio_postgres::Error> {
+    let asked = Instant::now();
+    client.simple_query("").await?;
+    let round_trip = asked.elapsed();
+    let about = "SELECT current_setting('server_version'), (SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = \
+                 pg_backend_pid() AND ssl), leaves, bytes, keys FROM adit.usage()";
+    let about = client.query_one(about, &[]).await?;
+    let network = directory.settings.current();
+    let mut survey = DatabaseSurvey {
+        version: clean(about.try_get(0)?),
+        tls: about.try_get::<_, Option<&str>>(1)?.map(clean),
+        round_trip_us: u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
+        settings: network.serial,
+        durability: network.durability.to_string(),
+        audit: network.audit.to_string(),
+        packet_size: network.packet_size,
+        key_generation: 0,
+        auditor: network.auditor_key.is_some(),
+        leaves: count(about.try_get(2)?),
+        bytes: count(about.try_get(3)?),
+        key_bytes: count(about.try_get(4)?),
+        retention_bytes: count(network.retention_bytes),
+        retention_age_s: network.retention_age.as_secs(),
+        nodes: Vec::new(),
+        refused: directory.refused.clone(),
+    };
+    let leaves = leaves(client).await?;
+    let epochs = epochs(client).await?;
+    for node in &directory.nodes {
+        survey.nodes.push(one(client, node, &leaves, &epochs).await?);
+    }
+    Ok(survey)
+}
+
+/// Number, age in seconds.
+type Epochs = BTreeMap<StreamId, (i32, i64)>;
+/// Newest first.
+type Leaves = BTreeMap<NodeId, Vec<LeafNo>>;
+
+async fn leaves(client: &Client) -> Result<Leaves, tokio_postgres::Error> {
+    let newest = "SELECT sender, no FROM (SELECT sender, no, row_number() OVER (PARTITION BY sender ORDER BY no DESC) AS nth \
+                  FROM adit.leaf WHERE dropped IS NULL) l WHERE nth <= $1 ORDER BY sender, no DESC";
+    let mut leaves = Leaves::new();
+    for row in client.query(newest, &[&i64::try_from(LEAVES).unwrap_or(1)]).await? {
+        leaves.entry(NodeId(row.try_get(0)?)).or_default().push(LeafNo(row.try_get(1)?));
+    }
+    Ok(leaves)
+}
+
+async fn epochs(client: &Client) -> Result<Epochs, tokio_postgres::Error> {
+    let newest = "SELECT DISTINCT ON (stream) stream, no, extract(epoch FROM statement_timestamp() - opened)::bigint \
+                  FROM adit.epoch ORDER BY stream, no DESC";
+    let rows = client.query(newest, &[]).await?;
+    rows.iter()
+        .map(|row| Ok((StreamId(row.try_get(0)?), (row.try_get(1)?, row.try_get(2)?))))
+        .collect()
+}
+
+async fn one(
+    client: &Client,
+    node: &Known,
+    leaves: &Leaves,
+    epochs: &Epochs,
+) -> Result<NodeSurvey, tokio_postgres::Error> {
+    let begin = |stream: StreamId| {
+        let epoch = epochs.get(&stream);
+        let leaf = leaves.get(&stream.sender()).and_then(|leaves| leaves.first());
+        StreamSurvey {
+            stream: stream.0,
+            leaf: leaf.map_or(0, |leaf| leaf.0),
+            epoch: epoch.map_or(0, |(no, _)| *no),
+            epoch_age_s: epoch.map(|(_, age)| count(*age)),
+            ..StreamSurvey::default()
+        }
+    };
+    let mut survey = NodeSurvey {
+        id: node.record.id.0,
+        name: node.record.name.clone(),
+        addresses: node.addresses().iter().map(ToString::to_string).collect(),
+        subnets: node.record.subnets.iter().map(ToString::to_string).collect(),
+        sent: begin(node.outgoing),
+        received: begin(node.incoming),
+    };
+    let resumed =
+        client.query_one("SELECT last_seq FROM adit.resume($1)", &[&node.record.id.0]).await?;
+    survey.sent.seq = resumed.try_get::<_, Option<i64>>(0)?.unwrap_or(0);
+    for leaf in leaves.get(&node.record.id).into_iter().flatten() {
+        let newest = format!(
+            "SELECT seq, (extract(epoch FROM statement_timestamp() - ts) * 1000)::bigint \
+             FROM adit.newest($1, {leaf}, 0, 9223372036854775807, NULL, 1)"
+        );
+        // A leaf may be dropped at any time.
+        let Ok(Some(row)) = client.query_opt(&newest, &[&node.incoming.0]).await else { continue };
+        survey.received.seq = row.try_get(0)?;
+        survey.received.age_ms = Some(count(row.try_get(1)?));
+        break;
+    }
+    Ok(survey)
+}
+
+fn count(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_does_not_run_is_no_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("postgres-vpn.sock");
+        assert_eq!(running(&socket).unwrap(), None, "nothing there");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        assert_eq!(running(&socket).unwrap(), None, "left behind by a killed one");
+    }
+}

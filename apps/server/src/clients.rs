@@ -1,0 +1,522 @@
+//! `adit server client ...`.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::SystemTime;
+
+use adit_openvpn::keys::{ServerKey, StaticKey};
+use adit_pki::{Client, ClientName, ClientState, GroupName, Issued, NewClient, PkiError, Store};
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::init::{pki_fault, remote};
+use super::settings::Settings;
+use adit_runtime::control::{self, PeerReport, Request, Response};
+use adit_runtime::fault::Fault;
+use adit_runtime::filter;
+use adit_runtime::helper::files;
+use adit_runtime::paths::Paths;
+
+/// A client to be made or renewed.
+#[derive(Clone, Debug, Default)]
+pub struct ClientRequest {
+    /// Its name.
+    pub name: String,
+    /// Life of its certificate, days; `None`: the store's default.
+    pub days: Option<u32>,
+    /// Protects the private key in the profile.
+    pub password: Option<Zeroizing<String>>,
+    /// A fixed address inside the tunnel.
+    pub address: Option<Ipv4Addr>,
+    /// Groups for the packet filter; of a client that exists: none to leave them as they are.
+    pub groups: Vec<String>,
+}
+
+/// A client with its sessions.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClientOverview {
+    /// As registered.
+    #[serde(flatten)]
+    pub client: Client,
+    /// Its sessions at the moment.
+    pub sessions: Vec<PeerReport>,
+}
+
+/// Opens the store of a created server.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub(super) fn open_store(paths: &Paths) -> Result<Store, Fault> {
+    Store::open_by(&paths.data, files::open).map_err(|error| match error {
+        PkiError::NotInitialised(_) => Fault::operator(format!(
+            "there is no server in {}; create it with: {}",
+            paths.data.display(),
+            paths.command("server init")
+        )),
+        other => pki_fault(other),
+    })
+}
+
+/// Makes a client. The profile is in the result and nowhere else.
+///
+/// # Errors
+/// The name is not allowed or taken, the address not free, the store not writable.
+pub fn add(paths: &Paths, wanted: &ClientRequest) -> Result<Issued, Fault> {
+    let (store, new) = prepare(paths, wanted)?;
+    let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
+    if wanted.address.is_some() {
+        // So that no other client is given the address meanwhile. Without a server none is.
+        let _ = read_again(paths);
+    }
+    Ok(issued)
+}
+
+/// Gives a client a new certificate and profile; sessions under the old one end.
+///
+/// # Errors
+/// There is no such client, or the store is not writable.
+pub fn renew(paths: &Paths, wanted: &ClientRequest) -> Result<(Issued, usize), Fault> {
+    let (store, new) = prepare(paths, wanted)?;
+    let old = store.client(&wanted.name).map_err(pki_fault)?;
+    let issued = store.renew_client(&new, SystemTime::now()).map_err(pki_fault)?;
+    let kick = Request::Kick { name: None, serial: Some(old.serial), peer: None };
+    let ended = tell(paths, &kick)?;
+    Ok((issued, ended))
+}
+
+/// Whether a client of this name may be added; asked before a password is.
+///
+/// # Errors
+/// The name is not allowed or taken.
+pub fn check_new(paths: &Paths, name: &str) -> Result<(), Fault> {
+    let name: ClientName = name.parse().map_err(pki_fault)?;
+    match open_store(paths)?.client(name.as_str()) {
+        Ok(client) if client.state != ClientState::Revoked => {
+            Err(pki_fault(PkiError::Exists(name.to_string())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a profile may be written here. Asked before anything is issued, because the key exists
+/// only in the profile.
+///
+/// # Errors
+/// The file exists, or its folder does not.
+pub fn check_target(path: &Path) -> Result<(), Fault> {
+    if path.symlink_metadata().is_ok() {
+        return Err(Fault::operator(format!(
+            "{} exists and is kept; move it away, or name another file with --output",
+            path.display()
+        )));
+    }
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => Err(Fault::operator(format!(
+            "there is no folder {}; create it, or name another file with --output",
+            folder.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn prepare(paths: &Paths, wanted: &ClientRequest) -> Result<(Store, NewClient), Fault> {
+    let name: ClientName = wanted.name.parse().map_err(pki_fault)?;
+    let settings = Settings::read(&paths.settings_file())?;
+    let mut store = open_store(paths)?;
+    if let Some(address) = wanted.address {
+        check_address(address, &settings)?;
+        let taken = peers(paths)
+            .into_iter()
+            .find(|peer| peer.name != wanted.name && peer.tunnel.contains(&address.to_string()));
+        if let Some(peer) = taken {
+            return Err(Fault::operator(format!(
+                "{} has the address {address} at the moment; choose another",
+                peer.name
+            )));
+        }
+    }
+    if store.server().remote != remote(&settings) {
+        store.set_remote(remote(&settings)).map_err(pki_fault)?;
+    }
+    let mut new = NewClient::new(name, client_key(&store)?);
+    new.days = wanted.days;
+    new.password = wanted.password.clone();
+    new.address4 = wanted.address;
+    new.groups = group_names(&wanted.groups)?;
+    Ok((store, new))
+}
+
+fn group_names(names: &[String]) -> Result<Vec<GroupName>, Fault> {
+    names.iter().map(|name| name.parse().map_err(pki_fault)).collect()
+}
+
+/// Puts a client into exactly these groups; a running server follows at once.
+///
+/// # Errors
+/// There is no such client, it is revoked, a name is not allowed, or there are too many.
+pub fn set_groups(paths: &Paths, name: &str, groups: &[String]) -> Result<Client, Fault> {
+    let store = open_store(paths)?;
+    let client =
+        store.set_groups(name, &group_names(groups)?, SystemTime::now()).map_err(pki_fault)?;
+    reread(paths)?;
+    Ok(client)
+}
+
+/// Lets a running server read the registry again.
+fn reread(paths: &Paths) -> Result<(), Fault> {
+    if super::host_state::running(paths).is_none() {
+        return Ok(());
+    }
+    read_again(paths).map(drop).map_err(not_yet)
+}
+
+/// The same, of one that runs.
+fn read_again(paths: &Paths) -> Result<usize, Fault> {
+    let ask = |request| control::request(&paths.control_socket(), &request);
+    let answer = match ask(Request::ReloadClients)? {
+        // One that was started before this program was replaced by a newer one.
+        Response::Error { message } if message.starts_with("not a request") => {
+            ask(Request::Reload)?
+        }
+        answer => answer,
+    };
+    done(answer)
+}
+
+fn done(response: Response) -> Result<usize, Fault> {
+    match response {
+        Response::Done { count } => Ok(count),
+        Response::Error { message } => Err(Fault::environment(message)),
+        _ => Err(Fault::ours("the control socket answers another question")),
+    }
+}
+
+fn check_address(address: Ipv4Addr, settings: &Settings) -> Result<(), Fault> {
+    let network = settings.network;
+    let usable = network.contains(&address)
+        && address != network.network()
+        && address != network.broadcast()
+        && Some(address) != network.hosts().next();
+    if usable {
+        return Ok(());
+    }
+    let mut hosts = network.hosts().skip(1);
+    let first = hosts.next().unwrap_or(network.addr());
+    let last = hosts.last().unwrap_or(first);
+    Err(Fault::operator(format!(
+        "{address} is no client's address in {network}; choose one from {first} to {last}"
+    )))
+}
+
+/// A tls-crypt-v2 key of the client's own.
+fn client_key(store: &Store) -> Result<Zeroizing<String>, Fault> {
+    let server = server_key(store)?;
+    let mut random = adit_runtime::random::generator()?;
+    let kc = StaticKey::generate(|bytes| random.fill(bytes));
+    let key = server
+        .client_key(kc, None)
+        .map_err(|error| Fault::ours(format!("cannot wrap a client's key: {error}")))?;
+    Ok(key.to_pem())
+}
+
+/// The key that unwraps the clients' keys.
+pub(super) fn server_key(store: &Store) -> Result<ServerKey, Fault> {
+    let path = store.files().tls_crypt_v2;
+    let text = store.tls_crypt_v2_server_key().map_err(pki_fault)?;
+    ServerKey::parse(&text).map_err(|error| Fault::operator(format!("{}: {error}", path.display())))
+}
+
+/// The clients and groups that a filter's rules can name.
+///
+/// # Errors
+/// There is no registry here, or it cannot be read.
+pub fn names(paths: &Paths) -> Result<filter::Known, Fault> {
+    known(&open_store(paths)?)
+}
+
+/// Every client as it is registered, without asking a running server for its sessions.
+///
+/// # Errors
+/// There is no registry here, or it cannot be read.
+pub fn registered(paths: &Paths) -> Result<Vec<Client>, Fault> {
+    open_store(paths)?.clients().map_err(pki_fault)
+}
+
+pub(super) fn known(store: &Store) -> Result<filter::Known, Fault> {
+    let clients = store.clients().map_err(pki_fault)?;
+    let living = clients.iter().filter(|client| client.state != ClientState::Revoked);
+    let mut known = filter::Known::default();
+    for client in living {
+        known.clients.push(client.name.to_string());
+        known.groups.extend(client.groups.iter().map(ToString::to_string));
+    }
+    Ok(known)
+}
+
+/// The `remote` lines of a profile under the present settings.
+pub fn endpoints(settings: &Settings) -> Vec<String> {
+    remote(settings).lines()
+}
+
+/// Clients whose profiles name another host or other ports than the settings. Of clients from before this was written
+/// down nothing is known.
+pub(super) fn outdated(store: &Store, settings: &Settings) -> Result<Vec<String>, Fault> {
+    let now = remote(settings);
+    let clients = store.clients().map_err(pki_fault)?;
+    let old = clients.iter().filter(|client| {
+        client.state != ClientState::Revoked && client.remote.as_ref().is_some_and(|r| *r != now)
+    });
+    Ok(old.map(|client| client.name.to_string()).collect())
+}
+
+/// The `remote` lines that profiles must contain, and the clients whose profiles are out of date.
+#[derive(Clone, Debug, Serialize)]
+pub struct Remotes {
+    /// The lines.
+    pub lines: Vec<String>,
+    /// Clients whose profiles have other ones.
+    pub outdated: Vec<String>,
+}
+
+/// The lines that profiles need now. `done`: clients whose profiles have got them.
+///
+/// # Errors
+/// There is no such client, or the store cannot be read or written.
+pub fn remotes(paths: &Paths, done: &[String]) -> Result<Remotes, Fault> {
+    let settings = Settings::read(&paths.settings_file())?;
+    let store = open_store(paths)?;
+    for name in done {
+        store.set_client_remote(name, remote(&settings), SystemTime::now()).map_err(pki_fault)?;
+    }
+    Ok(Remotes { lines: endpoints(&settings), outdated: outdated(&store, &settings)? })
+}
+
+/// Every client, with the sessions it has now.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
+    let clients = open_store(paths)?.clients().map_err(pki_fault)?;
+    let mut sessions: HashMap<String, Vec<PeerReport>> = HashMap::new();
+    for peer in peers(paths) {
+        sessions.entry(peer.name.clone()).or_default().push(peer);
+    }
+    Ok(clients
+        .into_iter()
+        .map(|client| {
+            let sessions = sessions.remove(client.name.as_str()).unwrap_or_default();
+            ClientOverview { client, sessions }
+        })
+        .collect())
+}
+
+/// One client.
+///
+/// # Errors
+/// There is none of that name.
+pub fn show(paths: &Paths, name: &str) -> Result<ClientOverview, Fault> {
+    let client = open_store(paths)?.client(name).map_err(pki_fault)?;
+    let sessions = peers(paths).into_iter().filter(|peer| peer.name == name).collect();
+    Ok(ClientOverview { client, sessions })
+}
+
+/// Sessions of the running server; none if it does not run or may not be asked.
+fn peers(paths: &Paths) -> Vec<PeerReport> {
+    match control::request(&paths.control_socket(), &Request::Status) {
+        Ok(Response::Status(report)) => report.peers,
+        _ => Vec::new(),
+    }
+}
+
+/// Takes a client's certificate back for good and ends its sessions; returns how many.
+///
+/// # Errors
+/// There is no such client, or the store is not writable.
+pub fn revoke(paths: &Paths, name: &str) -> Result<usize, Fault> {
+    open_store(paths)?.revoke_client(name, SystemTime::now()).map_err(pki_fault)?;
+    end_sessions(paths, name)
+}
+
+/// Locks a client out and ends its sessions; returns how many.
+///
+/// # Errors
+/// There is no such client, it is revoked, or the store is not writable.
+pub fn disable(paths: &Paths, name: &str) -> Result<usize, Fault> {
+    open_store(paths)?.set_enabled(name, false, SystemTime::now()).map_err(pki_fault)?;
+    end_sessions(paths, name)
+}
+
+/// Lets a disabled client in again.
+///
+/// # Errors
+/// There is no such client, it is revoked, or the store is not writable.
+pub fn enable(paths: &Paths, name: &str) -> Result<(), Fault> {
+    open_store(paths)?.set_enabled(name, true, SystemTime::now()).map_err(pki_fault)?;
+    Ok(())
+}
+
+/// Ends a client's sessions; returns how many.
+///
+/// # Errors
+/// There is no such client, or no server runs.
+pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
+    open_store(paths)?.client(name).map_err(pki_fault)?;
+    if super::host_state::running(paths).is_none() {
+        return Err(Fault::environment(format!(
+            "no server runs here; start it with: {}",
+            paths.command("server run")
+        )));
+    }
+    end_sessions(paths, name)
+}
+
+fn end_sessions(paths: &Paths, name: &str) -> Result<usize, Fault> {
+    let kick = Request::Kick { name: Some(name.to_owned()), serial: None, peer: None };
+    tell(paths, &kick)
+}
+
+/// Lets a running server read registry and revocation list again and end sessions. One that does
+/// not run has none.
+fn tell(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
+    if super::host_state::running(paths).is_none() {
+        return Ok(0);
+    }
+    let kicked = control::request(&paths.control_socket(), kick).and_then(done);
+    let reloaded = read_again(paths);
+    // The registry changed before the kick, so the client cannot return before the reload. A failed reload must
+    // be reported, but the sessions have ended.
+    let count = kicked.map_err(not_yet)?;
+    reloaded.map_err(not_yet)?;
+    Ok(count)
+}
+
+fn not_yet(fault: Fault) -> Fault {
+    Fault::environment(format!(
+        "it is registered, but the running server did not take it over: {fault}; restart it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::init::{NewServer, init};
+    use super::*;
+
+    fn server(dir: &tempfile::TempDir) -> Paths {
+        let paths = Paths::new(Some(&dir.path().join("vpn"))).unwrap();
+        let choices = NewServer {
+            host: Some("vpn.example.net".into()),
+            network: Some("10.199.31.0/24".parse().unwrap()),
+            ..NewServer::default()
+        };
+        init(&paths, &choices, false).unwrap();
+        paths
+    }
+
+    fn wanted(name: &str) -> ClientRequest {
+        ClientRequest { name: name.into(), ..ClientRequest::default() }
+    }
+
+    #[test]
+    fn a_client_lives_through_all_its_states() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let issued = add(&paths, &wanted("laptop")).unwrap();
+        assert!(issued.profile.text().contains("remote vpn.example.net 1194"));
+        assert!(issued.profile.text().contains("<tls-crypt-v2>"));
+        assert!(add(&paths, &wanted("laptop")).unwrap_err().to_string().contains("renew"));
+
+        assert_eq!(disable(&paths, "laptop").unwrap(), 0);
+        assert_eq!(show(&paths, "laptop").unwrap().client.state, ClientState::Disabled);
+        enable(&paths, "laptop").unwrap();
+        let (renewed, _) = renew(&paths, &wanted("laptop")).unwrap();
+        assert_ne!(renewed.client.serial, issued.client.serial);
+        revoke(&paths, "laptop").unwrap();
+        assert_eq!(list(&paths).unwrap()[0].client.state, ClientState::Revoked);
+        assert!(enable(&paths, "laptop").is_err());
+        add(&paths, &wanted("laptop")).unwrap();
+    }
+
+    #[test]
+    fn groups_are_registered_and_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let staff =
+            ClientRequest { groups: vec!["staff".into(), "ops".into()], ..wanted("laptop") };
+        add(&paths, &staff).unwrap();
+        let groups = || {
+            let client = show(&paths, "laptop").unwrap().client;
+            client.groups.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(groups(), ["staff", "ops"]);
+        set_groups(&paths, "laptop", &["guests".into()]).unwrap();
+        assert_eq!(groups(), ["guests"]);
+        let authority =
+            super::super::authorizer::RegistryAuthorizer::new(open_store(&paths).unwrap());
+        assert_eq!(authority.groups("laptop"), ["guests"]);
+        assert!(authority.groups("nobody").is_empty());
+        set_groups(&paths, "laptop", &[]).unwrap();
+        assert!(groups().is_empty() && authority.groups("laptop").is_empty());
+        for bad in ["", "a b", "../x", "@x"] {
+            assert!(set_groups(&paths, "laptop", &[bad.into()]).is_err(), "{bad:?}");
+        }
+        assert!(set_groups(&paths, "nobody", &["staff".into()]).is_err());
+    }
+
+    #[test]
+    fn two_clients_have_two_wrapping_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let key = |name: &str| {
+            let text = add(&paths, &wanted(name)).unwrap().profile.text().to_owned();
+            text.split("<tls-crypt-v2>").nth(1).unwrap().to_owned()
+        };
+        assert_ne!(key("a"), key("b"));
+    }
+
+    #[test]
+    fn names_cannot_leave_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        for name in ["", "../x", "a/b", "a b", ".x", "-x", "a\nb", "a..b", &"n".repeat(65)] {
+            let fault = add(&paths, &wanted(name)).unwrap_err();
+            assert_eq!(fault.exit_code(), std::process::ExitCode::from(2), "{name:?}");
+            assert!(show(&paths, name).is_err());
+        }
+    }
+
+    #[test]
+    fn a_fixed_address_lies_in_the_network_and_is_not_the_servers() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let with = |name: &str, address: &str| ClientRequest {
+            address: Some(address.parse().unwrap()),
+            ..wanted(name)
+        };
+        for bad in ["10.199.31.0", "10.199.31.1", "10.199.31.255", "10.199.32.5", "0.0.0.0"] {
+            let fault = add(&paths, &with("a", bad)).unwrap_err().to_string();
+            assert!(fault.contains("10.199.31.2 to 10.199.31.254"), "{fault}");
+        }
+        add(&paths, &with("a", "10.199.31.9")).unwrap();
+        assert!(add(&paths, &with("b", "10.199.31.9")).is_err());
+    }
+
+    #[test]
+    fn an_existing_file_is_never_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("laptop.ovpn");
+        check_target(&path).unwrap();
+        std::fs::write(&path, "kept").unwrap();
+        assert!(check_target(&path).is_err());
+        assert!(check_target(&dir.path().join("none/laptop.ovpn")).is_err());
+    }
+
+    #[test]
+    fn without_a_server_the_remedy_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        let fault = list(&paths).unwrap_err().to_string();
+        assert!(fault.contains("adit server init --dir"), "{fault}");
+    }
+}

@@ -1,0 +1,308 @@
+//! `adit demo`: server and client in two namespaces of this machine, real traffic, figures.
+
+mod testbed;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::doctor::{self, Level};
+use adit_runtime::demo::ends::End;
+use adit_runtime::demo::interrupt::Interrupt;
+use adit_runtime::demo::traffic::{self, Meter};
+use adit_runtime::demo::{
+    DemoOptions, PING_ATTEMPTS, ROUND_TRIP_TIME, Step, TELL_EVERY, measure, usage,
+};
+use adit_runtime::fault::Fault;
+use testbed::Testbed;
+
+/// One ping that was answered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ping {
+    /// Sent from this end: `client` or `server`.
+    pub from: &'static str,
+    /// To this address.
+    pub to: IpAddr,
+    /// Seconds until the answer.
+    pub seconds: f64,
+}
+
+/// One bulk transfer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Transfer {
+    /// `TCP` or `UDP`.
+    pub protocol: &'static str,
+    /// From this end to the other: `client` or `server`.
+    pub from: &'static str,
+    /// Payload that arrived, Mb/s.
+    pub megabits_per_second: f64,
+    /// CPU-seconds of the server process per Gb of payload.
+    pub server_cpu_per_gigabit: f64,
+    /// CPU-seconds of the client process per Gb of payload.
+    pub client_cpu_per_gigabit: f64,
+    /// Share of the datagrams that did not arrive.
+    pub lost: f64,
+}
+
+/// The figures.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DemoReport {
+    /// Pings both ways.
+    pub pings: Vec<Ping>,
+    /// Bulk transfers both ways.
+    pub transfers: Vec<Transfer>,
+    /// Median round trip through the idle tunnel, seconds.
+    pub round_trip_p50: f64,
+    /// 99th percentile of the same.
+    pub round_trip_p99: f64,
+    /// Round trips measured.
+    pub round_trips: usize,
+    /// Resident memory of the server process at the end, bytes.
+    pub server_memory: u64,
+    /// Resident memory of the client process at the end, bytes.
+    pub client_memory: u64,
+}
+
+/// Progress of the demo.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// A step begins, is under way or is done.
+    Step(Step),
+    /// All is measured.
+    Figures(Box<DemoReport>),
+    /// Everything is up until the user interrupts.
+    Holding(Holding),
+}
+
+/// How to look around.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    /// Namespace of the server.
+    pub server: String,
+    /// Namespace of the client.
+    pub client: String,
+    /// The server's tunnel addresses.
+    pub server_addresses: Vec<IpAddr>,
+    /// The client's tunnel addresses.
+    pub client_addresses: Vec<IpAddr>,
+    /// Logs, keys and control sockets.
+    pub folder: PathBuf,
+}
+
+/// Runs the demo and takes everything away again.
+///
+/// # Errors
+/// Something is missing on this machine, an end failed, or the user interrupted.
+pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Result<(), Fault> {
+    check_machine()?;
+    let interrupt = Interrupt::catch()?;
+    stage(tell, "keys, two namespaces, a cable".into());
+    let mut testbed = Testbed::new()?;
+    done(tell, format!("{}, {}", testbed.server.name(), testbed.client.name()));
+
+    stage(tell, "server".into());
+    testbed.start_server(&options.program, &interrupt)?;
+    done(tell, format!("process {}, {}", testbed.server.pid(), list(&testbed.server)));
+    stage(tell, "client".into());
+    testbed.start_client(&options.program, &interrupt)?;
+    done(tell, format!("process {}, {}", testbed.client.pid(), list(&testbed.client)));
+
+    let mut report = DemoReport::default();
+    pings(&testbed, &interrupt, &mut report, tell)?;
+    round_trips(&testbed, &interrupt, &mut report, tell)?;
+    for protocol in ["TCP", "UDP"] {
+        for from in ["client", "server"] {
+            let transfer = bulk(&testbed, options.duration, protocol, from, &interrupt, tell)?;
+            report.transfers.push(transfer);
+            testbed.check()?;
+        }
+    }
+    report.server_memory = usage::memory(testbed.server.pid());
+    report.client_memory = usage::memory(testbed.client.pid());
+    tell(Progress::Figures(Box::new(report)));
+    if options.hold {
+        hold(&mut testbed, &interrupt, tell)?;
+    }
+    Ok(())
+}
+
+fn stage(tell: &mut dyn FnMut(Progress), what: String) {
+    tell(Progress::Step(Step::Stage(what)));
+}
+
+fn done(tell: &mut dyn FnMut(Progress), result: String) {
+    tell(Progress::Step(Step::Done(result)));
+}
+
+fn list(end: &End) -> String {
+    end.addresses().map(|address| address.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Checks all requirements of a demo, and reports everything missing at once.
+///
+/// # Errors
+/// What is missing, with the remedies.
+pub fn check_machine() -> Result<(), Fault> {
+    let needed = doctor::for_a_tunnel();
+    let missing: Vec<String> = needed
+        .iter()
+        .filter(|finding| finding.level == Level::Problem)
+        .map(|finding| format!("\n  {}: {}", finding.what, finding.remedy.join("\n    or ")))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::environment(format!("the demo cannot run here:{}", missing.concat())))
+}
+
+fn pings(
+    testbed: &Testbed,
+    interrupt: &Interrupt,
+    report: &mut DemoReport,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<(), Fault> {
+    let ways = [
+        ("client", &testbed.client, testbed.server.addresses().collect::<Vec<_>>()),
+        ("server", &testbed.server, testbed.client.addresses().collect::<Vec<_>>()),
+    ];
+    for (from, end, targets) in ways {
+        for to in targets {
+            stage(tell, format!("ping from the {from} to {to}"));
+            let time = ping(end, to, interrupt)?;
+            done(tell, format!("{:.2} ms", time.as_secs_f64() * 1000.0));
+            report.pings.push(Ping { from, to, seconds: time.as_secs_f64() });
+        }
+    }
+    Ok(())
+}
+
+fn ping(end: &End, to: IpAddr, interrupt: &Interrupt) -> Result<Duration, Fault> {
+    let mut problem = String::new();
+    for sequence in 0..PING_ATTEMPTS {
+        interrupt.check()?;
+        match traffic::ping(&end.ns, to, sequence) {
+            Ok(time) => return Ok(time),
+            Err(error) => {
+                problem = error.to_string();
+                // An address that is still being set up refuses at once.
+                thread::sleep(TELL_EVERY);
+            }
+        }
+    }
+    Err(Fault::environment(format!("{to} does not answer through the tunnel: {problem}")))
+}
+
+fn round_trips(
+    testbed: &Testbed,
+    interrupt: &Interrupt,
+    report: &mut DemoReport,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<(), Fault> {
+    stage(tell, "round trips of small datagrams, idle tunnel".into());
+    let (client, server) = (&testbed.client, &testbed.server);
+    let times = traffic::round_trips(
+        &client.ns,
+        &server.ns,
+        server.ipv4,
+        ROUND_TRIP_TIME,
+        interrupt.flag(),
+    )
+    .map_err(|error| Fault::environment(format!("round trips: {error}")))?;
+    interrupt.check()?;
+    let at = |percent: usize| {
+        let index = times.len().saturating_mul(percent) / 100;
+        times.get(index).or(times.last()).map_or(0.0, Duration::as_secs_f64)
+    };
+    report.round_trip_p50 = at(50);
+    report.round_trip_p99 = at(99);
+    report.round_trips = times.len();
+    if times.is_empty() {
+        return Err(Fault::environment("no datagram came back through the tunnel"));
+    }
+    done(
+        tell,
+        format!(
+            "p50 {:.0} us, p99 {:.0} us",
+            report.round_trip_p50 * 1e6,
+            report.round_trip_p99 * 1e6
+        ),
+    );
+    Ok(())
+}
+
+/// One transfer with its figures.
+fn bulk(
+    testbed: &Testbed,
+    duration: Duration,
+    protocol: &'static str,
+    from: &'static str,
+    interrupt: &Interrupt,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<Transfer, Fault> {
+    let (sender, receiver) = match from {
+        "client" => (&testbed.client, &testbed.server),
+        _ => (&testbed.server, &testbed.client),
+    };
+    let to = if from == "client" { "server" } else { "client" };
+    stage(tell, format!("{protocol} {from} to {to}"));
+    let meter = Meter::default();
+    let pids = [testbed.server.pid(), testbed.client.pid()];
+    let measured = thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            let (source, address) = (sender.ipv4.into(), receiver.ipv4.into());
+            match protocol {
+                "TCP" => traffic::tcp(&sender.ns, &receiver.ns, address, &meter),
+                _ => traffic::udp(&sender.ns, &receiver.ns, source, address, &meter),
+            }
+        });
+        let measured = measure(&meter, pids, duration, interrupt, &mut |step| {
+            tell(Progress::Step(step));
+        });
+        meter.stop.store(true, Relaxed);
+        let ended = running.join().unwrap_or_else(|_| Err(std::io::Error::other("panicked")));
+        ended.map_err(|error| Fault::environment(format!("{protocol} {from} to {to}: {error}")))?;
+        measured
+    })?;
+    let gigabits = measured.received as f64 * 8.0 / 1e9;
+    let per_gigabit =
+        |cpu: Duration| if gigabits > 0.0 { cpu.as_secs_f64() / gigabits } else { 0.0 };
+    let [server_cpu, client_cpu] = measured.cpu;
+    let (sent, received) = (meter.sent.load(Relaxed), meter.received.load(Relaxed));
+    let lost = match protocol {
+        "UDP" if sent > 0 => 1.0 - received as f64 / sent as f64,
+        _ => 0.0,
+    };
+    let transfer = Transfer {
+        protocol,
+        from,
+        megabits_per_second: gigabits * 1000.0 / measured.elapsed.as_secs_f64(),
+        server_cpu_per_gigabit: per_gigabit(server_cpu),
+        client_cpu_per_gigabit: per_gigabit(client_cpu),
+        lost: lost.max(0.0),
+    };
+    done(tell, format!("{:.0} Mb/s", transfer.megabits_per_second));
+    Ok(transfer)
+}
+
+fn hold(
+    testbed: &mut Testbed,
+    interrupt: &Interrupt,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<(), Fault> {
+    tell(Progress::Holding(Holding {
+        server: testbed.server.name().to_owned(),
+        client: testbed.client.name().to_owned(),
+        server_addresses: testbed.server.addresses().collect(),
+        client_addresses: testbed.client.addresses().collect(),
+        folder: testbed.folder.clone(),
+    }));
+    while !interrupt.came() {
+        testbed.check()?;
+        thread::sleep(TELL_EVERY);
+    }
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! `adit doctor`: what on this machine is in a VPN's way, each with its remedy.
+
+mod kernel;
+mod network;
+mod server;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+
+use super::host_state::HostState;
+use super::leftover;
+use super::settings::{Listen, Settings};
+use adit_runtime::paths::Paths;
+
+/// How bad a [`Finding`] is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Nothing to do.
+    Fine,
+    /// It works, but.
+    Warning,
+    /// It will not work.
+    Problem,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// A short name: `tun`, `rights`, ...
+    pub check: &'static str,
+    /// How bad.
+    pub level: Level,
+    /// The finding, as a sentence.
+    pub what: String,
+    /// The remedy; one command or sentence per line.
+    pub remedy: Vec<String>,
+    /// Whether `adit doctor --fix` can do it.
+    pub fixable: bool,
+    #[serde(skip)]
+    fix: Option<Fix>,
+}
+
+/// What `--fix` may do: nothing that could cut off a user who is logged in over the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fix {
+    Run(&'static str, Vec<String>),
+    Mode(std::path::PathBuf, u32),
+    /// Undo what ended processes left.
+    Release,
+    /// Undo what a killed server left.
+    Undo(Box<Paths>),
+}
+
+impl Finding {
+    fn new(check: &'static str, level: Level, what: impl Into<String>) -> Self {
+        let what = what.into();
+        Self { check, level, what, remedy: Vec::new(), fixable: false, fix: None }
+    }
+
+    fn fine(check: &'static str, what: impl Into<String>) -> Self {
+        Self::new(check, Level::Fine, what)
+    }
+
+    fn warning(check: &'static str, what: impl Into<String>) -> Self {
+        Self::new(check, Level::Warning, what)
+    }
+
+    fn problem(check: &'static str, what: impl Into<String>) -> Self {
+        Self::new(check, Level::Problem, what)
+    }
+
+    fn remedy(mut self, line: impl Into<String>) -> Self {
+        self.remedy.push(line.into());
+        self
+    }
+
+    fn fix(mut self, fix: Fix) -> Self {
+        self.fixable = true;
+        self.fix = Some(fix);
+        self
+    }
+
+    /// Applies the fix; returns whether it seems to have worked.
+    pub fn repair(&self) -> Option<bool> {
+        Some(match self.fix.as_ref()? {
+            Fix::Run(program, args) => Command::new(program)
+                .args(args)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success()),
+            // Who takes the place of a killed server undoes first what that one left.
+            Fix::Undo(paths) => HostState::claim(paths, std::process::id()).is_ok(),
+            Fix::Mode(path, mode) => {
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(*mode);
+                fs::set_permissions(path, mode).is_ok()
+            }
+            Fix::Release => adit_runtime::host::release().is_ok(),
+        })
+    }
+}
+
+/// Looks at everything. A server's own things are looked at where it has been created.
+pub fn examine(paths: &Paths) -> Vec<Finding> {
+    let mut findings = vec![
+        kernel::tun(),
+        kernel::rights(),
+        kernel::offloads(),
+        kernel::clock(),
+        network::forwarding(),
+    ];
+    let settings = Settings::read(&paths.settings_file());
+    let settings_exist = paths.settings_file().exists();
+    let device = settings.as_ref().map_or("adit0", |settings| settings.device.as_str());
+    let listen = settings.as_ref().map(|settings| settings.listen.clone()).unwrap_or_default();
+    findings.extend(network::firewall(device, &listen));
+    findings.push(network::mtu());
+    findings.push(network::dns());
+    findings.push(network::leftovers());
+    findings.push(network::routing());
+    findings.extend(left_behind(paths));
+    findings.extend(server::shared_profiles(paths));
+    match settings {
+        Ok(settings) => findings.extend(server::examine(paths, &settings)),
+        Err(fault) if settings_exist => {
+            findings.push(
+                Finding::problem("settings", fault.to_string())
+                    .remedy(format!("edit {}", paths.settings_file().display())),
+            );
+        }
+        Err(_) => {}
+    }
+    findings
+}
+
+/// Leftovers of a killed server on this machine.
+fn left_behind(paths: &Paths) -> Option<Finding> {
+    let left: Vec<String> = leftover::of(paths).iter().map(ToString::to_string).collect();
+    (!left.is_empty()).then(|| {
+        let what = format!("a server was killed and left behind: {}", left.join(", "));
+        Finding::warning("leftovers", what)
+            .remedy(paths.command("doctor --fix"))
+            .remedy(format!("or start it again: {}", paths.command("server run")))
+            .fix(Fix::Undo(Box::new(paths.clone())))
+    })
+}
+
+/// Why a port cannot be listened on; `None` where it can.
+pub(super) fn port_problem(listen: Listen) -> Option<String> {
+    let finding = server::port(listen, false);
+    (finding.level == Level::Problem).then_some(finding.what)
+}
+
+/// Checks that every tunnel needs.
+pub(super) fn for_a_tunnel() -> Vec<Finding> {
+    vec![kernel::tun(), kernel::rights()]
+}
+
+/// The findings that `adit server up` prints before it starts: all that are not fine.
+pub(super) fn in_the_way(paths: &Paths, settings: &Settings) -> Vec<Finding> {
+    let mut findings = vec![kernel::tun(), kernel::rights(), kernel::clock()];
+    findings.extend(network::firewall(&settings.device, &settings.listen));
+    findings.extend(server::examine(paths, settings));
+    findings.retain(|finding| finding.level != Level::Fine);
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_complaint_has_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        fs::write(
+            paths.settings_file(),
+            "host = \"no-such-host.invalid\"\nnetwork = \"127.0.0.0/24\"\n",
+        )
+        .unwrap();
+        let findings = examine(&paths);
+        for check in ["tun", "rights", "forwarding", "firewall", "mtu", "offloads", "clock", "dns"]
+        {
+            assert!(findings.iter().any(|finding| finding.check == check), "{check} is missing");
+        }
+        for finding in &findings {
+            assert_eq!(
+                finding.level == Level::Fine,
+                finding.remedy.is_empty(),
+                "{}: {}",
+                finding.check,
+                finding.what
+            );
+        }
+        let overlap = findings.iter().find(|finding| finding.check == "network").unwrap();
+        assert_eq!(overlap.level, Level::Problem, "{}", overlap.what);
+    }
+
+    #[test]
+    fn a_broken_file_is_a_finding() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        fs::write(paths.settings_file(), "nonsense").unwrap();
+        let findings = examine(&paths);
+        let finding = findings.iter().find(|finding| finding.check == "settings").unwrap();
+        assert_eq!(finding.level, Level::Problem);
+        assert!(finding.what.contains("line 1"), "{}", finding.what);
+    }
+}

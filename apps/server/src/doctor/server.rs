@@ -1,0 +1,263 @@
+//! Server checks: port, address, network, keys.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use adit_engine::Transport;
+use adit_pki::Store;
+use ipnet::IpNet;
+
+use super::super::host_state::running;
+use super::super::settings::{Listen, Settings};
+use super::{Finding, Fix};
+use adit_runtime::control::{self, Request, Response, SharedProfile};
+use adit_runtime::netinfo;
+use adit_runtime::paths::Paths;
+
+/// Certificates that end sooner are mentioned.
+const SOON_DAYS: u64 = 30;
+
+pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
+    let runs = running(paths).is_some();
+    let mut findings = Vec::new();
+    for listen in &settings.listen {
+        findings.push(port(*listen, runs));
+    }
+    findings.push(host(settings));
+    if !runs {
+        findings.push(network(settings));
+    }
+    findings.extend(permissions(paths));
+    findings.push(certificates(paths));
+    findings
+}
+
+/// Profiles that two devices use, as the running server has seen.
+pub(super) fn shared_profiles(paths: &Paths) -> Vec<Finding> {
+    let asked = control::request(&paths.control_socket(), &Request::Status);
+    let Ok(Response::Status(report)) = asked else { return Vec::new() };
+    let finding = |profile: &SharedProfile| {
+        let [one, other] = &profile.addresses;
+        let what = format!("two devices use the profile of {}: {one} and {other}", profile.name);
+        Finding::warning("profiles", what).remedy(format!(
+            "give each device a profile of its own: {}",
+            paths.command("server client add NAME")
+        ))
+    };
+    report.shared.iter().map(finding).collect()
+}
+
+pub(super) fn port(listen: Listen, runs: bool) -> Finding {
+    if runs {
+        return Finding::fine("port", format!("{listen} is ours: the server runs"));
+    }
+    let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+    let bind = |address: IpAddr| match listen.transport {
+        Transport::Udp => UdpSocket::bind((address, listen.port)).map(drop),
+        Transport::Tcp => TcpListener::bind((address, listen.port)).map(drop),
+    };
+    let bound = match listen.address {
+        Some(address) => bind(address),
+        None => bind(any).or_else(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => Err(error),
+            _ => bind(Ipv4Addr::UNSPECIFIED.into()),
+        }),
+    };
+    match bound {
+        Ok(_) => Finding::fine("port", format!("{listen} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let by = owner(listen).unwrap_or_else(|| "another program".into());
+            Finding::problem("port", format!("{listen} is taken by {by}"))
+                .remedy("stop that program, or write another port into `listen` in server.toml")
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            Finding::problem("port", format!("{listen}: this machine has no such address")).remedy(
+                "write an address of this machine into `listen` in server.toml, or only the port",
+            )
+        }
+        Err(error) => Finding::problem("port", format!("{listen}: {error}")).remedy(
+            "write another port into `listen` in server.toml, or run as root for ports below 1024",
+        ),
+    }
+}
+
+/// A listening TCP socket's state in /proc/net/tcp; a connection may have the same port.
+const LISTENS: &str = "0A";
+
+/// The owner of a port: the socket's inode, then the process that holds it.
+fn owner(listen: Listen) -> Option<String> {
+    let wanted = format!(":{:04X}", listen.port);
+    let stream = listen.transport == Transport::Tcp;
+    let inode = ["", "6"].iter().find_map(|family| {
+        let file = format!("/proc/net/{}{family}", listen.protocol());
+        fs::read_to_string(file).ok()?.lines().skip(1).find_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let local = fields.get(1)?;
+            let listens = !stream || fields.get(3) == Some(&LISTENS);
+            (listens && local.ends_with(&wanted)).then(|| fields.get(9).map(ToString::to_string))?
+        })
+    })?;
+    let link = PathBuf::from(format!("socket:[{inode}]"));
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let pid = process.file_name().to_string_lossy().into_owned();
+        if !pid.bytes().all(|digit| digit.is_ascii_digit()) {
+            continue;
+        }
+        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+        let mut links = descriptors.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        if links.any(|target| target == link) {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            return Some(format!("{} (process {pid})", name.trim()));
+        }
+    }
+    None
+}
+
+/// Whether clients that dial `host` arrive here.
+fn host(settings: &Settings) -> Finding {
+    let first = settings.listen.first().copied().unwrap_or(Listen::udp(1194));
+    let (port, name) = (first.port, first.protocol().to_ascii_uppercase());
+    let ours: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
+        .into_iter()
+        .flatten()
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let four = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            four.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+        })
+        .collect();
+    let host = &settings.host;
+    let addresses: Vec<IpAddr> = match (host.as_str(), port).to_socket_addrs() {
+        Ok(found) => found.map(|address: SocketAddr| address.ip()).collect(),
+        Err(error) => {
+            return Finding::problem("host", format!("{host}, which clients dial: {error}"))
+                .remedy(format!(
+                    "create the DNS name {host}, or write an address into `host` in server.toml"
+                ));
+        }
+    };
+    if let Some(private) = addresses.iter().find(|a| netinfo::is_private(**a)) {
+        let inside = ours.iter().find(|a| *a == private).unwrap_or(private);
+        return Finding::warning(
+            "host",
+            format!(
+                "{private}, which clients dial, is a private address: only this site reaches it"
+            ),
+        )
+        .remedy(format!("on the router: forward {name} port {port} to {inside}"))
+        .remedy("and write the router's outside name or address into `host` in server.toml");
+    }
+    if addresses.iter().any(|address| ours.contains(address)) {
+        return Finding::fine("host", format!("{host} leads to this machine"));
+    }
+    let here = netinfo::outside_address().map_or("this machine".into(), |a| a.to_string());
+    Finding::warning("host", format!("{host} leads to no address of this machine: NAT in front"))
+        .remedy(format!("let the router forward {name} port {port} to {here}"))
+}
+
+fn network(settings: &Settings) -> Finding {
+    let mut wanted = vec![IpNet::V4(settings.network)];
+    wanted.extend(settings.network6.map(IpNet::V6));
+    let local = netinfo::local_networks();
+    for network in &wanted {
+        if let Some(other) = local.iter().find(|other| netinfo::overlap(other, network)) {
+            return Finding::problem(
+                "network",
+                format!("the tunnel's network {network} overlaps {other}, which this machine has"),
+            )
+            .remedy("write another network into `network` or `network6` in server.toml");
+        }
+    }
+    Finding::fine("network", "the tunnel's networks are free on this machine")
+}
+
+/// The authority's and the server's own; clients' are theirs to renew.
+fn certificates(paths: &Paths) -> Finding {
+    let store = match Store::open(&paths.data) {
+        Ok(store) => store,
+        Err(error) => {
+            return Finding::problem("certificate", error.to_string())
+                .remedy(paths.command("server init"));
+        }
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let days = |end: u64| end.saturating_sub(now) / 86_400;
+    let (server, ca) = (days(store.server().server_expires), days(store.server().ca_expires));
+    if ca < SOON_DAYS {
+        return Finding::problem("certificate", format!("the authority ends in {ca} days")).remedy(
+            "create a new server in another folder, and give every client its new profile",
+        );
+    }
+    if server < SOON_DAYS {
+        let what = format!("the server's certificate ends in {server} days");
+        let finding = if server == 0 {
+            Finding::problem("certificate", what)
+        } else {
+            Finding::warning("certificate", what)
+        };
+        return finding.remedy(format!("{} (profiles stay valid)", paths.command("server init")));
+    }
+    Finding::fine("certificate", format!("the server's certificate has {server} days left"))
+}
+
+/// Keys must be their owner's only.
+fn permissions(paths: &Paths) -> Option<Finding> {
+    let meta = fs::metadata(&paths.data).ok()?;
+    let shown = paths.data.display();
+    if meta.permissions().mode() & 0o077 != 0 {
+        return Some(
+            Finding::problem("keys", format!("{shown} holds keys and is open to other users"))
+                .remedy(format!("chmod 700 {shown}"))
+                .fix(Fix::Mode(paths.data.clone(), 0o700)),
+        );
+    }
+    if meta.uid() != 0 && nix::unistd::geteuid().is_root() {
+        return Some(
+            Finding::warning("keys", format!("{shown} belongs to the user {}", meta.uid()))
+                .remedy(format!("chown -R root: {shown}")),
+        );
+    }
+    Some(Finding::fine("keys", format!("{shown} is closed to other users")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    #[test]
+    fn names_who_has_the_port() {
+        let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = |address: SocketAddr, transport| Listen {
+            address: Some(address.ip()),
+            port: address.port(),
+            transport,
+        };
+        let stream = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let finding = port(at(stream.local_addr().unwrap(), Transport::Tcp), false);
+        assert!(finding.what.contains(&format!("{}", std::process::id())), "{}", finding.what);
+        let listen = at(taken.local_addr().unwrap(), Transport::Udp);
+        let finding = port(listen, false);
+        assert_eq!(finding.level, Level::Problem);
+        let me = format!("(process {})", std::process::id());
+        assert!(finding.what.contains(&me), "{}", finding.what);
+        drop(taken);
+        assert_eq!(port(listen, false).level, Level::Fine);
+    }
+
+    #[test]
+    fn open_keys_are_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        paths.create().unwrap();
+        fs::set_permissions(&paths.data, PermissionsExt::from_mode(0o755)).unwrap();
+        let finding = permissions(&paths).unwrap();
+        assert_eq!(finding.level, Level::Problem);
+        assert_eq!(finding.repair(), Some(true));
+        assert_eq!(permissions(&paths).unwrap().level, Level::Fine);
+    }
+}

@@ -1,0 +1,140 @@
+//! The helper of a managed server: what its settings permit, and its changes to the machine.
+
+use std::future::{Future, ready};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{Answer, Duty, DutyKind, Outcome, Policy, Problem, RequestCheck};
+use adit_runtime::netinfo;
+use adit_runtime::paths::Paths;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::clients::open_store;
+use crate::engine_config;
+use crate::host_state::HostState;
+use crate::leases::Leases;
+use crate::privileges::claim;
+use crate::serve::filter_file;
+use crate::settings::{Nat, Settings};
+
+/// The helper of `adit server run`; its argument is `--dir`.
+pub const SERVER: DutyKind = DutyKind {
+    name: "server",
+    read: |arguments| {
+        let dir = serde_json::from_value(arguments)?;
+        Ok(Box::new(ServerHelper { dir, running: None }))
+    },
+};
+
+/// A request of a managed server alone.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum ServerRequest {
+    /// Set up the host, as the settings demand.
+    Prepare,
+    /// Put the server's firewall rules in place again.
+    Masquerade(Nat),
+}
+
+struct ServerHelper {
+    dir: Option<PathBuf>,
+    /// The changes to the machine, which are undone when they are dropped, and the settings that the server runs with.
+    running: Option<(HostState, Settings)>,
+}
+
+impl ServerHelper {
+    /// The settings, read here so that the network process cannot forge them.
+    fn settings(&self) -> Result<(Paths, Settings), Fault> {
+        let paths = Paths::new(self.dir.as_deref())?;
+        let settings = Settings::read(&paths.settings_file())?;
+        Ok((paths, settings))
+    }
+
+    fn perform(&mut self, request: &Value, server: u32) -> Result<(), Problem> {
+        match read(request).map_err(Problem::Refused)? {
+            ServerRequest::Prepare => {
+                let (paths, settings) = self.settings()?;
+                let mut host_state = claim(&paths, server)?;
+                host_state.prepare(&settings)?;
+                self.running = Some((host_state, settings));
+            }
+            ServerRequest::Masquerade(nat) => {
+                // The rest of the settings takes effect at the next start.
+                let Some((host_state, settings)) = &mut self.running else {
+                    return Err(Problem::Refused("no server is prepared".into()));
+                };
+                settings.nat = nat;
+                host_state.filter(settings)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Duty for ServerHelper {
+    /// The authority's key is not among the files.
+    fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
+        let (paths, settings) = self.settings()?;
+        let files = open_store(&paths)?.files();
+        let listeners = engine_config::listeners(&settings.listen, netinfo::has_ipv6());
+        let plan = engine_config::host_plan(&settings);
+        let mut policy = Policy {
+            device: Some(plan.device.clone()),
+            plans: Some(Box::new(plan)),
+            readable: [
+                paths.settings_file(),
+                paths.data.join("pki/server.json"),
+                files.ca,
+                files.cert,
+                files.key,
+                files.crl,
+                files.tls_crypt_v2,
+                files.clients,
+            ]
+            .into(),
+            replaceable: [Leases::file(&paths)].into(),
+            control: [paths.control_socket()].into(),
+            own: Some(Box::new(NatCheck(settings.nat))),
+            ..Policy::default()
+        };
+        policy.sockets.listen = listeners.iter().map(|l| (l.transport, l.bind)).collect();
+        if let Some(path) = filter_file(&paths, &settings) {
+            policy.add_rules(&path);
+        }
+        Ok(policy)
+    }
+
+    fn carry_out(
+        &mut self,
+        request: Value,
+        server: u32,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + '_>> {
+        let done = self.perform(&request, server);
+        Box::pin(ready(done.map(|()| (Answer::Done, Vec::<OwnedFd>::new()))))
+    }
+}
+
+/// Permits the requests of a managed server, with the configured `nat` alone.
+#[derive(Debug)]
+struct NatCheck(Nat);
+
+impl RequestCheck for NatCheck {
+    fn check(&self, request: &Value) -> Result<(), String> {
+        match read(request)? {
+            ServerRequest::Masquerade(nat) if nat != self.0 => {
+                Err(format!("masquerade: {nat:?} is not the configured nat"))
+            }
+            ServerRequest::Masquerade(_) | ServerRequest::Prepare => Ok(()),
+        }
+    }
+}
+
+fn read(request: &Value) -> Result<ServerRequest, String> {
+    ServerRequest::deserialize(request).map_err(|e| format!("server: {e}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! What the verbs of `adit server` do: the managed server, its clients, `doctor` and `demo`.
+//!
+//! Everything here returns what it found or did as values; the `adit` binary prints them.
+
+#![forbid(unsafe_code)]
+
+mod authorizer;
+pub mod clients;
+pub mod demo;
+pub mod doctor;
+mod engine_config;
+mod firewall;
+mod helper_duty;
+mod host_state;
+mod init;
+mod leases;
+mod leftover;
+mod privileges;
+mod processes;
+mod selftest;
+mod serve;
+mod settings;
+mod settings_keys;
+mod status;
+mod up;
+
+pub use helper_duty::SERVER;
+pub use host_state::running;
+pub use init::{Created, NewServer, init};
+pub use serve::{OnReady, Ready, run};
+pub use settings::{Listen, Nat, Reach, Settings};
+pub use settings_keys::KEYS;
+pub use status::{Overview, Reloaded, kick, reload, status};
+pub use up::{Step, UpOptions, up};

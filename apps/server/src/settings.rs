@@ -1,0 +1,502 @@
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use adit_engine::Transport;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+
+use super::settings_keys;
+use adit_runtime::fault::{Fault, file_fault};
+use adit_runtime::helper::files;
+use adit_runtime::paths::shell_word;
+use adit_runtime::settings::checked_device;
+
+/// Most `listen` lines: each is a socket of its own.
+pub const MAX_LISTEN: usize = 16;
+/// Most `routes`: each is a pushed option.
+pub const MAX_ROUTES: usize = 256;
+/// Most `dns` addresses.
+pub const MAX_DNS: usize = 8;
+/// Longest name of a user (useradd's own limit).
+const MAX_USER_NAME: usize = 32;
+
+/// `server.toml`, read and checked.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "Raw", into = "Raw")]
+pub struct Settings {
+    /// Where to listen; profiles name all of them, UDP first.
+    pub listen: Vec<Listen>,
+    /// The name or address that clients dial.
+    pub host: String,
+    /// The network inside the tunnel; the server has its first address.
+    pub network: Ipv4Net,
+    /// The IPv6 network inside the tunnel, if any.
+    pub network6: Option<Ipv6Net>,
+    /// Name of the TUN device.
+    pub device: String,
+    /// The traffic that clients send through the tunnel besides the network itself.
+    pub reach: Reach,
+    /// Name servers pushed to clients.
+    pub dns: Vec<IpAddr>,
+    /// Whether clients borrow this machine's address towards the outside.
+    pub nat: Nat,
+    /// Whether clients may talk to each other.
+    pub client_to_client: bool,
+    /// Most clients at a time.
+    pub max_clients: u32,
+    /// Largest IP packet inside the tunnel; `None`: 1500.
+    pub mtu: Option<u16>,
+    /// Threads that move packets; `None`: by the number of cores.
+    pub workers: Option<u16>,
+    /// The user that the serving process runs as; `None`: `adit` where it exists, else `nobody`.
+    pub user: Option<String>,
+    /// Rules for what passes through the tunnel; a relative path is relative to `server.toml`.
+    pub filter: Option<PathBuf>,
+}
+
+/// The traffic that clients send through the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Everything.
+    Full,
+    /// The tunnel's own network and these.
+    Networks(Vec<IpNet>),
+}
+
+/// `nat`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nat {
+    /// Masquerade what leaves by another device than the tunnel.
+    #[default]
+    Auto,
+    /// The network behind this machine knows a route back to the clients.
+    Off,
+}
+
+/// One place to listen: `udp/1194`, `tcp/443`, `udp/192.0.2.1:1194`, `tcp/[2001:db8::1]:443`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Listen {
+    /// One address, or all of both families.
+    pub address: Option<IpAddr>,
+    /// UDP or TCP port.
+    pub port: u16,
+    /// UDP or TCP.
+    pub transport: Transport,
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((protocol, place)) = text.split_once('/') else {
+            return Err(format!("{text:?} is not PROTOCOL/PORT; write udp/1194"));
+        };
+        let transport = match protocol {
+            "udp" => Transport::Udp,
+            "tcp" => Transport::Tcp,
+            _ => return Err(format!("{protocol:?} is no protocol; write udp/1194 or tcp/443")),
+        };
+        let listen = if let Ok(socket) = place.parse::<SocketAddr>() {
+            Self { address: Some(socket.ip()), port: socket.port(), transport }
+        } else if let Ok(port) = place.parse() {
+            Self { address: None, port, transport }
+        } else {
+            return Err(format!(
+                "{place:?} is neither a port nor ADDRESS:PORT; write udp/1194 or udp/192.0.2.1:1194"
+            ));
+        };
+        if listen.port == 0 {
+            return Err("port 0 cannot be dialled; write udp/1194".into());
+        }
+        Ok(listen)
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = self.protocol();
+        match self.address {
+            Some(address) => write!(f, "{protocol}/{}", SocketAddr::new(address, self.port)),
+            None => write!(f, "{protocol}/{}", self.port),
+        }
+    }
+}
+
+impl Listen {
+    /// A UDP port on every address.
+    pub const fn udp(port: u16) -> Self {
+        Self { address: None, port, transport: Transport::Udp }
+    }
+
+    /// `udp` or `tcp`.
+    pub fn protocol(&self) -> &'static str {
+        match self.transport {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+        }
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Listen> for String {
+    fn from(listen: Listen) -> Self {
+        listen.to_string()
+    }
+}
+
+/// The file as it is written: every key optional but two.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Raw {
+    #[serde(default = "default_listen")]
+    listen: Vec<Listen>,
+    host: String,
+    network: Ipv4Net,
+    #[serde(default)]
+    network6: Option<Ipv6Net>,
+    #[serde(default = "default_device")]
+    device: String,
+    #[serde(default)]
+    full_tunnel: bool,
+    #[serde(default)]
+    routes: Vec<IpNet>,
+    #[serde(default)]
+    dns: Vec<IpAddr>,
+    #[serde(default)]
+    nat: Nat,
+    #[serde(default)]
+    client_to_client: bool,
+    #[serde(default = "default_max_clients")]
+    max_clients: u32,
+    #[serde(default)]
+    mtu: Option<u16>,
+    #[serde(default)]
+    workers: Option<u16>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    filter: Option<String>,
+}
+
+fn default_listen() -> Vec<Listen> {
+    vec![Listen::udp(1194)]
+}
+
+fn default_device() -> String {
+    "adit0".into()
+}
+
+fn default_max_clients() -> u32 {
+    250
+}
+
+impl TryFrom<Raw> for Settings {
+    type Error = String;
+
+    fn try_from(raw: Raw) -> Result<Self, String> {
+        bounded("listen", raw.listen.len(), 1, MAX_LISTEN)?;
+        bounded("routes", raw.routes.len(), 0, MAX_ROUTES)?;
+        bounded("dns", raw.dns.len(), 0, MAX_DNS)?;
+        if raw.full_tunnel && !raw.routes.is_empty() {
+            return Err("full-tunnel = true already covers every network: remove routes, or set \
+                        full-tunnel = false"
+                .into());
+        }
+        if raw.max_clients == 0 {
+            return Err("max-clients = 0 admits no client; write a number from 1".into());
+        }
+        check_routes(&raw)?;
+        let reach = if raw.full_tunnel {
+            Reach::Full
+        } else {
+            Reach::Networks(raw.routes.iter().map(IpNet::trunc).collect())
+        };
+        Ok(Self {
+            listen: raw.listen,
+            host: checked_host(&raw.host)?,
+            network: checked_network(raw.network)?,
+            network6: raw.network6.map(checked_network6).transpose()?,
+            device: checked_device(&raw.device)?,
+            reach,
+            dns: raw.dns,
+            nat: raw.nat,
+            client_to_client: raw.client_to_client,
+            max_clients: raw.max_clients,
+            mtu: raw.mtu.map(checked_mtu).transpose()?,
+            workers: raw.workers.map(adit_runtime::worker_count::checked).transpose()?,
+            user: raw.user.as_deref().map(checked_user).transpose()?,
+            filter: raw.filter.as_deref().map(checked_filter).transpose()?,
+        })
+    }
+}
+
+impl From<Settings> for Raw {
+    fn from(settings: Settings) -> Self {
+        let (full_tunnel, routes) = match settings.reach {
+            Reach::Full => (true, Vec::new()),
+            Reach::Networks(routes) => (false, routes),
+        };
+        Self {
+            listen: settings.listen,
+            host: settings.host,
+            network: settings.network,
+            network6: settings.network6,
+            device: settings.device,
+            full_tunnel,
+            routes,
+            dns: settings.dns,
+            nat: settings.nat,
+            client_to_client: settings.client_to_client,
+            max_clients: settings.max_clients,
+            mtu: settings.mtu,
+            workers: settings.workers,
+            user: settings.user,
+            filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
+        }
+    }
+}
+
+/// The command that writes this file.
+fn init_for(path: &Path) -> String {
+    match path.parent().filter(|folder| *folder != Path::new("/etc/adit")) {
+        Some(folder) => format!("adit server init --dir {}", shell_word(folder)),
+        None => "adit server init".to_owned(),
+    }
+}
+
+/// Every link carries 1280 bytes of IPv6, and no path more than 1500 for certain.
+fn checked_mtu(mtu: u16) -> Result<u16, String> {
+    match mtu {
+        1280..=1500 => Ok(mtu),
+        _ => {
+            Err(format!("mtu {mtu}: write a number between 1280 and 1500, for example mtu = 1400"))
+        }
+    }
+}
+
+/// A network behind the server cannot be the one inside the tunnel.
+fn check_routes(raw: &Raw) -> Result<(), String> {
+    let inside: Vec<(&str, IpNet)> = [
+        Some(("network", IpNet::V4(raw.network))),
+        raw.network6.map(|network| ("network6", IpNet::V6(network))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    for route in &raw.routes {
+        if let Some((key, network)) =
+            inside.iter().find(|(_, network)| network.contains(route) || route.contains(network))
+        {
+            return Err(format!(
+                "routes: {route} overlaps {key} {network}, the tunnel's own: clients could not tell \
+                 them apart; choose another {key}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn bounded(key: &str, len: usize, least: usize, most: usize) -> Result<(), String> {
+    if (least..=most).contains(&len) {
+        Ok(())
+    } else {
+        Err(format!("{key} has {len} entries; write {least} to {most}"))
+    }
+}
+
+/// The host goes into profiles as a word of OpenVPN's config language.
+pub(super) fn checked_host(host: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-:_".contains(c);
+    if host.is_empty() || host.len() > 253 || !host.chars().all(allowed) {
+        return Err(format!(
+            "host {host:?} is not a name or address; write host = \"vpn.example.net\""
+        ));
+    }
+    Ok(host.to_owned())
+}
+
+/// The name is quoted in the file.
+fn checked_user(name: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > MAX_USER_NAME || !name.chars().all(allowed) {
+        return Err(format!("user {name:?} is no user's name; write user = \"adit\""));
+    }
+    if matches!(name, "root" | "0") {
+        return Err("user = \"root\" would give a client that breaks in this machine; write user = \"adit\""
+            .into());
+    }
+    Ok(name.to_owned())
+}
+
+/// The path is quoted in the file.
+pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
+    if path.is_empty() || path.chars().any(|c| c.is_control() || "\"\\".contains(c)) {
+        return Err(format!(
+            "filter {path:?} is no path to a file; write filter = \"/etc/adit/rules.nft\""
+        ));
+    }
+    Ok(path.into())
+}
+
+pub(super) fn checked_network(network: Ipv4Net) -> Result<Ipv4Net, String> {
+    if !(8..=29).contains(&network.prefix_len()) {
+        return Err(format!(
+            "network {network}: the prefix length must be between 8 and 29; write for example \
+             network = \"10.87.31.0/24\""
+        ));
+    }
+    Ok(network.trunc())
+}
+
+pub(super) fn checked_network6(network: Ipv6Net) -> Result<Ipv6Net, String> {
+    if !(48..=112).contains(&network.prefix_len()) {
+        return Err(format!(
+            "network6 {network}: the prefix length must be between 48 and 112; write for example \
+             network6 = \"fd12:3456:789a::/64\""
+        ));
+    }
+    Ok(network.trunc())
+}
+
+impl Settings {
+    /// Reads and checks the file.
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        let text =
+            files::open(path).and_then(std::io::read_to_string).map_err(|error| {
+                match error.kind() {
+                    std::io::ErrorKind::NotFound => Fault::operator(format!(
+                        "there is no {}; create it with: {}",
+                        path.display(),
+                        init_for(path)
+                    )),
+                    _ => file_fault("cannot read", path, &error),
+                }
+            })?;
+        Self::parse(&text, path)
+    }
+
+    /// Checks the text of a file; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
+        toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))
+    }
+
+    /// The file's text, with a comment for every key.
+    pub fn to_toml(&self) -> String {
+        settings_keys::render(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Settings {
+        Settings {
+            listen: default_listen(),
+            host: "vpn.example.net".into(),
+            network: "10.87.31.0/24".parse().unwrap(),
+            network6: Some("fd12:3456:789a::/64".parse().unwrap()),
+            device: "adit0".into(),
+            reach: Reach::Networks(vec!["192.168.7.0/24".parse().unwrap()]),
+            dns: vec!["9.9.9.9".parse().unwrap()],
+            nat: Nat::Auto,
+            client_to_client: false,
+            max_clients: 250,
+            mtu: None,
+            workers: None,
+            user: None,
+            filter: None,
+        }
+    }
+
+    fn parse(text: &str) -> Result<Settings, Fault> {
+        Settings::parse(text, Path::new("server.toml"))
+    }
+
+    #[test]
+    fn what_is_written_reads_back_equal() {
+        let mut full = sample();
+        full.reach = Reach::Full;
+        full.network6 = None;
+        full.nat = Nat::Off;
+        full.dns.clear();
+        full.workers = Some(4);
+        full.user = Some("vpn-user".into());
+        full.mtu = Some(1400);
+        full.filter = Some("/etc/adit/rules of mine.nft".into());
+        full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
+        full.listen.push("tcp/443".parse().unwrap());
+        full.listen.push("tcp/192.0.2.1:443".parse().unwrap());
+        for settings in [sample(), full] {
+            assert_eq!(parse(&settings.to_toml()).unwrap(), settings);
+        }
+    }
+
+    #[test]
+    fn a_minimal_file_is_enough() {
+        let settings = parse("host = \"h\"\nnetwork = \"10.9.9.0/24\"\n").unwrap();
+        assert_eq!(settings.listen, default_listen());
+        assert_eq!(settings.reach, Reach::Networks(Vec::new()));
+        assert_eq!(settings.nat, Nat::Auto);
+    }
+
+    #[test]
+    fn a_mistake_names_file_line_and_what_to_write() {
+        let base = "host = \"h\"\nnetwork = \"10.9.9.0/24\"\n";
+        for (line, said) in [
+            ("listen = [\"sctp/443\"]", "write udp/1194 or tcp/443"),
+            ("listen = [\"1194\"]", "write udp/1194"),
+            ("listen = [\"udp/0\"]", "port 0"),
+            ("device = \"a b\"", "device = \"adit0\""),
+            ("device = \"../../x\"", "device = \"adit0\""),
+            ("nat = \"yes\"", "auto"),
+            ("ntework = 1", "unknown field"),
+            ("network6 = \"fd00::/128\"", "between 48 and 112"),
+            ("full-tunnel = true\nroutes = [\"10.0.0.0/8\"]", "remove routes"),
+            ("max-clients = 0", "from 1"),
+            ("workers = 0", "choose 1 to 64"),
+            ("mtu = 1200", "between 1280 and 1500"),
+            ("routes = [\"10.9.9.0/25\"]", "overlaps network 10.9.9.0/24"),
+            ("filter = \"\"", "no path"),
+            ("user = \"\"", "write user = \"adit\""),
+            ("user = \"a b\"", "write user = \"adit\""),
+            ("user = \"root\"", "write user = \"adit\""),
+            ("filter = 'a\"b'", "no path"),
+        ] {
+            let failure = parse(&format!("{base}{line}\n")).unwrap_err();
+            assert_eq!(failure.blame(), adit_runtime::fault::Blame::Operator);
+            assert!(failure.to_string().starts_with("server.toml line "), "{}", failure);
+            assert!(failure.to_string().contains(said), "{line}: {}", failure);
+        }
+        let failure = parse(&format!("{base}listen = [\"tcp/0\"]\n")).unwrap_err();
+        assert!(failure.to_string().contains("line 3"), "{}", failure);
+    }
+
+    #[test]
+    fn a_missing_file_is_told_with_the_command_that_writes_it() {
+        let missing = |path: &str| Settings::read(Path::new(path)).unwrap_err().to_string();
+        let text = missing("/nonexistent folder/server.toml");
+        assert!(text.ends_with("adit server init --dir '/nonexistent folder'"), "{text}");
+        assert_eq!(init_for(Path::new("/etc/adit/server.toml")), "adit server init");
+    }
+
+    #[test]
+    fn a_host_cannot_smuggle_directives_into_profiles() {
+        for host in ["", "a b", "a\nup evil", "\"x\"", "x;y", "x#y"] {
+            assert!(checked_host(host).is_err(), "{host:?}");
+        }
+        for host in ["vpn.example.net", "192.0.2.1", "2001:db8::1", "my_host-1"] {
+            assert!(checked_host(host).is_ok(), "{host:?}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! `server.toml` as people read it: the one table of its keys, for the file and for the manual page.
+
+use std::fmt::{Display, Write};
+
+use adit_runtime::settings::Key;
+
+use super::settings::{Nat, Reach, Settings};
+
+/// The file's text. Every key is there, so that its name need not be looked up.
+pub(super) fn render(settings: &Settings) -> String {
+    let mut text = String::from(HEAD);
+    for key in &KEYS {
+        text.push('\n');
+        for row in key.comment.lines() {
+            let _ = writeln!(text, "# {row}");
+        }
+        let _ = match value(settings, key.name) {
+            Some(value) => writeln!(text, "{} = {value}", key.name),
+            None => writeln!(text, "# {} = {}", key.name, key.example),
+        };
+    }
+    text
+}
+
+/// A setting as it is written; `None` where it has no value.
+fn value(settings: &Settings, key: &str) -> Option<String> {
+    Some(match key {
+        "listen" => list(&settings.listen),
+        "host" => quoted(&settings.host),
+        "network" => quoted(settings.network),
+        "network6" => quoted(settings.network6?),
+        "full-tunnel" => (settings.reach == Reach::Full).to_string(),
+        "routes" => match &settings.reach {
+            Reach::Full => "[]".to_owned(),
+            Reach::Networks(routes) => list(routes),
+        },
+        "dns" => list(&settings.dns),
+        "nat" => quoted(match settings.nat {
+            Nat::Auto => "auto",
+            Nat::Off => "off",
+        }),
+        "client-to-client" => settings.client_to_client.to_string(),
+        "max-clients" => settings.max_clients.to_string(),
+        "mtu" => settings.mtu?.to_string(),
+        "workers" => settings.workers?.to_string(),
+        "user" => quoted(settings.user.as_ref()?),
+        "filter" => quoted(settings.filter.as_ref()?.display()),
+        "device" => quoted(&settings.device),
+        _ => return None,
+    })
+}
+
+fn quoted(item: impl Display) -> String {
+    format!("\"{item}\"")
+}
+
+fn list<T: Display>(items: &[T]) -> String {
+    let quoted: Vec<String> = items.iter().map(quoted).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+const HEAD: &str = "\
+# The settings of this VPN server. Edit, then: adit reload
+# `adit reload` says what took effect, and what waits for a restart: `listen`, `network`,
+# `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, and a filter where there was none.
+# Connected clients get new routes and name servers at once (adit, openvpn from 2.7), others
+# when they connect again. Profiles keep the host and ports they were made with: see
+# adit server client remotes
+";
+
+/// Every key, in the order of the file.
+pub const KEYS: [Key; 15] = [
+    Key {
+        name: "listen",
+        comment: "\
+Where to listen: \"udp/PORT\" or \"tcp/PORT\" on every address, \"udp/ADDRESS:PORT\" on one.
+Profiles name them all, UDP first: TCP is slower, and for networks that let nothing else out.
+Open them in the firewall in front of this machine.",
+        example: r#"["udp/1194", "tcp/443"]"#,
+        default: Some(r#"["udp/1194"]"#),
+        restart: true,
+    },
+    Key {
+        name: "host",
+        comment: "\
+The name or address that clients dial; it is written into each new profile.
+A DNS name survives a change of address.",
+        example: r#""vpn.example.net""#,
+        default: None,
+        restart: false,
+    },
+    Key {
+        name: "network",
+        comment: "\
+The network inside the tunnel. The server has its first address. Pick a range that is
+used neither here nor on your clients' home networks. Avoid common ones such as
+10.8.0.0/24 and 192.168.0.0/24.",
+        example: r#""10.87.31.0/24""#,
+        default: None,
+        restart: true,
+    },
+    Key {
+        name: "network6",
+        comment: "\
+The same for IPv6. Without this line the tunnel carries IPv4 only.",
+        example: r#""fd12:3456:789a::/64""#,
+        default: Some("no IPv6"),
+        restart: true,
+    },
+    Key {
+        name: "full-tunnel",
+        comment: "\
+true: clients send all traffic through the tunnel (full tunnel). false: only what goes to
+`network`, `network6` and the networks in `routes` (split tunnel).",
+        example: "true",
+        default: Some("false"),
+        restart: false,
+    },
+    Key {
+        name: "routes",
+        comment: "\
+Networks behind this server that clients reach through the tunnel,
+for example [\"192.168.7.0/24\"].",
+        example: r#"["192.168.7.0/24"]"#,
+        default: Some("[]"),
+        restart: false,
+    },
+    Key {
+        name: "dns",
+        comment: "\
+Name servers for the clients, for example [\"9.9.9.9\"]. They should be reachable
+through the tunnel.",
+        example: r#"["9.9.9.9"]"#,
+        default: Some("[]"),
+        restart: false,
+    },
+    Key {
+        name: "nat",
+        comment: "\
+\"auto\": masquerade client traffic behind this machine's address. \"off\": no NAT; the
+network behind the server must have a route back to the clients.",
+        example: r#""off""#,
+        default: Some(r#""auto""#),
+        restart: false,
+    },
+    Key {
+        name: "client-to-client",
+        comment: "\
+Whether clients may talk to each other.",
+        example: "true",
+        default: Some("false"),
+        restart: true,
+    },
+    Key {
+        name: "max-clients",
+        comment: "\
+Most clients connected at a time.",
+        example: "1000",
+        default: Some("250"),
+        restart: false,
+    },
+    Key {
+        name: "mtu",
+        comment: "\
+Largest IP packet inside the tunnel: 1280 to 1500 bytes, 1500 without this line. TCP adjusts to
+the path by itself; a smaller number helps UDP where fragments are lost (adit connect --check).",
+        example: "1400",
+        default: Some("1500"),
+        restart: true,
+    },
+    Key {
+        name: "workers",
+        comment: "\
+Threads that move packets. Without this line as many as there are cores: one up to
+2 cores, 16 at most.",
+        example: "4",
+        default: Some("as many as there are cores"),
+        restart: true,
+    },
+    Key {
+        name: "user",
+        comment: "\
+The user that the serving process runs as; it needs no rights and should own no files.
+Without this line: adit where that user exists, else nobody.",
+        example: r#""adit""#,
+        default: Some("adit, or nobody"),
+        restart: true,
+    },
+    Key {
+        name: "filter",
+        comment: "\
+Rules for what passes through the tunnel, in nftables' language; a relative path is one
+beside this file. Without this line everything passes, but not from client to client.",
+        example: r#""rules.nft""#,
+        default: Some("no rules"),
+        restart: true,
+    },
+    Key {
+        name: "device",
+        comment: "\
+The name of the tunnel's network device.",
+        example: r#""vpn0""#,
+        default: Some(r#""adit0""#),
+        restart: true,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        let base = "host = \"h\"\nnetwork = \"10.9.9.0/24\"\n";
+        Settings::parse(&format!("{base}{text}"), Path::new("server.toml")).unwrap()
+    }
+
+    #[test]
+    fn every_key_is_in_the_table_and_its_example_and_default_can_be_read() {
+        let written = toml::to_string(&settings("")).unwrap();
+        let known: Vec<&str> =
+            written.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+        for key in known {
+            assert!(KEYS.iter().any(|row| row.name == key), "{key} is not in the table");
+        }
+        for key in &KEYS {
+            let text = format!("{} = {}\n", key.name, key.example);
+            let text = match key.name {
+                "host" => format!("{text}network = \"10.9.9.0/24\"\n"),
+                "network" => format!("{text}host = \"h\"\n"),
+                _ => format!("{text}host = \"h\"\nnetwork = \"10.9.9.0/24\"\n"),
+            };
+            let read = Settings::parse(&text, Path::new("server.toml")).unwrap();
+            assert_eq!(value(&read, key.name).as_deref(), Some(key.example), "{}", key.name);
+            let without = value(&settings(""), key.name);
+            match (key.default, without) {
+                (Some(default), Some(value)) => assert_eq!(value, default, "{}", key.name),
+                (None, _) => assert!(matches!(key.name, "host" | "network"), "{}", key.name),
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn the_manual_has_every_key_with_its_default_and_example() {
+        let manual = include_str!("../../../docs/server.md");
+        let rows: Vec<Vec<String>> = manual
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+            .map(|row| row.split(" | ").map(|cell| cell.replace('`', "")).collect())
+            .collect();
+        for key in &KEYS {
+            let row = rows.iter().find(|row| row.first().is_some_and(|cell| cell == key.name));
+            let Some([_, default, example, takes_effect]) = row.map(Vec::as_slice) else {
+                panic!("{} has no row of four cells", key.name);
+            };
+            assert_eq!(default, key.default.unwrap_or("required"), "{}", key.name);
+            assert_eq!(example, key.example, "{}", key.name);
+            assert_eq!(takes_effect.starts_with("restart"), key.restart, "{}", key.name);
+            let item = format!("\n- **`{}`**: ", key.name);
+            assert!(manual.contains(&item), "{} is not explained", key.name);
+        }
+    }
+
+    #[test]
+    fn the_head_names_every_key_that_waits_for_a_restart() {
+        let waiting = HEAD.split_once("restart: ").unwrap().1.split_once(".\n").unwrap().0;
+        for key in &KEYS {
+            let named = waiting.contains(&format!("`{}`", key.name))
+                || (key.name == "filter" && waiting.contains("a filter where there was none"));
+            assert_eq!(named, key.restart, "{}", key.name);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+use adit_openvpn::server::ServerEvent;
+
+use super::Sessions;
+use adit_runtime::log::bytes;
+use adit_runtime::say;
+
+/// Logs an event in plain words: who, what, why.
+pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
+    let label = |peer: &adit_engine::PeerId| {
+        sessions.get(*peer).map_or_else(|| format!("peer {}", peer.0), |session| session.label())
+    };
+    match event {
+        ServerEvent::Accepted(link) => say!(4, "{}: TCP connection accepted", link.remote()),
+        ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: handshake started", link.remote()),
+        ServerEvent::Addresses(_) => {}
+        ServerEvent::Told { link, message, .. } => {
+            say!(4, "{}: sent '{message}'", link.remote());
+        }
+        ServerEvent::ClientUp(info) => {
+            let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
+            let inside: Vec<String> = inside.into_iter().flatten().collect();
+            let what = if info.check { "connection check" } else { "connected" };
+            say!(
+                1,
+                "{}: {what} from {} (session {}): {}, {}, {}",
+                info.identity.common_name,
+                info.link.remote(),
+                info.peer.0,
+                inside.join(" and "),
+                info.cipher.name(),
+                info.tls
+            );
+        }
+        ServerEvent::ClientDown(peer, reason, counters) => say!(
+            1,
+            "{}: disconnected (session {}): {reason}; {} received, {} sent",
+            label(peer),
+            peer.0,
+            bytes(counters.rx_bytes),
+            bytes(counters.tx_bytes)
+        ),
+        // The self-test knocks at every listener, hears an answer and leaves.
+        ServerEvent::HandshakeFailed(link, reason)
+            if link.is_stream() && link.remote().ip().to_canonical().is_loopback() =>
+        {
+            say!(4, "{}: handshake failed: {reason}", link.remote());
+        }
+        ServerEvent::HandshakeFailed(link, reason) => {
+            tracing::warn!("{}: handshake failed: {reason}", link.remote().ip());
+        }
+        ServerEvent::Refused(link, identity, reason) => {
+            tracing::warn!(
+                "{} ({}): authentication failed: {reason}",
+                identity.common_name,
+                link.remote().ip()
+            );
+        }
+        ServerEvent::Unauthentic(link) => {
+            say!(2, "{}: packets failed authentication: another key, or a scanner", link.remote())
+        }
+        ServerEvent::UsedElsewhere(used) => tracing::warn!(
+            "{}: two devices use this profile: {} and {} ({}): give each a profile of its own",
+            used.name,
+            used.former,
+            used.newer,
+            times(used.count)
+        ),
+        ServerEvent::Floated(peer, link) => say!(1, "{}: moved to {}", label(peer), link.remote()),
+        ServerEvent::Reverified(peer, _, tls) => say!(4, "{}: {tls}", label(peer)),
+        ServerEvent::Rekeyed(peer, key_id) => {
+            say!(3, "{}: new data key ({key_id})", label(peer));
+        }
+        ServerEvent::Note(peer, text) => match peer {
+            Some(peer) => say!(2, "{}: {text}", label(peer)),
+            None => say!(2, "{text}"),
+        },
+        ServerEvent::Path(peer, path) => {
+            say!(3, "{}: {}", label(peer), adit_runtime::log::path(path))
+        }
+        ServerEvent::Warning(peer, text) => match peer {
+            Some(peer) => tracing::warn!("{}: {text}", label(peer)),
+            None => tracing::warn!("{text}"),
+        },
+    }
+}
+
+/// `once`, `3 times`.
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
+}

@@ -1,0 +1,577 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_engine::{Instant, PeerId, Transport};
+use adit_linux::tun::TunDevice;
+use adit_openvpn::server::{Disconnect, ServerEngine, ServerEvent, UsedElsewhere};
+use adit_openvpn::tls::ServerTls;
+use adit_plane::{FilterConfig, Plane, PlaneConfig};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::log_limits::is_logged;
+use super::release_memory::MemoryRelease;
+use super::sessions::Sessions;
+use super::sockets::{bind, listen, raise_descriptor_limit};
+use super::{Command, Ended, Handle, Hooks, MacLimits, Options, Reaction, Selector};
+use adit_runtime::clock::{WallClock, now, unix_time};
+use adit_runtime::control::{self, Request, Response, SharedProfile, StatusReport, TunReport};
+use adit_runtime::driver::{Driver, Endpoint, Event, Sockets};
+use adit_runtime::fault::Fault;
+use adit_runtime::filter;
+use adit_runtime::host::HostHandle;
+use adit_runtime::log::{self, LogLimiter};
+use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
+use adit_runtime::random::seed;
+use adit_runtime::say;
+use adit_runtime::signals::Signals;
+
+/// Profiles used by two devices that `adit status` names; the oldest makes room.
+const MAX_SHARED: usize = 64;
+
+/// How often counters are read, and hooks may look at files.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How long the last packets (exit notices) may take to leave.
+const LAST_PACKETS: Duration = Duration::from_millis(50);
+
+/// Up to so many workers allocate where the control thread does. More would wait for each other: what a full stream did
+/// not take is kept on the heap.
+const ONE_ARENA: u16 = 2;
+
+/// A server that listens, with its device up.
+pub struct Service {
+    handle: Handle,
+    commands: mpsc::Receiver<Command>,
+    options: Options,
+    sockets: Sockets,
+    host: HostHandle,
+    tun: Option<TunDevice>,
+    control: Option<control::Server>,
+}
+
+impl Service {
+    /// Opens sockets and device and applies the host plan. Call inside a tokio runtime with I/O and
+    /// time; drop privileges between this and [`Service::run`], which starts the threads.
+    ///
+    /// # Errors
+    /// Something could not be opened; the error names the remedy.
+    pub async fn start(options: Options) -> Result<Self, Fault> {
+        let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
+        let control = options.control.as_deref().map(control::Server::open).transpose()?;
+        raise_descriptor_limit();
+        if options.workers <= ONE_ARENA {
+            adit_linux::memory::share_one_arena();
+        }
+        adit_crypto::gather_entropy().map_err(|e| Fault::environment(e.to_string()))?;
+        let (streams, datagrams): (Vec<_>, Vec<_>) =
+            options.listeners.iter().partition(|l| l.transport == Transport::Tcp);
+        let bound = datagrams.into_iter().map(|listener| bind(listener, &options));
+        let listening = streams.into_iter().map(|listener| listen(listener, &options.socket));
+        let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?)
+            .with_streams(listening.collect::<Result<Vec<_>, _>>()?)
+            .with_share(options.port_share.clone());
+        let (mut host, tun) =
+            HostHandle::open(&options.host.device, tun_offloads(), options.workers)?;
+        for note in notes(host.apply(&options.host).await?) {
+            tracing::warn!("{note}");
+        }
+        Ok(Self { handle: Handle { commands: tx }, commands, options, sockets, host, tun, control })
+    }
+
+    /// A handle to steer it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// The name of the TUN device, `None` with `dev null`.
+    pub fn device(&self) -> Option<&str> {
+        self.host.device()
+    }
+
+    /// The places it listens on, with the ports that the kernel chose where none was asked for.
+    pub fn listening(&self) -> Vec<Endpoint> {
+        self.sockets.endpoints()
+    }
+
+    /// Serves until [`Handle::stop`], SIGTERM or SIGINT, then undoes the host plan.
+    ///
+    /// # Errors
+    /// It failed.
+    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        self.serve(hooks).await.map(|_| ())
+    }
+
+    /// As [`Service::run`], and returns what ended it.
+    ///
+    /// # Errors
+    /// It failed.
+    pub async fn serve(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+        let Self { handle, commands, mut options, sockets, host, tun, control } = self;
+        let started = now();
+        let served = async {
+            let engine = ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
+                .map_err(|e| Fault::operator(e.to_string()))?;
+            let config = PlaneConfig {
+                tun,
+                sockets: sockets.all(),
+                relay: options.relay,
+                gates: gates(),
+                client: false,
+                ethernet: options.host.device.is_ethernet(),
+            };
+            let device = host.device().unwrap_or("tun").to_owned();
+            let filtered = options.filter.as_ref().map(|live| {
+                let firewall = Arc::clone(live.firewall());
+                FilterConfig { firewall, device }
+            });
+            let wanted = options.workers;
+            let (plane, upcalls) = Plane::start_filtered(config, filtered, now)
+                .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+            if plane.workers() < usize::from(wanted) {
+                tracing::warn!(
+                    "workers: {} of {wanted} started: the system allows no more threads; raise LimitNPROC \
+                     and TasksMax of the unit, or set ADIT_WORKERS",
+                    plane.workers()
+                );
+            }
+            let MacLimits { per_client, age } = options.mac_limits;
+            plane.limit_macs(per_client, age);
+            let planes = PlaneBackend::new(plane, upcalls, options.socket.streams);
+            let listening = sockets.endpoints();
+            let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
+            let mut running = Running {
+                driver,
+                sessions: Sessions::default(),
+                log_limiter: LogLimiter::default(),
+                packets: log::Traffic::default(),
+                rest: MemoryRelease::default(),
+                started,
+                wall: WallClock::new(),
+                listening,
+                tun: tun_report(&host),
+                instance: instance(&options),
+                filter: options.filter.take(),
+                shared: BTreeMap::new(),
+            };
+            running.warn_of_unknown(hooks);
+            let ended = tokio::select! {
+                ended = running.serve(hooks, &handle, commands, control) => ended,
+                fault = host.lost() => Err(fault),
+            };
+            running.end(hooks).await;
+            ended
+        }
+        .await;
+        host.close().await;
+        served
+    }
+}
+
+/// A server at work.
+struct Running {
+    driver: Driver<ServerEngine, PlaneBackend>,
+    sessions: Sessions,
+    log_limiter: LogLimiter,
+    /// Traffic counters for the log.
+    packets: log::Traffic,
+    rest: MemoryRelease,
+    started: Instant,
+    wall: WallClock,
+    listening: Vec<Endpoint>,
+    tun: Option<TunReport>,
+    instance: String,
+    filter: Option<filter::Live>,
+    /// Profiles that two devices use, by name.
+    shared: BTreeMap<String, SharedProfile>,
+}
+
+impl Running {
+    async fn serve(
+        &mut self,
+        hooks: &mut dyn Hooks,
+        handle: &Handle,
+        mut commands: mpsc::Receiver<Command>,
+        mut control: Option<control::Server>,
+    ) -> Result<Ended, Fault> {
+        let mut signals = Signals::new()?;
+        let device = self.tun.as_ref().map(|tun| tun.name.as_str());
+        hooks.serving(device, &self.listening);
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match self.signal(signal, hooks) {
+                    Reaction::Ignore => {}
+                    Reaction::Reload => {
+                        if let Err(fault) = self.reload(hooks, handle) {
+                            log::error(&format!("not reloaded: {fault}"));
+                        }
+                    }
+                    Reaction::Stop => return Ok(Ended::Signal(signal)),
+                },
+                Some(command) = commands.recv() => {
+                    if let Some(ended) = self.command(command, hooks) {
+                        return Ok(ended);
+                    }
+                }
+                (request, reply) = next_request(&mut control) => {
+                    let (response, ended) = self.request(request, hooks, handle);
+                    // The program that asked may have gone.
+                    let _ = reply.send(response);
+                    if let Some(ended) = ended {
+                        return Ok(ended);
+                    }
+                }
+                _ = ticks.tick() => {
+                    if let Some(unix) = self.wall.jumped() {
+                        self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
+                    }
+                    self.refresh();
+                    self.packets.tick(now(), self.driver.backend().plane());
+                    self.tell_overdue();
+                    self.leases(hooks);
+                    if let Some(filter) = &mut self.filter {
+                        filter.tick();
+                    }
+                    if let Some(tls) = hooks.tick(&self.sessions) {
+                        self.set_tls(tls);
+                    }
+                    self.give_memory_back();
+                }
+                event = self.driver.next() => self.driver_events(event?, hooks),
+            }
+        }
+    }
+
+    /// Handles an event and those queued behind it, and writes the log lines of one packet as one batch.
+    fn driver_events(&mut self, first: Event<ServerEvent>, hooks: &mut dyn Hooks) {
+        let _lines = log::gather();
+        self.driver_event(first, hooks);
+        while let Some(event) = self.driver.perform() {
+            self.driver_event(event, hooks);
+        }
+    }
+
+    fn driver_event(&mut self, event: Event<ServerEvent>, hooks: &mut dyn Hooks) {
+        match event {
+            Event::Engine(event) => self.event(&event, hooks),
+            // A server does not dial.
+            Event::Dialling(_) | Event::Dialled(_) | Event::DialFailed(_) => {}
+        }
+    }
+
+    fn event(&mut self, event: &ServerEvent, hooks: &mut dyn Hooks) {
+        // No packet passes before the filter knows its client: the engine emits this event first.
+        match (&mut self.filter, event) {
+            (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
+            (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
+            _ => {}
+        }
+        if is_logged(&mut self.log_limiter, now(), event, &self.sessions) {
+            hooks.log_event(event, &self.sessions);
+        }
+        if let ServerEvent::UsedElsewhere(used) = event {
+            self.share(used);
+        }
+        self.sessions.record(now(), event);
+        hooks.event(event);
+    }
+
+    /// Remembers for `adit status` that two devices use a profile.
+    fn share(&mut self, used: &UsedElsewhere) {
+        if self.shared.len() >= MAX_SHARED && !self.shared.contains_key(&used.name) {
+            let oldest = self.shared.values().min_by_key(|profile| profile.last);
+            if let Some(name) = oldest.map(|profile| profile.name.clone()) {
+                self.shared.remove(&name);
+            }
+        }
+        let address = |address: SocketAddr| address.ip().to_canonical().to_string();
+        let profile = SharedProfile {
+            name: used.name.clone(),
+            addresses: [address(used.former), address(used.newer)],
+            count: used.count,
+            last: unix_time().0,
+        };
+        self.shared.insert(used.name.clone(), profile);
+    }
+
+    fn command(&mut self, command: Command, hooks: &mut dyn Hooks) -> Option<Ended> {
+        match command {
+            Command::Kick(who, reason, reply) => {
+                let _ = reply.send(self.kick(&who, &reason));
+            }
+            Command::SetTls(tls) => self.set_tls(*tls),
+            Command::SetOffer(offer) => {
+                self.driver.act(|engine, now, out| engine.set_offer(now, *offer, out));
+            }
+            Command::Status(reply) => {
+                let _ = reply.send(self.report(hooks));
+            }
+            Command::Stop(reason) => return Some(Ended::Asked(reason)),
+        }
+        None
+    }
+
+    fn request(
+        &mut self,
+        request: Request,
+        hooks: &mut dyn Hooks,
+        handle: &Handle,
+    ) -> (Response, Option<Ended>) {
+        let response = match request {
+            Request::Status => Response::Status(Box::new(self.report(hooks))),
+            Request::Kick { name, serial, peer } => {
+                let who = name
+                    .map(Selector::Name)
+                    .or(serial.map(Selector::Serial))
+                    .or(peer.map(Selector::Peer));
+                match who {
+                    Some(who) => {
+                        Response::Done { count: self.kick(&who, "kicked by the operator") }
+                    }
+                    None => Response::Error {
+                        message: "no client matches: give a name, serial number or peer id".into(),
+                    },
+                }
+            }
+            Request::Reload | Request::ReloadClients => {
+                let done = match request {
+                    Request::Reload => self.reload(hooks, handle),
+                    _ => self.reload_clients(hooks, handle),
+                };
+                match done {
+                    Ok(()) if request == Request::Reload => {
+                        Response::Reloaded(Box::new(hooks.reloaded()))
+                    }
+                    Ok(()) => Response::Done { count: self.sessions.len() },
+                    Err(fault) => Response::Error { message: fault.to_string() },
+                }
+            }
+            Request::FilterShow { .. }
+            | Request::FilterReload { .. }
+            | Request::FilterFlush { .. }
+            | Request::FilterElement { .. }
+            | Request::FilterCapture { .. } => self.ask_filter(&request, hooks),
+            Request::Stop => {
+                let count = self.sessions.len();
+                let ended = Ended::Asked("the control socket".into());
+                return (Response::Done { count }, Some(ended));
+            }
+        };
+        (response, None)
+    }
+
+    fn ask_filter(&mut self, request: &Request, hooks: &dyn Hooks) -> Response {
+        let answer = self.filter.as_mut().and_then(|filter| filter.answer(request));
+        let mut answer = answer.unwrap_or_else(filter::none);
+        match &mut answer {
+            Response::Filter(report) => report.instance.clone_from(&self.instance),
+            Response::Done { .. } => self.warn_of_unknown(hooks),
+            _ => {}
+        }
+        answer
+    }
+
+    /// Rules may name clients that there are not: that is no mistake yet, but looks like one.
+    fn warn_of_unknown(&self, hooks: &dyn Hooks) {
+        if let (Some(filter), Some(known)) = (&self.filter, hooks.known()) {
+            filter.unknown(&known).iter().for_each(|problem| tracing::warn!("{problem}"));
+        }
+    }
+
+    fn reload(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
+        // Whatever is wrong with one does not keep the other from being read.
+        let clients = self.reload_clients(hooks, handle);
+        if let Some(filter) = &mut self.filter {
+            if let Some(file) = hooks.filter_file() {
+                filter.configure(&file);
+            }
+            filter.reread()?;
+            self.warn_of_unknown(hooks);
+        }
+        clients
+    }
+
+    /// All but the rules.
+    fn reload_clients(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
+        let tls = hooks.reload(handle);
+        if let Some(filter) = &mut self.filter {
+            filter.regroup(|name| hooks.groups(name));
+        }
+        if let Some(tls) = tls? {
+            self.set_tls(tls);
+        }
+        say!(1, "read certificates and settings again; no tunnel dropped");
+        Ok(())
+    }
+
+    fn set_tls(&mut self, tls: ServerTls) {
+        self.driver.act(|engine, _, _| engine.set_tls(tls));
+    }
+
+    fn kick(&mut self, who: &Selector, reason: &str) -> usize {
+        let chosen: Vec<PeerId> = self
+            .sessions
+            .iter()
+            .filter(|session| match who {
+                Selector::Name(name) => session.info.identity.common_name == *name,
+                Selector::Serial(serial) => session.info.identity.serial == *serial,
+                Selector::Peer(peer) => session.info.peer.0 == *peer,
+            })
+            .map(|session| session.info.peer)
+            .collect();
+        let ended = chosen.into_iter().filter(|&peer| {
+            // It may come back where it still has the right to; the check is at its handshake.
+            let disconnect = Disconnect::Restart;
+            self.driver.act(|engine, now, out| engine.kick(now, peer, disconnect, reason, out))
+        });
+        ended.count()
+    }
+
+    fn tell_overdue(&mut self) {
+        for suppressed in self.log_limiter.overdue(now()) {
+            match suppressed.kind {
+                Some(kind) => say!(kind.verb(), "{suppressed}"),
+                None => tracing::warn!("{suppressed}"),
+            }
+        }
+    }
+
+    /// Once many have gone.
+    fn give_memory_back(&mut self) {
+        let busy = self.sessions.len() + self.driver.engine().handshakes();
+        if self.rest.is_due(busy) {
+            match busy {
+                0 => self.driver.backend().plane().release_memory(),
+                _ => self.driver.backend().plane().shrink(),
+            }
+            self.driver.act(|engine, now, _| engine.release_memory(now));
+            self.driver.release_memory();
+            self.sessions.release_memory();
+            adit_linux::memory::trim();
+        }
+    }
+
+    fn leases(&self, hooks: &mut dyn Hooks) {
+        if hooks.wants_leases() {
+            let leases = self.driver.engine().leases();
+            hooks.leases(leases.map(|(name, nets)| (name.to_owned(), nets)).collect());
+        }
+    }
+
+    fn signal(&mut self, signal: adit_runtime::signals::Signal, hooks: &mut dyn Hooks) -> Reaction {
+        self.refresh();
+        hooks.signal(signal, &self.sessions)
+    }
+
+    fn refresh(&mut self) {
+        let (plane, engine) = (self.driver.backend().plane(), self.driver.engine());
+        self.sessions.refresh(now(), unix_time().0, |peer| {
+            let data = plane.counters(peer)?;
+            Some(engine.control_traffic(peer).map_or(data, |control| data.plus(control)))
+        });
+    }
+
+    fn report(&mut self, hooks: &mut dyn Hooks) -> StatusReport {
+        self.refresh();
+        let uptime = now().since(self.started).as_secs();
+        let mut report = StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            role: "server".into(),
+            instance: self.instance.clone(),
+            state: "running".into(),
+            pid: std::process::id(),
+            started: unix_time().0.saturating_sub(uptime),
+            uptime_s: uptime,
+            endpoints: self.listening.iter().map(ToString::to_string).collect(),
+            tun: self.tun.clone(),
+            peers: self.sessions.iter().map(|session| session.report(now())).collect(),
+            certificate: hooks.certificate(),
+            client_certificate: hooks.client_certificate(),
+            shared: self.shared.values().cloned().collect(),
+            filter: self.filter.as_ref().map(|filter| filter.file().to_owned()),
+            connections: self.filter.as_ref().map(filter::Live::connections),
+            ..StatusReport::default()
+        };
+        fill_totals(&mut report, self.driver.backend().plane());
+        let counters = self.driver.engine().counters();
+        let reasons = [
+            ("reset-limited", counters.resets_limited),
+            ("stranger-bad", counters.strangers_bad),
+            ("stranger-unchecked", counters.strangers_unchecked),
+            ("key-expired", counters.keys_expired),
+            ("cookie-bad", counters.cookies_bad),
+            ("cookie-used", counters.cookies_used),
+            ("cookie-forgotten", counters.cookies_forgotten),
+            ("start-limited", counters.starts_limited),
+            ("half-open-refused", counters.half_open_refused),
+            ("half-open-forgotten", counters.half_open_forgotten),
+            ("handshake-refused", counters.handshakes_refused),
+            ("control-bad", counters.session_bad),
+            ("control-delayed", counters.delayed),
+            ("control-excess", counters.messages_excess),
+            ("replaced-untold", counters.replaced_unnotified),
+            ("stream-refused", counters.streams_refused),
+            ("stream-silent", counters.streams_silent),
+            ("stream-bad", counters.streams_bad),
+            ("accept-failed", self.driver.accept_shortages()),
+        ];
+        let occurred = reasons.into_iter().filter(|(_, count)| *count > 0);
+        report.drops.extend(occurred.map(|(name, count)| (name.to_owned(), count)));
+        report
+    }
+
+    /// Sends an exit notice to the clients.
+    async fn end(&mut self, hooks: &mut dyn Hooks) {
+        self.driver.act(|engine, now, out| engine.shutdown(now, out));
+        // What the farewell brings (final counters of each session) comes at once or never.
+        let last = async {
+            while !self.sessions.is_empty() {
+                match self.driver.next().await {
+                    Ok(event) => self.driver_event(event, hooks),
+                    Err(_) => break,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
+        while let Some(event) = self.driver.perform() {
+            self.driver_event(event, hooks);
+        }
+        self.leases(hooks);
+        tokio::time::sleep(LAST_PACKETS).await;
+    }
+}
+
+fn notes(applied: adit_runtime::host::Applied) -> Vec<String> {
+    match applied {
+        adit_runtime::host::Applied::Changed(notes) => notes,
+        adit_runtime::host::Applied::Same => Vec::new(),
+    }
+}
+
+/// The device, for a status report; `None` before it is set up.
+pub fn tun_report(host: &HostHandle) -> Option<TunReport> {
+    let (name, plan) = (host.device()?, host.plan()?);
+    Some(TunReport {
+        name: name.to_owned(),
+        mtu: u32::from(plan.mtu),
+        addresses: plan.addresses.iter().map(ToString::to_string).collect(),
+    })
+}
+
+fn instance(options: &Options) -> String {
+    let stem = options.control.as_deref().and_then(|path| path.file_stem());
+    stem.map_or_else(|| "server".into(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// The next request of the control socket; never, where there is none.
+pub async fn next_request(control: &mut Option<control::Server>) -> control::Asked {
+    match control {
+        Some(server) => server.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,193 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use adit_engine::command::Counters;
+use adit_engine::{Instant, PeerId};
+use adit_openvpn::server::{ClientInfo, ServerEvent};
+use adit_openvpn::session::PathReport;
+
+use adit_runtime::control::PeerReport;
+
+/// Rates are averages over at least this long.
+const RATE_WINDOW: Duration = Duration::from_secs(4);
+
+/// The connected clients, with their counters.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    open: BTreeMap<PeerId, Session>,
+    next_number: u64,
+}
+
+/// One connected client.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The engine's description of the client; its link follows floats.
+    pub info: ClientInfo,
+    /// Running number since the start ("Client ID").
+    pub number: u64,
+    /// Traffic so far.
+    pub counters: Counters,
+    /// Since when the data key is in use.
+    pub key_since: Instant,
+    /// When its counter of received packets last moved, in seconds since 1970.
+    pub heard: u64,
+    /// The state of the path to it.
+    pub path: PathReport,
+    sample: Sample,
+}
+
+/// Counters at an earlier time, and the rates since the one before.
+#[derive(Copy, Clone, Debug, Default)]
+struct Sample {
+    at: Instant,
+    counters: Counters,
+    rx_bps: u64,
+    tx_bps: u64,
+}
+
+impl Sessions {
+    /// In the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.open.values()
+    }
+
+    /// One of them.
+    pub fn get(&self, peer: PeerId) -> Option<&Session> {
+        self.open.get(&peer)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Gives back what the table takes when it is empty: a tree keeps its root.
+    pub(super) fn release_memory(&mut self) {
+        if self.open.is_empty() {
+            self.open = BTreeMap::new();
+        }
+    }
+
+    pub(super) fn record(&mut self, now: Instant, event: &ServerEvent) {
+        match event {
+            ServerEvent::ClientUp(info) => {
+                let number = self.next_number;
+                self.next_number += 1;
+                let session = Session {
+                    number,
+                    counters: Counters::default(),
+                    key_since: now,
+                    heard: info.since.0,
+                    path: PathReport::default(),
+                    sample: Sample { at: now, ..Sample::default() },
+                    info: (**info).clone(),
+                };
+                self.open.insert(info.peer, session);
+            }
+            ServerEvent::ClientDown(peer, ..) => {
+                self.open.remove(peer);
+            }
+            ServerEvent::Floated(peer, link) => {
+                if let Some(session) = self.open.get_mut(peer) {
+                    session.info.link = *link;
+                }
+            }
+            ServerEvent::Path(peer, path) => {
+                if let Some(session) = self.open.get_mut(peer) {
+                    session.path = *path;
+                }
+            }
+            ServerEvent::Rekeyed(peer, _) => {
+                if let Some(session) = self.open.get_mut(peer) {
+                    session.key_since = now;
+                }
+            }
+            ServerEvent::Accepted(_)
+            | ServerEvent::Addresses(_)
+            | ServerEvent::HandshakeStarted(..)
+            | ServerEvent::Told { .. }
+            | ServerEvent::Reverified(..)
+            | ServerEvent::HandshakeFailed(..)
+            | ServerEvent::Refused(..)
+            | ServerEvent::Unauthentic(_)
+            | ServerEvent::UsedElsewhere(_)
+            | ServerEvent::Note(..)
+            | ServerEvent::Warning(..) => {}
+        }
+    }
+
+    /// Reads the counters again.
+    pub(super) fn refresh(
+        &mut self,
+        now: Instant,
+        unix: u64,
+        counters: impl Fn(PeerId) -> Option<Counters>,
+    ) {
+        for (peer, session) in &mut self.open {
+            let Some(fresh) = counters(*peer) else { continue };
+            if fresh.rx_packets != session.counters.rx_packets {
+                session.heard = unix;
+            }
+            session.counters = fresh;
+            session.sample.advance(now, fresh);
+        }
+    }
+}
+
+impl Sample {
+    fn advance(&mut self, now: Instant, fresh: Counters) {
+        let passed = now.since(self.at);
+        if passed < RATE_WINDOW {
+            return;
+        }
+        let rate = |bytes: u64| {
+            let bits = u128::from(bytes) * 8 * 1_000_000_000;
+            u64::try_from(bits / passed.as_nanos().max(1)).unwrap_or(u64::MAX)
+        };
+        self.rx_bps = rate(fresh.rx_bytes.saturating_sub(self.counters.rx_bytes));
+        self.tx_bps = rate(fresh.tx_bytes.saturating_sub(self.counters.tx_bytes));
+        self.at = now;
+        self.counters = fresh;
+    }
+}
+
+impl Session {
+    /// Name and address as log lines name it: `client/192.0.2.7:5000`.
+    pub fn label(&self) -> String {
+        format!("{}/{}", self.info.identity.common_name, self.info.link.remote())
+    }
+
+    pub(super) fn report(&self, now: Instant) -> PeerReport {
+        let info = &self.info;
+        let value = |key: &str| {
+            info.peer_info.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone())
+        };
+        let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
+        PeerReport {
+            id: info.peer.0,
+            name: info.identity.common_name.clone(),
+            username: info.username.clone(),
+            address: info.link.remote().to_string(),
+            transport: if info.link.is_stream() { "tcp" } else { "udp" }.into(),
+            tunnel: inside.into_iter().flatten().collect(),
+            cipher: info.cipher.name().to_owned(),
+            tls: info.tls.clone(),
+            program: value("IV_GUI_VER").or_else(|| value("IV_VER")),
+            since: info.since.0,
+            key_age_s: now.since(self.key_since).as_secs(),
+            rx_packets: self.counters.rx_packets,
+            rx_bytes: self.counters.rx_bytes,
+            tx_packets: self.counters.tx_packets,
+            tx_bytes: self.counters.tx_bytes,
+            rx_bps: self.sample.rx_bps,
+            tx_bps: self.sample.tx_bps,
+            path_mtu: self.path.mtu,
+            mss: Some(self.path.mss4).filter(|mss| *mss != 0),
+        }
+    }
+}

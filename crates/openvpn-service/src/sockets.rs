@@ -1,0 +1,63 @@
+//! The sockets that a server opens at its start.
+
+use adit_engine::Transport;
+use adit_linux::tcp::{TcpListenOptions, TcpListener};
+use adit_linux::udp::{UdpOptions, UdpSocket, steer};
+use adit_plane::packet::SENDER;
+
+use super::{Listener, Options, SocketTuning};
+use adit_runtime::driver::bind_problem;
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::sockets;
+use adit_runtime::plane_backend::gates;
+
+/// One socket for each worker.
+pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault> {
+    let mut udp = UdpOptions::new(listener.bind);
+    udp.v6only = listener.v6only;
+    udp.gro = gates().udp_gro;
+    let tuning = &options.socket;
+    udp.fwmark = tuning.mark;
+    udp.device.clone_from(&tuning.device);
+    udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
+    udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
+    let group = sockets::udp_group(&udp, options.workers)
+        .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
+    if let Err(e) = steer(&group, &SENDER) {
+        // Where the kernel cannot, chance alone spreads them.
+        tracing::debug!("clients are spread over the workers by their addresses: {e}");
+    }
+    Ok(group)
+}
+
+/// One listener, from which the control thread hands streams to the workers.
+pub fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpListener, Fault> {
+    let mut tcp = TcpListenOptions::new(listener.bind);
+    tcp.v6only = listener.v6only;
+    tcp.fwmark = socket.mark;
+    tcp.device.clone_from(&socket.device);
+    tcp.recv_buffer = socket.receive_buffer;
+    tcp.send_buffer = socket.send_buffer;
+    sockets::listen(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
+}
+
+/// Why there is no socket.
+pub fn unbound(
+    transport: Transport,
+    listener: &Listener,
+    socket: &SocketTuning,
+    e: &std::io::Error,
+) -> Fault {
+    Fault::environment(bind_problem(transport, listener.bind, socket.device.as_deref(), e))
+}
+
+/// Each stream is a descriptor, and the usual limit of 1024 is meant for programs that use `select`.
+pub(super) fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::debug!("open files: limit stays at {soft}: {e}");
+    }
+}

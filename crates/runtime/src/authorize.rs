@@ -1,0 +1,35 @@
+//! Answers to an engine's questions: who may have a session.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use adit_engine::{Identity, auth};
+
+/// A reply that may take its time.
+pub type Answer = Pin<Box<dyn Future<Output = auth::Response> + Send>>;
+
+/// Authorizes peers that have been authenticated.
+///
+/// It may be slow (a script, a database): the driver serves all other peers meanwhile. Blocking work belongs in
+/// `tokio::task::spawn_blocking`.
+pub trait Authorizer: Send + Sync {
+    /// Decides on one peer.
+    fn authorize(&self, identity: Identity) -> Answer;
+}
+
+/// Accepts every peer whose certificate verified: the policy of a server without further checks.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct CertificateOnly;
+
+impl Authorizer for CertificateOnly {
+    fn authorize(&self, _identity: Identity) -> Answer {
+        Box::pin(async { auth::Response::Accept(auth::ClientParams::default()) })
+    }
+}
+
+/// The answer to a question, whatever its kind.
+pub fn answer(authorizer: &dyn Authorizer, request: auth::Request) -> Answer {
+    match request {
+        auth::Request::Authorize(identity) => authorizer.authorize(identity),
+    }
+}

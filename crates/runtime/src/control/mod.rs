@@ -1,0 +1,39 @@
+//! The control socket: how other processes look at and steer a running one.
+//!
+//! A unix socket with mode 0600 under `/run/adit`; each line is one JSON [`Request`], answered by one
+//! line with a [`Response`].
+
+mod filter;
+mod postgres;
+mod report;
+mod socket;
+
+pub use filter::{
+    AddedElements, CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter,
+    RuleFiles,
+};
+pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
+pub use report::{
+    BridgeReport, CertificateReport, Endpoints, PeerReport, PortReport, ReloadReport, Request,
+    Response, SharedProfile, StatusReport, TrainReport, TunReport,
+};
+pub use socket::{Asked, Server, bind, exchange, is_stopped, listener_of, silent};
+pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
+
+/// For the fuzzer: a line that a process was asked by, or that it answers.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
+        let again = serde_json::to_vec(&request).unwrap_or_default();
+        assert_eq!(serde_json::from_slice::<Request>(&again).ok(), Some(request));
+    }
+    let Ok(response) = socket::read_response(bytes) else { return };
+    let line = serde_json::to_string(&response).unwrap_or_default();
+    let prints = |c: char| !c.is_control();
+    assert!(line.chars().all(prints), "{line}");
+    // Escapes of control characters, but for line feeds and tabs, would be written by the terminal's reader.
+    for escape in ["\\u00", "\\r", "\\b", "\\f"] {
+        let whole = line.replace("\\\\", "");
+        assert!(!whole.contains(escape), "{line}");
+    }
+}

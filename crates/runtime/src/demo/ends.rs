@@ -1,0 +1,207 @@
+//! The ends of a demo: namespaces with a process each. The next start cleans up after a demo that was killed.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use adit_linux::net::Address;
+use adit_linux::netns::NetNs;
+use ipnet::IpNet;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::interrupt::Interrupt;
+use crate::fault::{Fault, file_fault};
+
+/// A child that hears of its parent's end reads this variable; see [`end_with_parent`].
+const PARENT: &str = "ADIT_END_WITH_PARENT";
+
+const START_PATIENCE: Duration = Duration::from_secs(20);
+const END_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Lines of a log that a failure quotes.
+const QUOTED_LINES: usize = 12;
+
+/// One end of the tunnel.
+#[derive(Debug)]
+pub struct End {
+    /// Its namespace.
+    pub ns: NetNs,
+    /// Its address in the tunnel.
+    pub ipv4: Ipv4Addr,
+    /// The same, if there is one.
+    pub ipv6: Option<Ipv6Addr>,
+    /// The process in it.
+    pub process: Option<Child>,
+    /// The output of the process.
+    pub log: PathBuf,
+}
+
+impl End {
+    /// The process id; 0 for one that does not run.
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().map_or(0, Child::id)
+    }
+
+    /// The name for `ip netns exec`.
+    pub fn name(&self) -> &str {
+        self.ns.name().unwrap_or_default()
+    }
+
+    /// Its addresses in the tunnel.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let six = self.ipv6.map(IpAddr::V6);
+        std::iter::once(IpAddr::V4(self.ipv4)).chain(six)
+    }
+
+    /// Checks that the process runs.
+    ///
+    /// # Errors
+    /// It ended; with its output.
+    pub fn alive(&mut self, what: &str) -> Result<(), Fault> {
+        let Some(process) = &mut self.process else { return Ok(()) };
+        match process.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => {
+                let what = format!("the {what} ended ({status})");
+                Err(Fault::environment(format!("{what}; its output:\n{}", self.last_words())))
+            }
+            Err(error) => Err(Fault::environment(format!("the {what}: {error}"))),
+        }
+    }
+
+    /// The end of the process's output.
+    pub fn last_words(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(QUOTED_LINES);
+        lines.iter().skip(from).map(|line| format!("  {line}\n")).collect()
+    }
+
+    /// Asks the process to end, then makes it.
+    pub fn end(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        if let Ok(pid) = i32::try_from(process.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let asked = Instant::now();
+        while asked.elapsed() < END_PATIENCE {
+            match process.try_wait() {
+                Ok(None) => std::thread::sleep(LOOK_EVERY),
+                _ => return,
+            }
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+}
+
+/// Starts a process that writes to a log and ends with this one.
+///
+/// # Errors
+/// The log or the program cannot be opened.
+pub fn spawn(mut command: Command, log: &Path) -> Result<Child, Fault> {
+    let open = || File::options().create(true).append(true).open(log);
+    let output = open().and_then(|file| Ok((file.try_clone()?, file)));
+    let (out, errors) = output.map_err(|error| file_fault("cannot open", log, &error))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(errors)
+        .env(PARENT, std::process::id().to_string())
+        // Ctrl-C is for us; we end the children in order.
+        .process_group(0);
+    command.spawn().map_err(|error| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        Fault::environment(format!("cannot start {program}: {error}"))
+    })
+}
+
+/// Waits until `ready`, the process ends, the user interrupts or patience does.
+pub fn wait(
+    interrupt: &Interrupt,
+    what: &str,
+    end: &mut End,
+    mut ready: impl FnMut(&mut End) -> bool,
+) -> Result<(), Fault> {
+    let started = Instant::now();
+    while started.elapsed() < START_PATIENCE {
+        interrupt.check()?;
+        end.alive(what)?;
+        if ready(end) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let seconds = START_PATIENCE.as_secs();
+    Err(Fault::environment(format!(
+        "the {what} was not up after {seconds} s; its output:\n{}",
+        end.last_words()
+    )))
+}
+
+/// Gives a device of a namespace an address, usable at once (no duplicate address detection).
+pub fn address(ns: &NetNs, device: &str, net: IpNet) -> io::Result<()> {
+    ns.configure(async |handle| {
+        let link = handle.link(device).await?;
+        handle.add_address(&Address::new(link.index, net)).await
+    })?
+    .map_err(io::Error::from)
+}
+
+/// The addresses of a device in a namespace.
+pub fn device_addresses(ns: &NetNs, device: &str) -> Vec<IpAddr> {
+    let found = ns.run(|| {
+        let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+        let ours = interfaces.filter(|interface| interface.interface_name == device);
+        ours.filter_map(|interface| {
+            let address = interface.address?;
+            let four = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            four.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+        })
+        .collect()
+    });
+    found.unwrap_or_default()
+}
+
+/// The fault of a namespace that cannot be made, with the remedy.
+pub fn namespace_fault(error: io::Error) -> Fault {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; run as root: sudo adit demo (in a container: --privileged)"
+        }
+        _ => "",
+    };
+    Fault::environment(format!("cannot make the demo's namespaces: {error}{hint}"))
+}
+
+/// Removes what demos that were killed left behind: namespaces and folders in `root`, whose names begin with `prefix` and
+/// the number of a process that is gone.
+pub fn sweep(prefix: &str, root: &Path) {
+    let _ = NetNs::sweep(prefix);
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix(prefix)?.strip_prefix('-')?.split('-').next()?.parse::<u32>().ok()
+        });
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Lets a process that a demo started end when the demo is gone, however it went. To be called
+/// first thing in `main`.
+pub fn end_with_parent() {
+    let Some(parent) = std::env::var_os(PARENT) else { return };
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGTERM);
+    // It may have gone before that call.
+    let still = nix::unistd::getppid().to_string();
+    if parent.to_str() != Some(&still) {
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,65 @@
+//! Signals that interrupt a demo.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::fault::Fault;
+
+/// Whether the user wants an end: SIGINT, SIGTERM or SIGHUP came.
+#[derive(Clone, Debug)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Catches the signals from now on, for the rest of the process's life.
+    pub fn catch() -> Result<Self, Fault> {
+        let fault = |error: std::io::Error| Fault::environment(format!("signals: {error}"));
+        let flag = Arc::new(AtomicBool::new(false));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(fault)?;
+        let entered = runtime.enter();
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [mut int, mut term, mut hup] = {
+            let mut caught = Vec::new();
+            for kind in kinds {
+                caught.push(signal(kind).map_err(fault)?);
+            }
+            <[_; 3]>::try_from(caught).map_err(|_| Fault::ours("three signals are three"))?
+        };
+        drop(entered);
+        let shared = Arc::clone(&flag);
+        thread::spawn(move || {
+            runtime.block_on(async {
+                loop {
+                    tokio::select! {
+                        _ = int.recv() => {}
+                        _ = term.recv() => {}
+                        _ = hup.recv() => {}
+                    }
+                    shared.store(true, Relaxed);
+                }
+            });
+        });
+        Ok(Self(flag))
+    }
+
+    /// Whether one of them came.
+    pub fn came(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
+    /// The same, as a flag to look at.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
+    /// Fails if one of them came.
+    ///
+    /// # Errors
+    /// The user interrupted.
+    pub fn check(&self) -> Result<(), Fault> {
+        if self.came() { Err(Fault::environment("interrupted")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,599 @@
+//! Joins a sans-IO engine to sockets, timers, names and the data plane.
+//!
+//! [`Driver::next`] is the whole loop: it performs the engine's outputs in order until one of them is an
+//! event for the caller, and otherwise waits for an input for the engine. The caller acts on the event
+//! (addresses, routes) before the outputs behind it are performed, so a tunnel is configured before the
+//! packet leaves that lets the peer use it.
+
+mod backend;
+mod outside_resolver;
+mod resolve;
+mod sockets;
+mod streams;
+mod timer;
+mod trace;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use adit_engine::command::Counters;
+use adit_engine::{
+    Engine, Family, Input, Instant, Link, Outbox, Output, SocketId, Target, Transport, auth,
+};
+use adit_linux::tcp::TcpStream;
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::sync::mpsc;
+
+pub use backend::{Backend, Upcall};
+pub use outside_resolver::OutsideResolver;
+use resolve::Lookup;
+pub use resolve::resolve;
+pub use resolve::{AddressBook, Remembered, ResolveRetry};
+pub use sockets::bind_problem;
+pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
+use streams::{Connection, ProxyTarget, StreamEvent, Streams};
+use timer::BootTimer;
+
+use crate::authorize::{Authorizer, answer};
+use crate::clock::now;
+use crate::fault::Fault;
+
+/// Questions that may wait for their answers; further peers are refused until some are answered.
+pub const QUESTION_LIMIT: usize = 1024;
+
+/// How often the driver looks at the data plane's queues before everything else has its turn.
+const LOOKS: u32 = 4;
+
+/// What [`Driver::next`] returns.
+#[derive(Debug)]
+pub enum Event<E> {
+    /// The engine emitted an event.
+    Engine(E),
+    /// A stream to this server is about to be opened.
+    Dialling(SocketAddr),
+    /// A socket towards a server is open.
+    Dialled(Dialled),
+    /// A server could not be dialled.
+    DialFailed(String),
+}
+
+/// An engine joined to sockets, timers, name resolution and the data plane.
+pub struct Driver<E: Engine, B: Backend> {
+    engine: E,
+    outbox: Outbox<E::Event>,
+    backend: B,
+    wakeup: AsyncFd<OwnedFd>,
+    timer: BootTimer,
+    sockets: Sockets,
+    streams: Streams,
+    next_stream: u64,
+    /// Where to connect a stream, once the caller has received [`Event::Dialling`].
+    connect_to: Option<SocketAddr>,
+    /// How long the connection to the server that is dialled may take.
+    connect_limit: Duration,
+    /// The server behind the proxy that is dialled.
+    proxy_target: Option<ProxyTarget>,
+    book: AddressBook,
+    /// The target and address dialled last.
+    dialled_last: Option<(Target, SocketAddr)>,
+    /// How names are looked up.
+    resolver: OutsideResolver,
+    lookup: Option<Lookup>,
+    looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
+    authorizer: Arc<dyn Authorizer>,
+    answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
+    open_questions: usize,
+    upcalls: VecDeque<Upcall>,
+    /// The data plane signalled. It does so once until the driver is about to sleep: a wakeup costs more than most packets.
+    called: bool,
+    looks: u32,
+    events: VecDeque<Event<E::Event>>,
+    send_errors: SendErrors,
+    /// Packets of the control channel.
+    control: Counters,
+    ticked: bool,
+    /// The deadline that was logged last.
+    sleeps_until: Option<Option<Instant>>,
+}
+
+type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
+type Answered = (auth::RequestId, auth::Response);
+
+/// Packets of the control channel that the kernel refused to send.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SendErrors {
+    /// The send buffer was full.
+    pub full: u64,
+    /// Anything else: no route, refused, interface down.
+    pub other: u64,
+}
+
+impl<E: Engine, B: Backend> Driver<E, B> {
+    /// Joins them. `sockets` are known to the backend already.
+    ///
+    /// # Errors
+    /// No timer or descriptor is available.
+    pub fn new(
+        engine: E,
+        backend: B,
+        mut sockets: Sockets,
+        authorizer: Arc<dyn Authorizer>,
+    ) -> Result<Self, Fault> {
+        let mut streams = Streams::listen(sockets.take_listeners())
+            .map_err(|e| Fault::environment(format!("cannot watch the listeners: {e}")))?;
+        if let Some(share) = sockets.take_share() {
+            streams.share(share);
+        }
+        let wakeup = backend
+            .wakeup()
+            .and_then(|fd| watch(fd, Interest::READABLE))
+            .map_err(|e| Fault::environment(format!("cannot watch the data plane: {e}")))?;
+        let settings = sockets.dial_settings();
+        let resolver = OutsideResolver::by(settings.mark, settings.device.clone());
+        let timer = BootTimer::new()
+            .map_err(|e| Fault::environment(format!("cannot make a timer: {e}")))?;
+        Ok(Self {
+            engine,
+            outbox: Outbox::new(),
+            backend,
+            wakeup,
+            timer,
+            sockets,
+            streams,
+            next_stream: 1,
+            connect_to: None,
+            connect_limit: Duration::ZERO,
+            proxy_target: None,
+            book: AddressBook::inherited(),
+            dialled_last: None,
+            resolver,
+            lookup: None,
+            looked_up: mpsc::channel(4),
+            authorizer,
+            answers: mpsc::channel(QUESTION_LIMIT),
+            open_questions: 0,
+            upcalls: VecDeque::new(),
+            called: false,
+            looks: 0,
+            events: VecDeque::new(),
+            send_errors: SendErrors::default(),
+            control: Counters::default(),
+            ticked: false,
+            sleeps_until: None,
+        })
+    }
+
+    /// The engine, to look at.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// The data plane, to look at.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The data plane, to end it.
+    pub fn into_backend(self) -> B {
+        self.backend
+    }
+
+    /// How names are looked up from now on.
+    pub fn resolver(&mut self) -> &mut OutsideResolver {
+        &mut self.resolver
+    }
+
+    /// The server that was dialled last works: its address is tried first from now on.
+    pub fn worked(&mut self) {
+        if let Some((target, address)) = &self.dialled_last {
+            self.book.worked(target, *address);
+            self.book.bequeath(target);
+        }
+    }
+
+    /// The server that was dialled last cannot be reached any more, one of the other family may be.
+    pub fn unreachable(&mut self) {
+        if let Some((target, address)) = &self.dialled_last {
+            self.book.unreachable(target, *address);
+        }
+    }
+
+    /// The control channel's packets that were sent and received.
+    pub fn control_traffic(&self) -> Counters {
+        self.control
+    }
+
+    /// What could not be sent.
+    pub fn send_errors(&self) -> SendErrors {
+        self.send_errors
+    }
+
+    /// How often a connection could not be accepted for want of descriptors or memory.
+    pub fn accept_shortages(&self) -> u64 {
+        self.streams.shortages()
+    }
+
+    /// Calls the engine outside of its inputs (shut down, kick, restart); what it then wants done is
+    /// performed by [`Self::next`].
+    pub fn act<R>(&mut self, act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event>) -> R) -> R {
+        act(&mut self.engine, now(), &mut self.outbox)
+    }
+
+    /// Makes the queues as small as what waits in them.
+    pub fn release_memory(&mut self) {
+        self.upcalls.shrink_to_fit();
+        self.events.shrink_to_fit();
+        self.outbox.shrink_to_fit();
+    }
+
+    /// Performs everything that is due without waiting, up to the first event.
+    pub fn perform(&mut self) -> Option<Event<E::Event>> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        // The caller, which keeps servers reachable outside the tunnel, has heard where this one is.
+        if let Some(remote) = self.connect_to.take() {
+            self.connect(remote);
+        }
+        while let Some(output) = self.outbox.pop() {
+            match output {
+                Output::Send(link, frame) => self.send(link, &frame),
+                Output::Plane(op) => {
+                    trace::command(&op);
+                    self.backend.apply(op);
+                }
+                Output::Dial(target) => self.dial(target),
+                Output::Hangup(link) => self.hang_up(link),
+                Output::AuthRequest(ticket, question) => {
+                    if self.open_questions >= QUESTION_LIMIT {
+                        let reply =
+                            auth::Response::Reject("too many peers wait for authorization".into());
+                        self.feed(Input::AuthResponse(ticket, reply));
+                        continue;
+                    }
+                    let mut answer = answer(&*self.authorizer, question);
+                    // Most are at hand. One that is not is asked again by a task, with a waker of its own.
+                    let mut nobody = Context::from_waker(Waker::noop());
+                    if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
+                        self.feed(Input::AuthResponse(ticket, reply));
+                        continue;
+                    }
+                    self.open_questions += 1;
+                    let tx = self.answers.0.clone();
+                    tokio::spawn(async move {
+                        let reply = answer.await;
+                        // Fails only when the driver is gone.
+                        let _ = tx.send((ticket, reply)).await;
+                    });
+                }
+                Output::Event(event) => return Some(Event::Engine(event)),
+            }
+        }
+        None
+    }
+
+    /// Runs until there is an event. Cancel-safe: nothing is lost when the future is dropped.
+    ///
+    /// # Errors
+    /// The timer or the data plane's descriptor failed, or the data plane is at its end.
+    pub async fn next(&mut self) -> Result<Event<E::Event>, Fault> {
+        let broken =
+            |e: std::io::Error| Fault::environment(format!("cannot wait for packets: {e}"));
+        loop {
+            if let Some(event) = self.perform() {
+                return Ok(event);
+            }
+            if let Some(fault) = self.backend.failure() {
+                return Err(fault);
+            }
+            // By turns: a flood of packets must not hold up timers, nor an engine whose deadline stays
+            // in the past the packets.
+            let deadline = self.engine.due();
+            self.ticked = !self.ticked && deadline.is_some_and(|at| at <= now());
+            if self.ticked {
+                if trace::timers() {
+                    trace::fires(self.engine.deadline());
+                }
+                self.feed(Input::Tick);
+                continue;
+            }
+            if let Some(upcall) = self.upcalls.pop_front() {
+                self.take(upcall);
+                continue;
+            }
+            if self.look_again() {
+                continue;
+            }
+            let deadline = self.engine.due();
+            if trace::timers() && self.sleeps_until != Some(deadline) {
+                self.sleeps_until = Some(deadline);
+                trace::sleeps(now(), self.engine.deadline());
+            }
+            self.timer.arm(deadline).map_err(broken)?;
+            tokio::select! {
+                biased;
+                Some((ticket, reply)) = self.answers.1.recv() => self.answered(ticket, reply),
+                Some((target, found)) = self.looked_up.1.recv() => self.found(target, found),
+                fired = self.timer.fired() => fired.map_err(broken)?,
+                arrived = arrived(&self.wakeup, &mut self.streams) => match arrived {
+                    Arrived::Packets(ready) => {
+                        // Cleared before the queues are emptied: what comes later wakes us again.
+                        ready.map_err(broken)?.clear_ready();
+                        self.called = true;
+                    }
+                    Arrived::Stream(event) => self.stream(event),
+                },
+                () = tokio::task::yield_now(), if self.called => {}
+            }
+        }
+    }
+
+    /// Takes what came meanwhile; `false` if that is nothing, or if others are to have their turn before.
+    fn look_again(&mut self) -> bool {
+        if let Ok((ticket, reply)) = self.answers.1.try_recv() {
+            self.answered(ticket, reply);
+            return true;
+        }
+        if !self.called || self.looks >= LOOKS {
+            self.looks = 0;
+            return false;
+        }
+        self.looks += 1;
+        self.backend.look(&mut |upcall| self.upcalls.push_back(upcall));
+        if self.upcalls.is_empty() {
+            // We are about to sleep: from here on we are called again, and what came before is here.
+            self.called = false;
+            self.backend.drain(&mut |upcall| self.upcalls.push_back(upcall));
+        }
+        !self.upcalls.is_empty()
+    }
+
+    fn answered(&mut self, ticket: auth::RequestId, reply: auth::Response) {
+        self.open_questions = self.open_questions.saturating_sub(1);
+        self.feed(Input::AuthResponse(ticket, reply));
+    }
+
+    fn feed(&mut self, input: Input<'_>) {
+        if !trace::inputs() {
+            self.engine.handle(now(), input, &mut self.outbox);
+            return;
+        }
+        let (kind, started, before) = (trace::kind(&input), now(), self.outbox.len());
+        self.engine.handle(started, input, &mut self.outbox);
+        let outputs = self.outbox.len().saturating_sub(before);
+        trace::handled(kind, outputs, now().since(started));
+    }
+
+    fn take(&mut self, upcall: Upcall) {
+        match upcall {
+            Upcall::ControlPacket(link, mut frame) => {
+                trace::read(&link, &frame);
+                self.control.received(frame.len());
+                self.feed(Input::ControlPacket(link, &mut frame));
+            }
+            Upcall::Notice(notice) => {
+                trace::notice(&notice);
+                self.feed(Input::Notice(notice));
+            }
+            Upcall::StreamEnded(link, why) => {
+                tracing::debug!("{}: TCP connection closed: {why}", link.remote());
+                self.end_stream(link);
+            }
+        }
+    }
+
+    fn end_stream(&mut self, link: Link) {
+        self.feed(Input::LinkDown(link));
+        // The engine hangs up what it knows; this one it may have forgotten.
+        self.backend.remove_stream(link);
+    }
+
+    fn stream(&mut self, event: StreamEvent) {
+        match event {
+            StreamEvent::Accepted(stream, peer) => {
+                let link = self.stream_link(peer);
+                match self.backend.add_stream(link, stream) {
+                    Ok(()) => self.feed(Input::LinkUp(link)),
+                    Err(e) => tracing::debug!("{peer}: TCP connection rejected: {e}"),
+                }
+            }
+            StreamEvent::Connected(Ok(Connection::Stream(stream))) => self.connected(stream),
+            StreamEvent::Connected(Ok(Connection::Relay(mut relay))) => {
+                let ended = relay.ended();
+                let dialled = self.sockets.dial_by(relay, &self.backend);
+                if let (Ok(dialled), Some(ended)) = (&dialled, ended) {
+                    self.streams.watch_relay(dialled.link, ended);
+                }
+                self.dialled(dialled);
+            }
+            StreamEvent::RelayEnded(link) => self.feed(Input::LinkDown(link)),
+            StreamEvent::Connected(Err(problem)) => self.dial_failed(problem),
+        }
+    }
+
+    fn stream_link(&mut self, peer: SocketAddr) -> Link {
+        let id = self.next_stream;
+        self.next_stream = self.next_stream.wrapping_add(1);
+        Link::stream(id, peer)
+    }
+
+    fn connect(&mut self, remote: SocketAddr) {
+        match self.sockets.connect_options(remote) {
+            Ok(options) => {
+                self.streams.connect(options, self.connect_limit, self.proxy_target.take());
+            }
+            Err(problem) => self.dial_failed(problem),
+        }
+    }
+
+    fn connected(&mut self, stream: TcpStream) {
+        let served = stream.peer_addr().and_then(|peer| {
+            let link = self.stream_link(peer);
+            let local = stream.local_addr()?;
+            let dialled = Dialled {
+                link,
+                hop: peer,
+                local,
+                connection: Some(local),
+                bound: self.sockets.dial_settings().bind_streams,
+                descriptor: stream.as_fd().as_raw_fd(),
+                buffers: None,
+            };
+            self.backend.add_stream(link, stream)?;
+            Ok(dialled)
+        });
+        match served {
+            Ok(dialled) => {
+                let link = dialled.link;
+                self.events.push_back(Event::Dialled(dialled));
+                self.feed(Input::LinkUp(link));
+            }
+            Err(e) => self.dial_failed(format!("TCP: the connection broke at once: {e}")),
+        }
+    }
+
+    fn send(&mut self, link: Link, frame: &[u8]) {
+        trace::write(&link, frame);
+        if link.is_stream() {
+            if self.backend.send_control(link, frame) {
+                self.control.sent(frame.len());
+            } else {
+                // Nothing is sent twice on a stream: without this packet the session cannot go on.
+                self.send_errors.full += 1;
+                self.end_stream(link);
+            }
+            return;
+        }
+        let Some(socket) = link.socket().and_then(|id| self.sockets.get(id)) else { return };
+        match socket.send_to(link.remote(), link.local(), frame) {
+            Ok(()) => self.control.sent(frame.len()),
+            // The reliability layer sends it again.
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.send_errors.full += 1,
+            Err(e) => {
+                self.send_errors.other += 1;
+                tracing::debug!("{}: send failed: {e}", link.remote());
+            }
+        }
+    }
+
+    fn dial(&mut self, target: Target) {
+        self.lookup = None;
+        self.connect_to = None;
+        self.streams.forget();
+        let target = self.first_hop(target);
+        if let Some(address) = self.book.next(&target) {
+            self.open(&target, address);
+            return;
+        }
+        let known = self.book.remembered(&target);
+        let resolver = self.resolver.clone();
+        let settings = self.sockets.dial_settings();
+        let (tx, retry) = (self.looked_up.0.clone(), settings.resolve_retry);
+        // `remote-random-hostname` applies to the server's name, not to the proxy's.
+        let random = settings.random_hostname && self.proxy_target.is_none();
+        self.lookup = Some(Lookup(tokio::spawn(async move {
+            let found = resolve(target.clone(), retry, random, resolver, known).await;
+            let _ = tx.send((target, found)).await;
+        })));
+    }
+
+    /// The target, or the proxy in front of it, which receives the target's name.
+    fn first_hop(&mut self, target: Target) -> Target {
+        let settings = self.sockets.dial_settings();
+        let proxy = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
+        self.connect_limit = target.wait.unwrap_or(settings.connect_timeout);
+        self.proxy_target = None;
+        let Some(proxy) = proxy else { return target };
+        let (host, port) = (proxy.address().0.to_owned(), proxy.address().1);
+        let hop = Target {
+            host,
+            port,
+            transport: Transport::Tcp,
+            family: Family::Any,
+            ..Target::default()
+        };
+        let datagrams = target.transport == Transport::Udp;
+        self.proxy_target =
+            Some(ProxyTarget { proxy, host: target.host, port: target.port, datagrams });
+        hop
+    }
+
+    fn found(&mut self, target: Target, found: Result<Vec<SocketAddr>, String>) {
+        let found = found.and_then(|addresses| {
+            self.book
+                .learn(&target, addresses)
+                .ok_or_else(|| format!("RESOLVE: {} has no address", target.host))
+        });
+        match found {
+            Ok(address) => self.open(&target, address),
+            Err(problem) => self.dial_failed(problem),
+        }
+    }
+
+    fn open(&mut self, target: &Target, address: SocketAddr) {
+        self.dialled_last = Some((target.clone(), address));
+        if target.transport == Transport::Tcp {
+            self.connect_to = Some(address);
+            self.events.push_back(Event::Dialling(address));
+            return;
+        }
+        let dialled = self.sockets.dial(address, &self.backend);
+        self.dialled(dialled);
+    }
+
+    fn dialled(&mut self, dialled: Result<Dialled, String>) {
+        match dialled {
+            Ok(dialled) => {
+                let link = dialled.link;
+                self.events.push_back(Event::Dialled(dialled));
+                self.feed(Input::LinkUp(link));
+            }
+            Err(problem) => self.dial_failed(problem),
+        }
+    }
+
+    fn dial_failed(&mut self, problem: String) {
+        self.events.push_back(Event::DialFailed(problem.clone()));
+        self.feed(Input::DialFailed(problem));
+    }
+
+    fn hang_up(&mut self, link: Link) {
+        match link.socket() {
+            Some(id) => self.sockets.hang_up(id, &self.backend),
+            None => self.backend.remove_stream(link),
+        }
+    }
+}
+
+/// What there is to receive from.
+enum Arrived<'a> {
+    Packets(std::io::Result<AsyncFdReadyGuard<'a, OwnedFd>>),
+    Stream(StreamEvent),
+}
+
+/// Fair to both, so that a flood of packets does not hold up connections, nor the reverse.
+async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> Arrived<'a> {
+    tokio::select! {
+        ready = wakeup.readable() => Arrived::Packets(ready),
+        event = streams.next() => Arrived::Stream(event),
+    }
+}
+
+/// Registers a descriptor with the runtime.
+pub fn watch(fd: OwnedFd, interest: Interest) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // tokio deprecates the safe constructor since a type could lend another descriptor each time; an
+    // `OwnedFd` is one descriptor for as long as it lives, which is what the unsafe one demands.
+    #[allow(deprecated)]
+    AsyncFd::with_interest(fd, interest)
+}
+
+/// A socket id that no listener has: those of dialled sockets count up from here.
+pub const FIRST_DIALLED: SocketId = SocketId(0x8000);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,398 @@
+//! Name resolution and the addresses known for each target.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use adit_engine::{Family, Target};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::outside_resolver::OutsideResolver;
+
+/// How many targets are remembered with their addresses.
+const TARGET_LIMIT: usize = 64;
+
+/// Addresses taken from one name; the rest are ignored.
+const ADDRESS_LIMIT: usize = 16;
+
+/// Wait between two attempts at the same name (OpenVPN: 5 s).
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How long a look-up may take: where addresses are known from before, and the last session worked; where
+/// they are known; and where there are none.
+const WITH_WORKING: Duration = Duration::from_secs(1);
+const WITH_ADDRESSES: Duration = Duration::from_secs(6);
+const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
+
+/// `resolv-retry`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ResolveRetry {
+    /// Report a failure at once.
+    Once,
+    /// Go on trying for so long.
+    For(Duration),
+    /// Go on for ever.
+    Forever,
+}
+
+/// A name lookup under way; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Lookup(pub(super) JoinHandle<()>);
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Which of a name's addresses is next.
+///
+/// Dialling the same target again tries its next address; after the last the name is looked up
+/// again, since the reason may be that it has moved. The address that worked last comes first, and
+/// addresses that were once known serve where the name cannot be looked up.
+#[derive(Debug, Default)]
+pub struct AddressBook {
+    known: HashMap<Target, Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    addresses: Vec<SocketAddr>,
+    used: usize,
+    worked: bool,
+}
+
+/// The known addresses of a target whose name must be resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// Addresses from before, the one that worked last first.
+    pub addresses: Vec<SocketAddr>,
+    /// It worked just now.
+    pub worked: bool,
+}
+
+/// The addresses of the servers that worked in this process, the last server last. A client that
+/// begins again (SIGHUP) takes them over.
+static WORKED: Mutex<Vec<(Target, Vec<SocketAddr>)>> = Mutex::new(Vec::new());
+
+impl AddressBook {
+    /// One with the addresses that worked in this process.
+    pub fn inherited() -> Self {
+        let worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = |(target, addresses): &(Target, Vec<SocketAddr>)| {
+            let addresses = addresses.clone();
+            // The name is looked up first, since the server may have moved meanwhile.
+            (target.clone(), Entry { used: addresses.len(), addresses, worked: true })
+        };
+        Self { known: worked.iter().map(entry).collect() }
+    }
+
+    /// Keeps a target's addresses for [`Self::inherited`].
+    pub fn bequeath(&self, target: &Target) {
+        let Some(entry) = self.known.get(target) else { return };
+        let mut worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
+        worked.retain(|(other, _)| other != target);
+        if worked.len() >= TARGET_LIMIT {
+            worked.remove(0);
+        }
+        worked.push((target.clone(), entry.addresses.clone()));
+    }
+
+    /// The next address that is already known.
+    pub fn next(&mut self, target: &Target) -> Option<SocketAddr> {
+        let entry = self.known.get_mut(target).filter(|entry| !entry.worked)?;
+        let next = entry.addresses.get(entry.used).copied();
+        entry.used = entry.used.saturating_add(1);
+        next
+    }
+
+    /// What is known for a look-up that [`Self::next`] makes necessary.
+    pub fn remembered(&mut self, target: &Target) -> Remembered {
+        self.known.get_mut(target).map_or_else(Remembered::default, |entry| Remembered {
+            addresses: entry.addresses.clone(),
+            worked: std::mem::take(&mut entry.worked),
+        })
+    }
+
+    /// Remembers the addresses of a name and takes the first.
+    pub fn learn(&mut self, target: &Target, mut addresses: Vec<SocketAddr>) -> Option<SocketAddr> {
+        addresses.truncate(ADDRESS_LIMIT);
+        if self.known.len() >= TARGET_LIMIT {
+            self.known.clear();
+        }
+        let first = addresses.first().copied()?;
+        self.known.insert(target.clone(), Entry { addresses, used: 1, worked: false });
+        Some(first)
+    }
+
+    /// A session came up at this address: it is the first to be tried again.
+    pub fn worked(&mut self, target: &Target, address: SocketAddr) {
+        if let Some(entry) = self.known.get_mut(target) {
+            entry.addresses.retain(|other| *other != address);
+            entry.addresses.insert(0, address);
+            entry.worked = true;
+        }
+    }
+
+    /// No route leads to this address any more, but one does to the other family: its addresses are next.
+    pub fn unreachable(&mut self, target: &Target, address: SocketAddr) {
+        if let Some(entry) = self.known.get_mut(target) {
+            let same = |other: &SocketAddr| other.is_ipv6() == address.is_ipv6();
+            entry.addresses.sort_by_key(same);
+            entry.worked = false;
+            entry.used = match entry.addresses.first().is_none_or(same) {
+                // The name is looked up again.
+                true => entry.addresses.len(),
+                false => 0,
+            };
+        }
+    }
+}
+
+/// `remote-random-hostname`: twelve random hex digits before the name, so that no resolver on the path has the
+/// answer cached.
+fn randomized(host: &str) -> String {
+    // Without randomness there is still the name.
+    let Ok(random) = crate::random::bytes::<6>() else { return host.to_owned() };
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digits}.{host}")
+}
+
+/// Resolves a target's name, repeatedly as `retry` demands; with `random`, under another name each time.
+///
+/// Addresses from before are used when no answer comes in time: after a session that worked very soon, since
+/// they probably work again.
+///
+/// # Errors
+/// One sentence of the resolver's.
+pub async fn resolve(
+    target: Target,
+    retry: ResolveRetry,
+    random: bool,
+    resolver: OutsideResolver,
+    known: Remembered,
+) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(address) = target.host.parse::<IpAddr>() {
+        return match matches(target.family, &address) {
+            true => Ok(vec![SocketAddr::new(address, target.port)]),
+            false => Err(format!(
+                "RESOLVE: {} is not an {} address; choose another 'proto' or 'remote'",
+                target.host,
+                family_name(target.family)
+            )),
+        };
+    }
+    let started = adit_linux::clock::boottime();
+    loop {
+        let host = if random { randomized(&target.host) } else { target.host.clone() };
+        let limit = match (known.addresses.is_empty(), known.worked) {
+            (true, _) => WITHOUT_ADDRESSES,
+            (false, true) => WITH_WORKING,
+            (false, false) => WITH_ADDRESSES,
+        };
+        let found = timeout(limit, look_up(&host, &target, &resolver)).await;
+        let problem = match found.unwrap_or_else(|_| Err("no answer in time".into())) {
+            Ok(found) => {
+                let fitting = found.into_iter().filter(|ip| matches(target.family, ip));
+                let mut fitting: Vec<SocketAddr> =
+                    fitting.map(|ip| SocketAddr::new(ip, target.port)).collect();
+                if !fitting.is_empty() {
+                    // Those that worked before come first; the others keep their order.
+                    fitting.sort_by_key(|address| {
+                        known.addresses.iter().position(|k| k == address).unwrap_or(usize::MAX)
+                    });
+                    return Ok(fitting);
+                }
+                format!("it has no {} address", family_name(target.family))
+            }
+            Err(e) => e,
+        };
+        let words =
+            format!("RESOLVE: Cannot resolve host address: {host}:{} ({problem})", target.port);
+        if !known.addresses.is_empty() {
+            tracing::debug!("{words}: using the addresses from before");
+            return Ok(known.addresses);
+        }
+        let passed = Duration::from_nanos(adit_linux::clock::boottime().saturating_sub(started));
+        let again = match retry {
+            ResolveRetry::Once => false,
+            ResolveRetry::For(limit) => passed < limit,
+            ResolveRetry::Forever => true,
+        };
+        if !again {
+            return Err(words);
+        }
+        tracing::warn!("{words}");
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Asks the system's resolver where nothing is redirected, otherwise the access network's servers.
+async fn look_up(
+    host: &str,
+    target: &Target,
+    resolver: &OutsideResolver,
+) -> Result<Vec<IpAddr>, String> {
+    if resolver.redirected {
+        return resolver.look_up(host, target.family).await;
+    }
+    let problem = match tokio::net::lookup_host((host, target.port)).await {
+        Ok(found) => return Ok(found.map(|address| address.ip()).collect()),
+        Err(e) => e.to_string(),
+    };
+    // A kill switch of an earlier connection may keep the system's resolver from the network.
+    match resolver.mark {
+        Some(_) => resolver.look_up(host, target.family).await,
+        None => Err(problem),
+    }
+}
+
+fn matches(family: Family, address: &IpAddr) -> bool {
+    match family {
+        Family::Any => true,
+        Family::V4 => address.is_ipv4(),
+        Family::V6 => address.is_ipv6(),
+    }
+}
+
+fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Any => "usable",
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_engine::Transport;
+
+    use super::*;
+
+    fn target(host: &str, family: Family) -> Target {
+        Target {
+            host: host.into(),
+            port: 1194,
+            transport: Transport::Udp,
+            family,
+            ..Target::default()
+        }
+    }
+
+    #[test]
+    fn dialling_again_walks_through_the_addresses_and_then_asks_again() {
+        let mut book = AddressBook::default();
+        let target = target("vpn.example", Family::Any);
+        let addresses: Vec<SocketAddr> =
+            vec!["192.0.2.1:1194".parse().unwrap(), "[2001:db8::1]:1194".parse().unwrap()];
+        assert_eq!(book.next(&target), None);
+        assert_eq!(book.remembered(&target), Remembered::default());
+        assert_eq!(book.learn(&target, addresses.clone()), Some(addresses[0]));
+        assert_eq!(book.next(&target), Some(addresses[1]));
+        assert_eq!(book.next(&target), None);
+        assert_eq!(book.remembered(&target).addresses, addresses);
+        assert_eq!(book.learn(&target, Vec::new()), None);
+        // The second worked: the name is looked up soon, and the second comes first.
+        book.worked(&target, addresses[1]);
+        assert_eq!(book.next(&target), None);
+        let known = book.remembered(&target);
+        assert_eq!(known, Remembered { addresses: vec![addresses[1], addresses[0]], worked: true });
+        assert!(!book.remembered(&target).worked);
+    }
+
+    #[test]
+    fn addresses_that_worked_are_first_for_a_client_that_begins_again() {
+        let target = Target { host: "begins-again.invalid".into(), ..Target::default() };
+        let addresses: Vec<SocketAddr> =
+            ["192.0.2.1:1194", "192.0.2.2:1194"].map(|text| text.parse().unwrap()).into();
+        let mut book = AddressBook::default();
+        book.learn(&target, addresses.clone());
+        assert_eq!(AddressBook::inherited().remembered(&target), Remembered::default());
+        book.worked(&target, addresses[1]);
+        book.bequeath(&target);
+        let mut again = AddressBook::inherited();
+        assert_eq!(again.next(&target), None, "the name is looked up first");
+        let known = Remembered { addresses: vec![addresses[1], addresses[0]], worked: true };
+        assert_eq!(again.remembered(&target), known);
+        // Bounded: the oldest are forgotten.
+        for number in 0..200 {
+            let other = Target { port: number, ..target.clone() };
+            book.learn(&other, addresses.clone());
+            book.bequeath(&other);
+        }
+        assert!(AddressBook::inherited().known.len() <= TARGET_LIMIT);
+    }
+
+    #[test]
+    fn where_a_family_is_lost_the_other_one_is_next_whatever_worked() {
+        let mut book = AddressBook::default();
+        let both = target("vpn.example", Family::Any);
+        let [v6, v4]: [SocketAddr; 2] =
+            ["[2001:db8::1]:1194", "192.0.2.1:1194"].map(|address| address.parse().unwrap());
+        book.learn(&both, vec![v6, v4]);
+        book.worked(&both, v6);
+        book.unreachable(&both, v6);
+        assert_eq!(
+            (book.next(&both), book.next(&both), book.next(&both)),
+            (Some(v4), Some(v6), None)
+        );
+        // The name may have got addresses of the other family meanwhile.
+        book.learn(&both, vec![v6]);
+        book.worked(&both, v6);
+        book.unreachable(&both, v6);
+        assert_eq!(book.next(&both), None);
+        assert_eq!(book.remembered(&both).addresses, [v6]);
+    }
+
+    async fn resolved(host: &str, family: Family) -> Result<Vec<SocketAddr>, String> {
+        let known = Remembered::default();
+        resolve(target(host, family), ResolveRetry::Once, false, OutsideResolver::default(), known)
+            .await
+    }
+
+    #[tokio::test]
+    async fn a_literal_needs_no_resolver_but_must_fit_the_family() {
+        let found = resolved("192.0.2.1", Family::Any).await.unwrap();
+        assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
+        let refused = resolved("192.0.2.1", Family::V6).await;
+        assert!(refused.unwrap_err().contains("not an IPv6 address"));
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_the_addresses_from_before_are_used() {
+        // A root without any server.
+        let root = tempfile::tempdir().unwrap();
+        let resolver = OutsideResolver::at(root.path());
+        let addresses: Vec<SocketAddr> = vec!["192.0.2.1:1194".parse().unwrap()];
+        let known = Remembered { addresses: addresses.clone(), worked: true };
+        let target = target("vpn.example", Family::Any);
+        let retry = ResolveRetry::Forever;
+        let found = resolve(target.clone(), retry, false, resolver.clone(), known.clone()).await;
+        assert_eq!(found, Ok(addresses));
+        let nothing = Remembered::default();
+        let none = resolve(target.clone(), ResolveRetry::Once, false, resolver.clone(), nothing);
+        assert!(none.await.unwrap_err().contains("names no DNS server"));
+        // An answer counts more, and what worked comes first in it.
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let hosts = "192.0.2.8 vpn.example\n192.0.2.1 vpn.example\n";
+        std::fs::write(root.path().join("etc/hosts"), hosts).unwrap();
+        let found = resolve(target, retry, false, resolver, known).await.unwrap();
+        let expected = ["192.0.2.1:1194", "192.0.2.8:1194"].map(|a| a.parse().unwrap());
+        assert_eq!(found, expected);
+    }
+
+    #[tokio::test]
+    async fn a_random_name_is_another_one_each_time_and_an_address_stays() {
+        let (one, other) = (randomized("vpn.example"), randomized("vpn.example"));
+        assert_ne!(one, other);
+        let (digits, rest) = one.split_once('.').unwrap();
+        assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{one}");
+        assert_eq!(rest, "vpn.example");
+        let address = target("192.0.2.1", Family::Any);
+        let (resolver, known) = (OutsideResolver::default(), Remembered::default());
+        let found = resolve(address, ResolveRetry::Once, true, resolver, known).await.unwrap();
+        assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
+    }
+}

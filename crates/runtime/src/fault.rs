@@ -1,0 +1,93 @@
+//! Errors that end the program, with their blame.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+/// The party that can fix a [`Fault`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Blame {
+    /// Usage, configuration, files: exit code 2.
+    Operator,
+    /// The machine or the network: exit code 1.
+    Environment,
+    /// The far end: exit code 1.
+    Peer,
+    /// A mistake of ours: exit code 1.
+    Ours,
+}
+
+/// An error that ends the program: one sentence with the cause and, where there is one, the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    blame: Blame,
+    message: String,
+}
+
+impl Fault {
+    /// The configuration or a file it names is wrong.
+    pub fn operator(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Operator, message: message.into() }
+    }
+
+    /// The machine or the network refuses.
+    pub fn environment(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Environment, message: message.into() }
+    }
+
+    /// The far end ended it.
+    pub fn peer(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Peer, message: message.into() }
+    }
+
+    /// Something that must not happen.
+    pub fn ours(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Ours, message: message.into() }
+    }
+
+    /// A settings file is no TOML, or has not the keys that it should: with the line.
+    pub fn in_toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(1, |text| text.matches('\n').count().saturating_add(1));
+        Self::in_line(path, line, error.message())
+    }
+
+    /// A line of a file is wrong.
+    pub fn in_line(path: &Path, line: usize, message: &str) -> Self {
+        Self::operator(format!("{} line {line}: {}", path.display(), message.trim()))
+    }
+
+    /// The party to blame.
+    pub fn blame(&self) -> Blame {
+        self.blame
+    }
+
+    /// 2 for usage and configuration, 1 for everything else.
+    pub fn exit_code(&self) -> ExitCode {
+        match self.blame {
+            Blame::Operator => ExitCode::from(2),
+            Blame::Environment | Blame::Peer | Blame::Ours => ExitCode::from(1),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A file operation failed. `doing` reads like "cannot write".
+pub fn file_fault(doing: &str, path: &Path, error: &io::Error) -> Fault {
+    let what = format!("{doing} {}: {error}", path.display());
+    Fault::environment(match error.kind() {
+        io::ErrorKind::PermissionDenied => format!("{what}; run it as root: sudo adit ..."),
+        io::ErrorKind::StorageFull => format!("{what}; free some space on that file system"),
+        _ => what,
+    })
+}

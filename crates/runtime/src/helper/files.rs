@@ -1,0 +1,126 @@
+//! Files that the configuration names, opened by this process or, where it may not, by the helper.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+pub use super::protocol::Begin;
+use super::protocol::{Answer, Problem, Request};
+use super::{current, root_files};
+use crate::fault::Fault;
+
+/// Opens a file for reading.
+pub fn open(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
+            Some(helper) => one(helper.call(Request::Read(path.to_owned()), &[])),
+            None => Err(e),
+        },
+        opened => opened,
+    }
+}
+
+/// The content of a file.
+pub fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same as [`open`], and does not wait for the other end of a pipe.
+pub fn open_at_once(path: &Path) -> io::Result<File> {
+    match root_files::read(path) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
+            Some(helper) => one(helper.call(Request::Read(path.to_owned()), &[])),
+            None => Err(e),
+        },
+        opened => opened,
+    }
+}
+
+/// Size, times and inode of a file.
+pub fn metadata(path: &Path) -> io::Result<fs::Metadata> {
+    match fs::metadata(path) {
+        // In a folder that is closed to this user.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => open(path)?.metadata(),
+        data => data,
+    }
+}
+
+/// The names in a folder.
+pub fn list(path: &Path) -> io::Result<Vec<String>> {
+    match root_files::list(path) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
+            Some(helper) => match helper.call(Request::List(path.to_owned()), &[])?.0 {
+                Answer::Names(names) => Ok(names),
+                _ => Err(unexpected()),
+            },
+            None => Err(e),
+        },
+        listed => listed,
+    }
+}
+
+/// Opens a file for writing. With a helper always by it, so that no file comes to belong to the user
+/// that the network process runs as.
+pub fn write(path: &Path, begin: Begin) -> io::Result<File> {
+    match current() {
+        Some(helper) => one(helper.call(Request::Write { path: path.to_owned(), begin }, &[])),
+        None => root_files::write(path, begin, root_files::PRIVATE),
+    }
+}
+
+/// Opens and empties a file that all may read, before there is a helper.
+pub fn write_public(path: &Path) -> io::Result<File> {
+    root_files::write(path, Begin::Empty, root_files::PUBLIC)
+}
+
+/// Replaces a file as a whole, or not at all.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    match current() {
+        Some(helper) => {
+            let mut file: File = one(helper.call(Request::Replace(path.to_owned()), &[]))?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            Ok(helper.call(Request::Commit(path.to_owned()), &[]).map(drop)?)
+        }
+        None => {
+            let mut file = root_files::fresh(path)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            root_files::commit(path)
+        }
+    }
+}
+
+/// Removes a file that this process has made.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match current() {
+        Some(helper) => Ok(helper.call(Request::Remove(path.to_owned()), &[]).map(drop)?),
+        None => fs::remove_file(path),
+    }
+}
+
+/// Opens the control socket, whose folder is root's.
+pub fn control(path: &Path) -> Result<UnixListener, Fault> {
+    match current() {
+        Some(helper) => {
+            let outcome = helper.call(Request::Control(path.to_owned()), &[])?;
+            let descriptor = outcome.1.into_iter().next();
+            descriptor.map(UnixListener::from).ok_or_else(|| Fault::ours(unexpected().to_string()))
+        }
+        None => crate::control::bind(path),
+    }
+}
+
+fn one(outcome: Result<(Answer, Vec<OwnedFd>), Problem>) -> io::Result<File> {
+    let (_, descriptors) = outcome?;
+    descriptors.into_iter().next().map(File::from).ok_or_else(unexpected)
+}
+
+fn unexpected() -> io::Error {
+    io::Error::other("helper: answer not understood")
+}

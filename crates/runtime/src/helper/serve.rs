@@ -1,0 +1,478 @@
+//! The helper process.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use adit_linux::channel::{Channel, Received};
+use adit_linux::privileges::{Capability, Privileges, Violation, protect_memory};
+use adit_linux::tun::TunOffloads;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::Semaphore;
+use tracing::Level;
+
+use super::policy::Policy;
+use super::protocol::{
+    self, Answer, DeviceRequest, HelperMessage, MESSAGE_LIMIT, NumberedRequest, OpenedDevice,
+    Problem, Request,
+};
+use super::{Duty, DutyKind, Outcome, root_files, sockets};
+use crate::driver::watch;
+use crate::fault::Fault;
+use crate::host::{Host, HostEvent};
+use crate::log;
+
+/// The capabilities that the helper keeps, as far as it was started with them.
+const CAPABILITIES: [Capability; 6] = [
+    // Devices, addresses, routes, nft, marks.
+    Capability::CAP_NET_ADMIN,
+    // Sockets of a device, on kernels before 5.7.
+    Capability::CAP_NET_RAW,
+    // Ports below 1024.
+    Capability::CAP_NET_BIND_SERVICE,
+    // Files in folders of other users, which the configuration may name.
+    Capability::CAP_DAC_OVERRIDE,
+    // A file that is replaced keeps its owner.
+    Capability::CAP_CHOWN,
+    Capability::CAP_FOWNER,
+];
+
+/// Refused requests that are logged; of a process that asks for more, the rest is counted.
+const REFUSALS_LOGGED: u64 = 20;
+
+/// Servers that a client may keep reachable at a time.
+const REMOTES_LIMIT: usize = 1024;
+
+/// Requests about files that may wait while a file system hangs.
+const FILES_WAITING: usize = 256;
+
+/// Threads that open files: one that hangs must not hold up routes.
+const FILE_THREADS: usize = 1;
+
+pub(super) fn main(kinds: &[DutyKind]) -> ExitCode {
+    match run(kinds) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            let _ = writeln!(io::stderr(), "{}: {fault}", super::NAME);
+            fault.exit_code()
+        }
+    }
+}
+
+fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
+    let failed =
+        |what: &'static str| move |e: io::Error| Fault::environment(format!("helper: {what}: {e}"));
+    let channel = io::stdin().as_fd().try_clone_to_owned().and_then(Channel::from_fd);
+    let channel = Arc::new(channel.map_err(|_| {
+        Fault::operator(format!("{}: this program is started by adit alone", super::NAME))
+    })?);
+    detach().map_err(failed("cannot leave the terminal"))?;
+    forward_log(&channel);
+    // Before it can end: another one would be the parent then.
+    let parent = nix::unistd::getppid().as_raw().unsigned_abs();
+    let (id, duty, piped) = beginning(&channel, kinds)?;
+    let began = duty.policy(&piped, parent);
+    let (policy, outcome) = match began {
+        Ok(policy) => (Some(policy), Ok(Answer::Done)),
+        Err(fault) => (None, Err(Problem::Fault(fault))),
+    };
+    drop_privileges(&*duty)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(FILE_THREADS)
+        .build()
+        .map_err(failed("cannot start"))?;
+    runtime.block_on(async {
+        let _signals = outlive_signals().map_err(failed("cannot take signals"))?;
+        let watched = channel
+            .as_fd()
+            .try_clone_to_owned()
+            .and_then(|fd| watch(fd, Interest::READABLE | Interest::WRITABLE));
+        let sender =
+            Arc::new(MessageSender { channel, watched: watched.map_err(failed("no channel"))? });
+        sender.answer(id, outcome, Vec::new()).await;
+        let Some(policy) = policy else { return Ok(()) };
+        let files = Arc::new(Semaphore::new(FILES_WAITING));
+        let mut server = Server {
+            sender,
+            duty,
+            piped,
+            policy,
+            files,
+            host: None,
+            network_process: parent,
+            remotes: HashSet::new(),
+            mark: None,
+            refused: 0,
+        };
+        server.serve().await;
+        // The network process is gone. In order: then there is nothing left to undo. Or killed.
+        if let Some(host) = server.host.take() {
+            host.abandon().await;
+        }
+        let refused = server.refused;
+        // A command's own changes are undone when its duty is dropped.
+        drop(server);
+        if refused > 0 {
+            tracing::warn!("helper: {refused} requests refused in all");
+        }
+        Ok(())
+    })
+}
+
+/// Leaves the terminal, whose Ctrl-C is for the network process, and the channel as standard input,
+/// which programs would inherit.
+fn detach() -> io::Result<()> {
+    // Fails only for the leader of a group, which a process that was just started is not.
+    let _ = nix::unistd::setsid();
+    let _ = nix::sys::prctl::set_name(c"adit-helper");
+    protect_memory()?;
+    Ok(nix::unistd::dup2_stdin(File::open("/dev/null")?)?)
+}
+
+/// The end of the network process is all that ends the helper: a service manager sends its signals to
+/// both. Caught and not ignored, because programs would inherit that.
+fn outlive_signals() -> io::Result<Vec<unix::Signal>> {
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+        SignalKind::user_defined1(),
+        SignalKind::user_defined2(),
+    ];
+    kinds.into_iter().map(unix::signal).collect()
+}
+
+/// Sends what is logged to the network process, whose log it is. Without one it goes to standard error.
+fn forward_log(channel: &Arc<Channel>) {
+    let channel = Arc::clone(channel);
+    log::forward(move |level, verb, text| {
+        let code = match level {
+            Level::ERROR => 0,
+            Level::WARN => 1,
+            _ => 2,
+        };
+        let line = HelperMessage::Line { level: code, verb, text: text.to_owned() };
+        let sent = serde_json::to_vec(&line).map_err(io::Error::other);
+        let sent = sent.and_then(|bytes| channel.send(&bytes, &[]));
+        if sent.is_err() && code < 2 {
+            let _ = writeln!(io::stderr(), "{}: {text}", super::NAME);
+        }
+    });
+}
+
+type Piped = Vec<(PathBuf, Vec<u8>)>;
+
+/// Waits for the first request.
+fn beginning(channel: &Channel, kinds: &[DutyKind]) -> Result<(u64, Box<dyn Duty>, Piped), Fault> {
+    let odd = |what: String| Fault::ours(format!("helper: first request: {what}"));
+    let (bytes, descriptors) = loop {
+        match channel.receive(MESSAGE_LIMIT) {
+            Ok(Received::Message(bytes, descriptors)) => break (bytes, descriptors),
+            Ok(Received::End) => return Err(odd("none came".into())),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                channel
+                    .wait(false, std::time::Duration::from_secs(60))
+                    .map_err(|e| odd(e.to_string()))?;
+            }
+            Err(e) => return Err(odd(e.to_string())),
+        }
+    };
+    let NumberedRequest { id, request } = protocol::parse(&bytes).map_err(odd)?;
+    let Request::Begin { duty, arguments, piped } = request else {
+        return Err(odd("another one".into()));
+    };
+    let kind = kinds.iter().find(|kind| kind.name == duty);
+    let kind = kind.ok_or_else(|| odd(format!("unknown command {duty:?}")))?;
+    let duty = (kind.read)(arguments).map_err(|e| odd(e.to_string()))?;
+    if piped.len() != descriptors.len() {
+        return Err(odd("descriptors are missing".into()));
+    }
+    let mut contents = Vec::new();
+    for (path, descriptor) in piped.into_iter().zip(descriptors) {
+        let mut bytes = Vec::new();
+        File::from(descriptor).read_to_end(&mut bytes).map_err(|e| odd(e.to_string()))?;
+        contents.push((path, bytes));
+    }
+    Ok((id, duty, contents))
+}
+
+/// Keeps few capabilities, and the system calls of a daemon that starts programs or opens ports.
+fn drop_privileges(duty: &dyn Duty) -> Result<(), Fault> {
+    let held = adit_linux::privileges::held().map_err(|e| Fault::environment(e.to_string()))?;
+    let keep = CAPABILITIES.into_iter().filter(|capability| held.contains(capability)).collect();
+    let seccomp = Some((duty.profile(), Violation::Refuse));
+    let privileges = Privileges { keep, seccomp, ..Privileges::default() };
+    privileges.drop().map_err(|e| Fault::environment(e.to_string()))
+}
+
+/// The sending side of the channel to the network process.
+struct MessageSender {
+    channel: Arc<Channel>,
+    watched: AsyncFd<OwnedFd>,
+}
+
+impl MessageSender {
+    async fn answer(&self, id: u64, outcome: Result<Answer, Problem>, descriptors: Vec<OwnedFd>) {
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        self.send(&HelperMessage::Answer { id, outcome }, &borrowed).await;
+    }
+
+    async fn send(&self, told: &HelperMessage, descriptors: &[BorrowedFd<'_>]) {
+        let Ok(bytes) = serde_json::to_vec(told) else { return };
+        while let Err(e) = self.channel.send(&bytes, descriptors) {
+            if e.raw_os_error() == Some(nix::libc::EMSGSIZE) {
+                let HelperMessage::Answer { id, .. } = told else { return };
+                let told = HelperMessage::Answer { id: *id, outcome: Err(Problem::of(&e)) };
+                // It is short, and the other one was not sent.
+                let _ = serde_json::to_vec(&told).map(|bytes| self.channel.send(&bytes, &[]));
+                return;
+            }
+            if e.kind() != io::ErrorKind::WouldBlock {
+                // The end of the network process is seen where requests are received.
+                return;
+            }
+            let Ok(mut ready) = self.watched.writable().await else { return };
+            ready.clear_ready();
+        }
+    }
+}
+
+struct Server {
+    sender: Arc<MessageSender>,
+    duty: Box<dyn Duty>,
+    piped: Piped,
+    policy: Policy,
+    files: Arc<Semaphore>,
+    host: Option<Host>,
+    /// Its process id.
+    network_process: u32,
+    /// Servers that are kept reachable.
+    remotes: HashSet<IpAddr>,
+    /// The mark of the transport's sockets.
+    mark: Option<u32>,
+    refused: u64,
+}
+
+/// Waits for an event of the device, where there is one.
+async fn happened(host: &mut Option<Host>) -> HostEvent {
+    match host {
+        Some(host) => host.event().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Server {
+    /// Serves requests in their order until the network process ends.
+    async fn serve(&mut self) {
+        loop {
+            match self.sender.channel.receive(MESSAGE_LIMIT) {
+                // What comes with descriptors is the first request alone.
+                Ok(Received::Message(bytes, _)) => self.take(&bytes).await,
+                Ok(Received::End) => return,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::select! {
+                        biased;
+                        ready = self.sender.watched.readable() => match ready {
+                            Ok(mut ready) => ready.clear_ready(),
+                            Err(e) => return tracing::error!("helper: channel failed: {e}"),
+                        },
+                        event = happened(&mut self.host) => {
+                            self.sender.send(&HelperMessage::Event(event), &[]).await;
+                        }
+                    }
+                }
+                Err(e) => self.refuse(&e.to_string()),
+            }
+        }
+    }
+
+    fn refuse(&mut self, why: &str) {
+        self.refused = self.refused.saturating_add(1);
+        if self.refused <= REFUSALS_LOGGED {
+            tracing::error!("helper: request refused: {why}");
+        }
+    }
+
+    async fn take(&mut self, bytes: &[u8]) {
+        let NumberedRequest { id, request } = match protocol::parse(bytes) {
+            Ok(asked) => asked,
+            Err(why) => return self.refuse(&why),
+        };
+        if let Err(why) = self.policy.check(&request) {
+            self.refuse(&why);
+            return self.sender.answer(id, Err(Problem::Refused(why)), Vec::new()).await;
+        }
+        if let Some(work) = file_work(&request) {
+            let sender = Arc::clone(&self.sender);
+            let Ok(place) = Arc::clone(&self.files).try_acquire_owned() else {
+                self.refuse("too many files wait to be opened");
+                let busy = Problem::System(nix::libc::EAGAIN);
+                return sender.answer(id, Err(busy), Vec::new()).await;
+            };
+            tokio::spawn(async move {
+                let done = tokio::task::spawn_blocking(work).await;
+                let done = done.unwrap_or_else(|e| Err(Fault::ours(e.to_string()).into()));
+                drop(place);
+                reply(&sender, id, done).await;
+            });
+            return;
+        }
+        let done = self.carry_out(request).await;
+        reply(&self.sender, id, done).await;
+    }
+
+    async fn carry_out(&mut self, request: Request) -> Outcome {
+        let plain = |answer| Ok((answer, Vec::new()));
+        let system = |e: io::Error| Problem::of(&e);
+        match request {
+            Request::Reload => {
+                let mut policy = self.duty.policy(&self.piped, self.network_process)?;
+                policy.inherit(&self.policy);
+                self.policy = policy;
+                self.policy.allow_mark(self.mark);
+                plain(Answer::Done)
+            }
+            Request::Prepare { may_mark } => {
+                let own = self.policy.mark();
+                self.mark = self.host()?.prepare(own, may_mark).await;
+                self.policy.allow_mark(self.mark);
+                plain(Answer::Mark(self.mark))
+            }
+            Request::Capture => plain(Answer::Capture(self.host()?.capture())),
+            Request::Open(opening) => self.open(&opening).await,
+            Request::Apply(plan) => {
+                let applied = self.host()?.apply(&plan).await?;
+                self.tell_dns().await;
+                plain(Answer::Applied(applied))
+            }
+            Request::Change(plan) => {
+                let applied = self.host()?.change(&plan).await?;
+                self.tell_dns().await;
+                plain(Answer::Applied(applied))
+            }
+            Request::Undo => {
+                self.host()?.undo().await;
+                self.tell_dns().await;
+                self.remotes.clear();
+                plain(Answer::Done)
+            }
+            Request::Close => {
+                if let Some(host) = self.host.take() {
+                    host.close().await;
+                }
+                plain(Answer::Done)
+            }
+            Request::KeepReachable(address) => self.keep_reachable(address).await,
+            Request::Control(path) => {
+                let listener = crate::control::bind(&path)?;
+                Ok((Answer::Done, vec![OwnedFd::from(listener)]))
+            }
+            Request::Datagrams(wish) => {
+                Ok((Answer::Done, sockets::make_datagrams(&wish).map_err(system)?))
+            }
+            Request::Listen(wish) => {
+                Ok((Answer::Done, vec![sockets::make_listener(&wish).map_err(system)?]))
+            }
+            Request::Stream(wish) => {
+                Ok((Answer::Done, vec![sockets::make_stream(&wish).map_err(system)?]))
+            }
+            Request::Own(request) => self.duty.carry_out(request, self.network_process).await,
+            Request::Begin { .. }
+            | Request::Read(_)
+            | Request::List(_)
+            | Request::Write { .. }
+            | Request::Replace(_)
+            | Request::Commit(_)
+            | Request::Remove(_) => Err(Problem::Refused("not now".into())),
+        }
+    }
+
+    /// Sends which DNS servers are in use, before the answer.
+    async fn tell_dns(&self) {
+        if let Some(host) = &self.host {
+            self.sender.send(&HelperMessage::Dns(host.dns_in_use().clone()), &[]).await;
+        }
+    }
+
+    fn host(&mut self) -> Result<&mut Host, Problem> {
+        self.host.as_mut().ok_or_else(|| Problem::Refused("no device is open".into()))
+    }
+
+    async fn keep_reachable(&mut self, address: IpAddr) -> Outcome {
+        if self.remotes.len() >= REMOTES_LIMIT && !self.remotes.contains(&address) {
+            self.refuse("too many servers are kept reachable");
+            return Err(Problem::Refused("too many servers are kept reachable".into()));
+        }
+        self.host()?.keep_reachable(address).await;
+        self.remotes.insert(address);
+        Ok((Answer::Done, Vec::new()))
+    }
+
+    async fn open(&mut self, opening: &DeviceRequest) -> Outcome {
+        if let Some(former) = self.host.take() {
+            former.abandon().await;
+        }
+        let [csum, tso, uso] = opening.offloads;
+        let offloads = TunOffloads { csum, tso, uso };
+        let (host, device) = Host::open(&opening.device, offloads, opening.queues.into())?;
+        host.clean_up_dns().await;
+        self.host = Some(host);
+        let Some(device) = device else { return Ok((Answer::Device(None), Vec::new())) };
+        // The descriptors are closed here as soon as they are sent: the device goes with the network
+        // process.
+        let (parts, descriptors) = device.into_parts();
+        let TunOffloads { csum, tso, uso } = parts.offloads;
+        let opened = OpenedDevice {
+            name: parts.name,
+            index: parts.ifindex,
+            offloads: [csum, tso, uso],
+            flow_queues: parts.flow_queues,
+        };
+        Ok((Answer::Device(Some(opened)), descriptors))
+    }
+}
+
+async fn reply(sender: &MessageSender, id: u64, done: Outcome) {
+    match done {
+        Ok((answer, descriptors)) => sender.answer(id, Ok(answer), descriptors).await,
+        Err(problem) => sender.answer(id, Err(problem), Vec::new()).await,
+    }
+}
+
+/// A file operation, run on a thread of its own: a file system may block it.
+type FileWork = Box<dyn FnOnce() -> Outcome + Send>;
+
+/// The file operation that a request asks for, if it asks for one.
+fn file_work(request: &Request) -> Option<FileWork> {
+    let one = |opened: io::Result<File>| match opened {
+        Ok(file) => Ok((Answer::Done, vec![OwnedFd::from(file)])),
+        Err(e) => Err(Problem::of(&e)),
+    };
+    let none = |done: io::Result<()>| match done {
+        Ok(()) => Ok((Answer::Done, Vec::new())),
+        Err(e) => Err(Problem::of(&e)),
+    };
+    Some(match request.clone() {
+        Request::Read(path) => Box::new(move || one(root_files::read(&path))),
+        Request::List(path) => Box::new(move || match root_files::list(&path) {
+            Ok(names) => Ok((Answer::Names(names), Vec::new())),
+            Err(e) => Err(Problem::of(&e)),
+        }),
+        Request::Write { path, begin } => {
+            Box::new(move || one(root_files::write(&path, begin, root_files::PRIVATE)))
+        }
+        Request::Replace(path) => Box::new(move || one(root_files::fresh(&path))),
+        Request::Commit(path) => Box::new(move || none(root_files::commit(&path))),
+        Request::Remove(path) => Box::new(move || none(std::fs::remove_file(&path))),
+        _ => return None,
+    })
+}

@@ -1,0 +1,177 @@
+use std::net::{IpAddr, SocketAddr};
+
+use adit_linux::tun::TunMode;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// The device that carries the tunnel's packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Device {
+    /// A TUN device: `Some("tun3")`, or `None` for the next free `tunN`.
+    Tun(Option<String>),
+    /// A TAP device: `Some("tap3")`, or `None` for the next free `tapN`.
+    Tap(Option<String>),
+    /// `dev null`: packets are encrypted, decrypted and dropped.
+    Null,
+}
+
+/// Everything a tunnel asks of the machine. Plain data: it crosses a process boundary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPlan {
+    /// The device.
+    pub device: Device,
+    /// `tun-mtu`.
+    pub mtu: u16,
+    /// `lladdr`: the hardware address of a TAP device; `None`: a random one of the kernel's.
+    pub mac: Option<[u8; 6]>,
+    /// `txqueuelen`; `None`: ours (1000), which lets a whole train wait.
+    pub tx_queue_len: Option<u32>,
+    /// Addresses of the device with their networks. Empty with `ifconfig-noexec`.
+    pub addresses: Vec<IpNet>,
+    /// The other end's address, which the IPv4 address of the device gets as its peer; that one is a
+    /// /32 then.
+    pub far4: Option<std::net::Ipv4Addr>,
+    /// Routes. Empty with `route-noexec`.
+    pub routes: Vec<PlannedRoute>,
+    /// `redirect-gateway`.
+    pub redirect: Option<Redirect>,
+    /// The server's address outside, which must stay reachable by the old gateway.
+    pub remote: Option<SocketAddr>,
+    /// Carry out `redirect-gateway` by a routing table of our own instead of routes in the main one.
+    pub policy: bool,
+    /// With `policy`: private networks that this machine is on stay outside the tunnel.
+    pub allow_lan: bool,
+    /// `block-ipv6`: IPv6 is unreachable while the tunnel is up.
+    pub block_ipv6: bool,
+    /// With `policy`: traffic stays in when this process ends, however it ends.
+    pub kill_switch: bool,
+    /// DNS settings; `None`: the machine keeps its own.
+    pub dns: Option<super::dns::DnsPlan>,
+}
+
+impl Device {
+    /// Its kind and its name; `None` for `dev null`.
+    pub fn tun(&self) -> Option<(TunMode, Option<&str>)> {
+        match self {
+            Self::Tun(name) => Some((TunMode::Tun, name.as_deref())),
+            Self::Tap(name) => Some((TunMode::Tap, name.as_deref())),
+            Self::Null => None,
+        }
+    }
+
+    /// Whether it carries Ethernet frames.
+    pub fn is_ethernet(&self) -> bool {
+        matches!(self, Self::Tap(_))
+    }
+}
+
+impl Default for HostPlan {
+    fn default() -> Self {
+        Self {
+            device: Device::Tun(None),
+            mtu: 1500,
+            mac: None,
+            tx_queue_len: None,
+            addresses: Vec::new(),
+            far4: None,
+            routes: Vec::new(),
+            redirect: None,
+            remote: None,
+            policy: false,
+            allow_lan: false,
+            block_ipv6: false,
+            kill_switch: false,
+            dns: None,
+        }
+    }
+}
+
+/// A route to add.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedRoute {
+    /// Destination.
+    pub net: IpNet,
+    /// Which way.
+    pub via: Via,
+    /// Priority of the route; `None`: the kernel's default.
+    pub metric: Option<u32>,
+}
+
+/// The way of a [`PlannedRoute`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Via {
+    /// The tunnel device, by this gateway inside it where there is one.
+    Tunnel(Option<IpAddr>),
+    /// `net_gateway`: the gateway that the default route had before the tunnel.
+    Outside,
+    /// Another gateway, wherever the kernel finds it.
+    Gateway(IpAddr),
+}
+
+/// `redirect-gateway`: send everything through the tunnel.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redirect {
+    /// IPv4 too (unless `!ipv4`).
+    pub ipv4: bool,
+    /// `ipv6`.
+    pub ipv6: bool,
+    /// `def1`: two halves of the address space instead of replacing the default route.
+    pub def1: bool,
+    /// `local`: the server is on the same link; no host route to it.
+    pub local: bool,
+    /// `autolocal`: find out whether it is.
+    pub autolocal: bool,
+    /// `bypass-dhcp`: a host route to the DHCP server. Accepted; Linux knows no such address here.
+    pub bypass_dhcp: bool,
+    /// `bypass-dns`: host routes to the DNS servers. Accepted likewise.
+    pub bypass_dns: bool,
+    /// `block-local`: no direct access to the local networks.
+    pub block_local: bool,
+    /// `redirect-private`: only the host route to the server and `block-local`.
+    pub private: bool,
+    /// The tunnel's gateway inside, for IPv4 routes.
+    pub gateway4: Option<std::net::Ipv4Addr>,
+}
+
+impl Redirect {
+    /// Both sets of flags together.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            // IPv4 is redirected by default, so `!ipv4` takes effect if either side sets it.
+            ipv4: other.ipv4 && (self.ipv4 || self == Self::default()),
+            ipv6: self.ipv6 || other.ipv6,
+            def1: self.def1 || other.def1,
+            local: self.local || other.local,
+            autolocal: self.autolocal || other.autolocal,
+            bypass_dhcp: self.bypass_dhcp || other.bypass_dhcp,
+            bypass_dns: self.bypass_dns || other.bypass_dns,
+            block_local: self.block_local || other.block_local,
+            private: (self.private || self == Self::default()) && other.private,
+            gateway4: other.gateway4.or(self.gateway4),
+        }
+    }
+
+    /// Reads the flags of `redirect-gateway` (or of a pushed one).
+    ///
+    /// # Errors
+    /// Names the first flag that does not exist.
+    pub fn parse<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let mut redirect = Self { ipv4: true, ..Self::default() };
+        for flag in flags {
+            match flag {
+                "def1" => redirect.def1 = true,
+                "local" => redirect.local = true,
+                "autolocal" => redirect.autolocal = true,
+                "bypass-dhcp" => redirect.bypass_dhcp = true,
+                "bypass-dns" => redirect.bypass_dns = true,
+                "block-local" => redirect.block_local = true,
+                "ipv6" => redirect.ipv6 = true,
+                "!ipv4" => redirect.ipv4 = false,
+                "" => {}
+                other => return Err(format!("redirect-gateway has no flag '{other}'")),
+            }
+        }
+        Ok(redirect)
+    }
+}

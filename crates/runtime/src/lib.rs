@@ -1,0 +1,45 @@
+//! Makes an engine a running program: sockets, timers, names, the TUN device and the routes,
+//! privileges, logs and the control socket. Every app is built on it; it knows none of them.
+//!
+//! [`driver`] joins a sans-IO engine to the data plane, [`control`] is how other processes look at and steer a
+//! running one, [`helper`] performs privileged operations for a process without privileges, [`host`] changes the
+//! machine's addresses and routes and undoes what it changed, and [`filter`] keeps the rules of a running filter.
+
+#![forbid(unsafe_code)]
+
+pub mod authorize;
+pub mod clock;
+pub mod control;
+pub mod demo;
+pub mod driver;
+pub mod expiry;
+pub mod fault;
+pub mod filter;
+pub mod helper;
+pub mod host;
+pub mod log;
+pub mod netinfo;
+pub mod paths;
+pub mod plane_backend;
+pub mod port_share;
+pub mod privileges;
+pub mod proxy;
+pub mod random;
+pub mod settings;
+pub mod signals;
+pub mod worker_count;
+
+pub use adit_linux::terminal;
+pub use adit_linux::zeroizing_alloc::ZeroizingAllocator;
+
+/// A tokio runtime without threads of its own, so that privileges can still be dropped.
+///
+/// # Errors
+/// The kernel refuses what it needs.
+pub fn async_runtime() -> Result<tokio::runtime::Runtime, fault::Fault> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+        .map_err(|e| fault::Fault::environment(format!("cannot start: {e}")))
+}

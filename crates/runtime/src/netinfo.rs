@@ -1,0 +1,185 @@
+//! Host discovery: addresses and networks of this machine, and free networks.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use adit_engine::Random;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// How often to look for a free network before giving up; each try fails only if it overlaps.
+const TRIES: u32 = 1000;
+
+/// Networks of 10/8 that are in so many homes and guides that they collide sooner or later.
+const CROWDED: [&str; 6] =
+    ["10.0.0.0/20", "10.1.0.0/20", "10.8.0.0/16", "10.10.0.0/16", "10.42.0.0/15", "10.88.0.0/16"];
+
+/// The address from which this machine reaches the outside, by its default route. Nothing is sent.
+pub fn outside_address() -> Option<IpAddr> {
+    // Documentation addresses: routed like any other, and without an owner.
+    let ways: [(SocketAddr, SocketAddr); 2] = [
+        ((Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::new(192, 0, 2, 1), 9).into()),
+        (
+            (Ipv6Addr::UNSPECIFIED, 0).into(),
+            (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into(),
+        ),
+    ];
+    ways.into_iter().find_map(|(bind, far)| {
+        let socket = UdpSocket::bind(bind).ok()?;
+        socket.connect(far).ok()?;
+        let address = socket.local_addr().ok()?.ip();
+        (!address.is_unspecified() && !address.is_loopback()).then_some(address)
+    })
+}
+
+/// Whether an address is reachable only from its own site, so that a router translates in front.
+pub fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => {
+            let shared = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10);
+            ip.is_private() || ip.is_link_local() || ip.is_loopback() || shared.contains(&ip)
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local() || ip.is_loopback(),
+    }
+}
+
+/// Every network this machine has an address in or a route to, default routes aside.
+pub fn local_networks() -> Vec<IpNet> {
+    let mut networks = interface_networks();
+    networks.extend(parse_routes4(&fs::read_to_string("/proc/net/route").unwrap_or_default()));
+    networks.extend(parse_routes6(&fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default()));
+    networks.sort();
+    networks.dedup();
+    networks
+}
+
+fn interface_networks() -> Vec<IpNet> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    interfaces
+        .filter_map(|interface| {
+            let (address, mask) = (interface.address?, interface.netmask?);
+            if let (Some(address), Some(mask)) = (address.as_sockaddr_in(), mask.as_sockaddr_in()) {
+                return Ipv4Net::with_netmask(address.ip(), mask.ip()).ok().map(IpNet::V4);
+            }
+            let (address, mask) = (address.as_sockaddr_in6()?, mask.as_sockaddr_in6()?);
+            Ipv6Net::with_netmask(address.ip(), mask.ip()).ok().map(IpNet::V6)
+        })
+        .map(|network| network.trunc())
+        .collect()
+}
+
+/// `/proc/net/route`: interface, destination, gateway, flags, 3 counters, mask; numbers in hex in native byte order.
+fn parse_routes4(text: &str) -> Vec<IpNet> {
+    text.lines()
+        .skip(1)
+        .filter_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let destination = u32::from_str_radix(fields.nth(1)?, 16).ok()?;
+            let mask = u32::from_str_radix(fields.nth(5)?, 16).ok()?;
+            let address = Ipv4Addr::from(destination.to_ne_bytes());
+            let network = Ipv4Net::with_netmask(address, mask.to_ne_bytes().into()).ok()?;
+            (network.prefix_len() > 0).then_some(IpNet::V4(network))
+        })
+        .collect()
+}
+
+/// `/proc/net/ipv6_route`: destination and prefix length in hex, and more.
+fn parse_routes6(text: &str) -> Vec<IpNet> {
+    text.lines()
+        .filter_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let destination = u128::from_str_radix(fields.next()?, 16).ok()?;
+            let prefix = u8::from_str_radix(fields.next()?, 16).ok()?;
+            let network = Ipv6Net::new(Ipv6Addr::from(destination), prefix).ok()?;
+            let address = network.addr();
+            let of_interest = prefix > 0 && !address.is_multicast() && !address.is_loopback();
+            of_interest.then_some(IpNet::V6(network))
+        })
+        .collect()
+}
+
+/// Whether the kernel speaks IPv6.
+pub fn has_ipv6() -> bool {
+    let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    off.is_ok_and(|text| text.trim() == "0")
+}
+
+/// The first of `PREFIX0`, `PREFIX1`, ... that no network device has.
+pub fn free_device(prefix: &str) -> String {
+    let known = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let taken = |name: &str| {
+        known.lines().any(|line| line.split(':').next().is_some_and(|have| have.trim() == name))
+    };
+    let mut names = (0..100).map(|number| format!("{prefix}{number}"));
+    names.find(|name| !taken(name)).unwrap_or_else(|| format!("{prefix}0"))
+}
+
+/// Whether two networks share an address.
+pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
+/// A random /24 of 10/8 that overlaps none of `taken` and is not a popular default.
+pub fn free_network4(taken: &[IpNet], random: &mut Random) -> Option<Ipv4Net> {
+    let crowded = CROWDED.iter().filter_map(|text| text.parse::<IpNet>().ok());
+    let avoid: Vec<IpNet> = crowded.chain(taken.iter().copied()).collect();
+    (0..TRIES).find_map(|_| {
+        let [x, y] = random.bytes();
+        let network = Ipv4Net::new(Ipv4Addr::new(10, x, y, 0), 24).ok()?;
+        (!avoid.iter().any(|other| overlap(other, &network.into()))).then_some(network)
+    })
+}
+
+/// A random /64 of the unique local addresses (RFC 4193): no other network has it.
+pub fn free_network6(taken: &[IpNet], random: &mut Random) -> Option<Ipv6Net> {
+    (0..TRIES).find_map(|_| {
+        let [a, b, c, d, e]: [u8; 5] = random.bytes();
+        let address = Ipv6Addr::from([0xfd, a, b, c, d, e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let network = Ipv6Net::new(address, 64).ok()?;
+        (!taken.iter().any(|other| overlap(other, &network.into()))).then_some(network)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_kernels_route_tables() {
+        let four = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
+            eth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\n\
+            eth0\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n";
+        assert_eq!(parse_routes4(four), ["192.168.2.0/24".parse::<IpNet>().unwrap()]);
+        let six = "fd120000000000000000000000000000 40 00000000000000000000000000000000 00 \
+            00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth0\n\
+            00000000000000000000000000000000 00 0 00 0 0 0 0 0 lo\n\
+            ff000000000000000000000000000000 08 0 00 0 0 0 0 0 eth0\n";
+        assert_eq!(parse_routes6(six), ["fd12::/64".parse::<IpNet>().unwrap()]);
+    }
+
+    #[test]
+    fn a_free_network_avoids_what_is_there_and_what_everybody_has() {
+        let taken: Vec<IpNet> =
+            ["10.0.0.0/9".parse().unwrap(), "10.128.0.0/10".parse().unwrap()].into_iter().collect();
+        for seed in 0..200 {
+            let mut random = Random::new([seed; 32]);
+            let network = free_network4(&taken, &mut random).unwrap();
+            assert!(network.addr() >= Ipv4Addr::new(10, 192, 0, 0), "{network}");
+            let open = free_network4(&[], &mut random).unwrap();
+            assert!(!overlap(&open.into(), &"10.8.0.0/24".parse().unwrap()));
+            let six = free_network6(&taken, &mut random).unwrap();
+            assert!(six.addr().is_unique_local() && six.prefix_len() == 64);
+        }
+        let all = ["10.0.0.0/8".parse().unwrap()];
+        assert_eq!(free_network4(&all, &mut Random::new([1; 32])), None);
+    }
+
+    #[test]
+    fn knows_private_addresses() {
+        for text in ["10.1.2.3", "192.168.0.9", "100.64.0.1", "169.254.1.1", "fd00::1", "fe80::1"] {
+            assert!(is_private(text.parse().unwrap()), "{text}");
+        }
+        for text in ["203.0.113.5", "100.128.0.1", "2001:db8::1"] {
+            assert!(!is_private(text.parse().unwrap()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Where a server keeps its files, and how files and folders are made.
+
+use std::fs::{self, DirBuilder};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::fault::{Fault, file_fault};
+
+/// Where one server keeps its things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The folder of `server.toml`.
+    pub config: PathBuf,
+    /// PKI, registry and leases.
+    pub data: PathBuf,
+    /// The control socket and what must be undone at the end.
+    pub run: PathBuf,
+    /// A short name that is unique on this machine: names the nft table.
+    pub instance: String,
+    /// As given with `--dir`, for hints such as `adit --dir D server run`.
+    pub dir: Option<PathBuf>,
+}
+
+impl Paths {
+    /// `/etc/adit`, `/var/lib/adit`, `/run/adit`, or everything beneath `dir`.
+    pub fn new(dir: Option<&Path>) -> Result<Self, Fault> {
+        let Some(dir) = dir else {
+            return Ok(Self {
+                config: "/etc/adit".into(),
+                data: "/var/lib/adit".into(),
+                run: "/run/adit".into(),
+                instance: "server".into(),
+                dir: None,
+            });
+        };
+        let absolute = std::path::absolute(dir).map_err(|error| {
+            Fault::operator(format!(
+                "--dir {}: {error}; name a folder, for example --dir ./vpn",
+                dir.display()
+            ))
+        })?;
+        let absolute = fs::canonicalize(&absolute).unwrap_or(absolute);
+        Ok(Self {
+            data: absolute.join("data"),
+            run: absolute.join("run"),
+            instance: instance_name(&absolute),
+            config: absolute,
+            dir: Some(dir.to_owned()),
+        })
+    }
+
+    /// `server.toml`.
+    pub fn settings_file(&self) -> PathBuf {
+        self.config.join("server.toml")
+    }
+
+    /// The undo log of the running server.
+    pub fn undo_file(&self) -> PathBuf {
+        self.run.join("server.undo.json")
+    }
+
+    /// Held (flock) by the running server.
+    pub fn lock_file(&self) -> PathBuf {
+        self.run.join("server.lock")
+    }
+
+    /// The running server's control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.run.join("server.sock")
+    }
+
+    /// A command line for hints: `command("server run")` is `adit server run --dir D`.
+    pub fn command(&self, verb: &str) -> String {
+        match &self.dir {
+            Some(dir) => format!("adit {verb} --dir {}", shell_word(dir)),
+            None => format!("adit {verb}"),
+        }
+    }
+
+    /// Creates the three folders; the data folder is for its owner only.
+    pub fn create(&self) -> Result<(), Fault> {
+        for (path, mode) in [(&self.config, 0o755), (&self.data, 0o700), (&self.run, 0o755)] {
+            make_folder(path, mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// Creates a folder and its parents if missing; an existing one keeps its mode.
+pub fn make_folder(path: &Path, mode: u32) -> Result<(), Fault> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|error| file_fault("cannot create the folder", path, &error))
+}
+
+/// Replaces a file atomically, with this mode.
+pub fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> Result<(), Fault> {
+    let suffix = format!(".new-{}", std::process::id());
+    adit_pki::replace(path, contents, mode, &suffix)
+        .map_err(|error| file_fault("cannot write", path, &error))
+}
+
+/// Letters and digits of the folder's name and a few of its path's hash, so that two folders of
+/// one name do not share an nft table.
+fn instance_name(path: &Path) -> String {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name: String =
+        name.chars().filter(char::is_ascii_alphanumeric).take(16).collect::<String>();
+    format!("{}_{:06x}", name.to_ascii_lowercase(), hasher.finish() & 0xff_ffff)
+}
+
+/// A path as a word of a shell command.
+pub fn shell_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn one_folder_holds_all_three() {
+        let paths = Paths::new(Some(Path::new("/tmp/x/My VPN"))).unwrap();
+        assert_eq!(paths.settings_file(), Path::new("/tmp/x/My VPN/server.toml"));
+        assert!(paths.data.starts_with("/tmp/x/My VPN"));
+        assert!(paths.run.starts_with("/tmp/x/My VPN"));
+        assert_eq!(paths.command("reload"), "adit reload --dir '/tmp/x/My VPN'");
+    }
+
+    #[test]
+    fn instance_names_are_safe_and_differ() {
+        let one = instance_name(Path::new("/a/vpn; flush ruleset"));
+        let two = instance_name(Path::new("/b/vpn; flush ruleset"));
+        assert_ne!(one, two);
+        for name in [one, two] {
+            assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_with_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        write_whole(&path, 0o600, b"one").unwrap();
+        write_whole(&path, 0o600, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,195 @@
+//! The data plane as a driver backend.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use adit_engine::{Command, Link, SocketId};
+use adit_linux::tcp::TcpStream;
+use adit_linux::tun::TunOffloads;
+use adit_linux::udp::UdpSocket;
+use adit_plane::{Failure, Histogram, Offloads, Plane, StreamOptions, Upcalls};
+
+use crate::control::StatusReport;
+use crate::driver::{self, Backend};
+use crate::fault::Fault;
+
+/// Plane and upcalls together.
+#[derive(Debug)]
+pub struct PlaneBackend {
+    plane: Plane,
+    upcalls: Upcalls,
+    streams: StreamOptions,
+}
+
+impl PlaneBackend {
+    /// Joins a plane with the queue of its upcalls.
+    pub fn new(plane: Plane, upcalls: Upcalls, streams: StreamOptions) -> Self {
+        Self { plane, upcalls, streams }
+    }
+
+    /// The data plane itself.
+    pub fn plane(&self) -> &Plane {
+        &self.plane
+    }
+}
+
+impl Backend for PlaneBackend {
+    fn apply(&self, op: Command) {
+        self.plane.apply(op);
+    }
+
+    fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) -> io::Result<()> {
+        self.plane.add_socket(id, socket);
+        Ok(())
+    }
+
+    fn remove_socket(&self, id: SocketId) {
+        self.plane.remove_socket(id);
+    }
+
+    fn add_stream(&self, link: Link, stream: TcpStream) -> io::Result<()> {
+        self.plane.add_stream(link, stream, self.streams)
+    }
+
+    fn remove_stream(&self, link: Link) {
+        self.plane.remove_stream(link);
+    }
+
+    fn send_control(&self, link: Link, frame: &[u8]) -> bool {
+        self.plane.send_control(link, frame)
+    }
+
+    fn failure(&self) -> Option<Fault> {
+        self.plane.failure().map(|why| match why {
+            Failure::TunGone => Fault::environment(format!("{why}: the tunnel cannot continue")),
+            Failure::WorkerDied => Fault::ours(why.to_string()),
+        })
+    }
+
+    fn wakeup(&self) -> io::Result<OwnedFd> {
+        self.upcalls.as_fd().try_clone_to_owned()
+    }
+
+    fn drain(&mut self, sink: &mut dyn FnMut(driver::Upcall)) {
+        self.upcalls.drain(|upcall| sink(convert(upcall)));
+    }
+
+    fn look(&mut self, sink: &mut dyn FnMut(driver::Upcall)) {
+        self.upcalls.look(|upcall| sink(convert(upcall)));
+    }
+}
+
+fn convert(upcall: adit_plane::Upcall) -> driver::Upcall {
+    match upcall {
+        adit_plane::Upcall::ControlPacket(link, packet)
+        | adit_plane::Upcall::Unauthenticated(link, packet) => {
+            driver::Upcall::ControlPacket(link, packet)
+        }
+        adit_plane::Upcall::Notice(notice) => driver::Upcall::Notice(notice),
+        adit_plane::Upcall::StreamEnded(link, why) => {
+            driver::Upcall::StreamEnded(link, why.to_string())
+        }
+    }
+}
+
+/// Names in [`SWITCH`], in the order of [`gates`].
+const GATES: [&str; 4] = ["udp-gso", "udp-gro", "tun-tso", "tun-uso"];
+
+/// An environment variable with offloads to leave unused, between commas: for machines whose kernel
+/// or driver gets one wrong, and to measure what each is worth.
+const SWITCH: &str = "ADIT_DISABLE";
+
+/// The offloads that may be used.
+pub fn gates() -> Offloads {
+    let disabled = std::env::var(SWITCH).unwrap_or_default();
+    gates_without(&disabled)
+}
+
+fn gates_without(disabled: &str) -> Offloads {
+    let names: Vec<&str> = disabled.split(',').map(str::trim).collect();
+    let [udp_gso, udp_gro, tun_tso, tun_uso] = GATES.map(|gate| !names.contains(&gate));
+    Offloads { udp_gso, udp_gro, tun_tso, tun_uso }
+}
+
+/// The offloads to ask the device for.
+pub fn tun_offloads() -> TunOffloads {
+    let gates = gates();
+    TunOffloads { csum: true, tso: gates.tun_tso, uso: gates.tun_uso }
+}
+
+/// Puts what the data plane counted into a report.
+pub fn fill_totals(report: &mut StatusReport, plane: &Plane) {
+    let totals = plane.totals();
+    report.workers = plane.workers();
+    let drops = totals.drops.iter().filter(|(_, count)| *count > 0);
+    report.drops.extend(drops.map(|(reason, count)| (reason.name().to_owned(), *count)));
+    report.trains.sent = buckets(&totals.sent);
+    report.trains.received = buckets(&totals.received);
+    let Offloads { udp_gso, udp_gro, tun_tso, tun_uso } = totals.offloads;
+    let state = [udp_gso, udp_gro, tun_tso, tun_uso];
+    report.offloads = GATES.iter().map(|gate| (*gate).to_owned()).zip(state).collect();
+}
+
+fn buckets(histogram: &Histogram) -> BTreeMap<u32, u64> {
+    // The lower bounds of `Histogram::LABELS`.
+    let bounds = [1, 2, 3, 5, 9, 17, 33, 65];
+    bounds.into_iter().zip(histogram.buckets).filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_offload_has_its_switch() {
+        assert_eq!(gates_without(""), Offloads::ALL);
+        assert_eq!(gates_without("udp-gso, udp-gro,tun-tso,tun-uso"), Offloads::NONE);
+        assert_eq!(gates_without("tun-tso"), Offloads { tun_tso: false, ..Offloads::ALL });
+    }
+
+    /// The descriptor is never read, so the watcher must see an edge each time.
+    #[tokio::test]
+    async fn a_plane_calls_once_for_all_that_comes_until_the_next_drain_and_then_again() {
+        use adit_engine::PeerId;
+        use adit_engine::command::PeerSpec;
+
+        let config = adit_plane::PlaneConfig {
+            tun: None,
+            sockets: Vec::new(),
+            relay: adit_plane::Relay::Kernel,
+            gates: Offloads::ALL,
+            client: false,
+            ethernet: false,
+        };
+        let (plane, upcalls) = Plane::start(config, crate::clock::now).unwrap();
+        let mut backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
+        let wakeup = driver::watch(backend.wakeup().unwrap(), tokio::io::Interest::READABLE);
+        let wakeup = wakeup.unwrap();
+        let spec = PeerSpec {
+            float: false,
+            ..PeerSpec::plain(Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1).into()))
+        };
+        let soon = std::time::Duration::from_millis(20);
+        for _ in 0..3 {
+            // An id that no peer can have is refused by a notice.
+            backend.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
+            wakeup.readable().await.unwrap().clear_ready();
+            backend.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
+            assert!(tokio::time::timeout(soon, wakeup.readable()).await.is_err(), "he is awake");
+            let mut seen = 0;
+            backend.drain(&mut |_| seen += 1);
+            assert_eq!(seen, 2);
+        }
+    }
+
+    #[test]
+    fn histogram_bounds_are_those_of_the_planes_labels() {
+        let bounds = buckets(&Histogram { buckets: [1; 8], ..Histogram::default() });
+        for (bound, label) in bounds.keys().zip(Histogram::LABELS) {
+            let lower = label.split(['-', '+']).next().unwrap();
+            assert_eq!(bound.to_string(), lower);
+        }
+    }
+}

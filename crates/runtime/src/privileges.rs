@@ -1,0 +1,98 @@
+//! Drops privileges: the network process runs as a user of its own, without capabilities.
+
+use adit_linux::privileges::{
+    self, Capability, PrivilegeError, Privileges, Profile, Violation, find_group, find_user,
+};
+
+use crate::fault::Fault;
+
+/// The system user that packages make, and the one that every system has.
+const USERS: [&str; 2] = ["adit", "nobody"];
+
+/// The privilege options of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct PrivilegeOptions {
+    /// The user; `None`: [`USERS`].
+    pub user: Option<String>,
+    /// The group; `None`: the user's own.
+    pub group: Option<String>,
+    /// `mlock`.
+    pub lock_memory: bool,
+}
+
+/// The result of dropping privileges.
+#[derive(Clone, Debug, Default)]
+pub struct Dropped {
+    /// The user that the process runs as now, if that was changed.
+    pub user: Option<String>,
+    /// The group, if it was asked for by name.
+    pub group: Option<String>,
+    /// Capabilities that are left.
+    pub kept: Vec<Capability>,
+}
+
+/// Gives up everything but `needed`; with a helper that too. Irreversible, and before threads start.
+///
+/// # Errors
+/// A user that does not exist, or something could not be given up: the process must not go on.
+pub fn drop(
+    wanted: &PrivilegeOptions,
+    helped: bool,
+    needed: &[Capability],
+) -> Result<Dropped, Fault> {
+    let kept = if helped { Vec::new() } else { needed.to_vec() };
+    // What CAP_NET_RAW is kept for are packet sockets.
+    let profile = match kept.contains(&Capability::CAP_NET_RAW) {
+        true => Profile::Bridge,
+        false => Profile::Daemon,
+    };
+    let mut privileges = Privileges {
+        keep: kept.clone(),
+        lock_memory: wanted.lock_memory,
+        seccomp: Some((profile, Violation::Refuse)),
+        ..Privileges::default()
+    };
+    let mut dropped = Dropped { kept, ..Dropped::default() };
+    if nix::unistd::geteuid().is_root() {
+        choose_user(wanted, &mut privileges, &mut dropped)?;
+    } else if wanted.user.is_some() || wanted.group.is_some() {
+        tracing::warn!("not started as root: 'user' and 'group' have no effect");
+    }
+    privileges.drop().map_err(|e| Fault::environment(e.to_string()))?;
+    Ok(dropped)
+}
+
+fn choose_user(
+    wanted: &PrivilegeOptions,
+    privileges: &mut Privileges,
+    dropped: &mut Dropped,
+) -> Result<(), Fault> {
+    let operator = |e: PrivilegeError| Fault::operator(e.to_string());
+    let (name, (user, own_group)) = match &wanted.user {
+        Some(name) => (name.clone(), find_user(name).map_err(operator)?),
+        None => {
+            let known = |name: &&str| Some(((*name).to_owned(), find_user(name).ok()?));
+            let Some(found) = USERS.iter().find_map(known) else {
+                tracing::warn!("user: none of {USERS:?} exists: the process stays root");
+                return Ok(());
+            };
+            found
+        }
+    };
+    let group = wanted.group.as_deref().map(find_group).transpose().map_err(operator)?;
+    let group = group.unwrap_or(own_group);
+    // What the operator asks for is done or ends the start; the default is done where it can be.
+    if wanted.user.is_none()
+        && let Some(why) = privileges::obstacle(user, group)
+    {
+        tracing::warn!(
+            "user: cannot become {name}: {why}: the process stays root, with few privileges"
+        );
+        return Ok(());
+    }
+    privileges.user = Some(user);
+    privileges.group = Some(group);
+    dropped.user = Some(name);
+    dropped.group.clone_from(&wanted.group);
+    Ok(())
+}
