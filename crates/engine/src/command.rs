@@ -256,6 +256,25 @@ pub enum Notice {
     PeerGone(PeerId, Counters),
 }
 
+impl Notice {
+    /// Returns the peer that the notice is about, if it is about one.
+    pub fn peer(&self) -> Option<PeerId> {
+        match *self {
+            Self::InBand(peer, _)
+            | Self::Floated(peer, _)
+            | Self::KeyFirstUse(peer, _)
+            | Self::KeyNearLimit(peer, _)
+            | Self::PeerSilent(peer)
+            | Self::PeerActive(peer)
+            | Self::FramingError(peer, _)
+            | Self::ProbeResult(peer, _)
+            | Self::Traffic(peer, _)
+            | Self::PeerGone(peer, _) => Some(peer),
+            Self::Unreachable(..) => None,
+        }
+    }
+}
+
 /// The traffic of one peer, both directions together.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {

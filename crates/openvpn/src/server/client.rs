@@ -9,7 +9,7 @@ use super::pool::Lease;
 use crate::negotiate::PeerInfo;
 use crate::packet::SessionId;
 use crate::reason::Reason;
-use crate::session::{Budget, ControlChannel, Idle, PacketSizes, RekeySchedule};
+use crate::session::{Budget, ControlChannel, DataChannel};
 use crate::tls::PeerIdentity;
 
 /// A peer that has proved its address.
@@ -65,13 +65,7 @@ pub(super) struct Negotiated {
 /// The session of a client.
 pub(super) struct Connected {
     pub(super) info: ClientInfo,
-    pub(super) schedule: RekeySchedule,
-    pub(super) sizes: PacketSizes,
-    /// `inactive`.
-    pub(super) idle: Option<Idle>,
-    /// `session-timeout`.
-    pub(super) ends: Option<Instant>,
-    pub(super) exporter: bool,
+    pub(super) data: DataChannel,
     pub(super) lease: Lease,
     /// The parameters particular to this client.
     pub(super) grant: auth::ClientParams,
@@ -105,14 +99,7 @@ impl Client {
                 Some((Instant::default(), "replaced"))
             }
             Stage::Replaced(notified) => Some((notified.until, "replaced")),
-            Stage::Connected(connected) => {
-                let idle = connected.idle.as_ref().map(Idle::deadline);
-                let ends = connected.ends.map(|at| (at, "session-timeout"));
-                [connected.schedule.deadline(), connected.sizes.deadline(), idle, ends]
-                    .into_iter()
-                    .flatten()
-                    .min()
-            }
+            Stage::Connected(connected) => connected.data.deadline(),
         };
         // Only a connected client's delayed work is performed: that of a client being replaced
         // would stay due forever.

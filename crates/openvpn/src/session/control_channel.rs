@@ -312,6 +312,21 @@ impl ControlChannel {
         self.failing.is_some()
     }
 
+    /// Begins a renegotiation if one is `wanted`, or else processes the peer's delayed request for one.
+    pub(crate) fn next_negotiation(
+        &mut self,
+        now: Instant,
+        wanted: bool,
+        next_tls: impl FnOnce() -> Result<TlsSession, Reason>,
+        settings: &Settings,
+    ) -> Result<Vec<Event>, Reason> {
+        if !wanted {
+            return self.resume_postponed(now, next_tls, settings);
+        }
+        self.renegotiate(now, next_tls()?, settings)?;
+        Ok(Vec::new())
+    }
+
     /// Processes the peer's delayed request to renegotiate, once it is due.
     pub(crate) fn resume_postponed(
         &mut self,

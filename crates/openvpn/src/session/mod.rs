@@ -3,6 +3,7 @@
 pub mod budget;
 mod common;
 mod control_channel;
+mod data_channel;
 mod idle;
 mod key_negotiation;
 mod packet_sizes;
@@ -13,13 +14,14 @@ mod settings;
 pub(crate) use budget::Budget;
 pub use common::OCC_MAGIC;
 pub(crate) use common::{
-    RESEND_WRAPPED_KEY, WallClock, exit_notice, fragment_size, inner_mtu, is_exit_notice,
-    misframed, options_string,
+    RESEND_WRAPPED_KEY, WallClock, exit_notice, inner_mtu, is_exit_notice, misframed,
+    options_string,
 };
 pub(crate) use control_channel::ControlChannel;
+pub(crate) use data_channel::{Agreement, DataChannel, Noticed, PeerTerms, all_routes};
 pub(crate) use idle::{Idle, session_end, silence_end};
 pub(crate) use key_negotiation::Event;
-pub(crate) use packet_sizes::PacketSizes;
+use packet_sizes::PacketSizes;
 pub use packet_sizes::PathReport;
-pub(crate) use rekey_schedule::RekeySchedule;
+use rekey_schedule::RekeySchedule;
 pub use settings::{Fragment, Limits, Mssfix, Renegotiation, Settings};

@@ -157,7 +157,7 @@ impl ClientEngine {
         let settings = &self.config.settings;
         let (control_channel, cipher) = match &mut self.state {
             State::Connecting(attempt) => (&mut attempt.control_channel, None),
-            State::Up(tunnel) => (&mut tunnel.control_channel, Some(tunnel.schedule.cipher())),
+            State::Up(tunnel) => (&mut tunnel.control_channel, Some(tunnel.data.schedule.cipher())),
             _ => return Ok(()),
         };
         let options =
@@ -208,13 +208,10 @@ impl ClientEngine {
                     return self.handle_event(now, Event::Failed(reason), out);
                 }
                 out.event(ClientEvent::Reverified { server, tls: tls.description() });
-                let keys = tunnel.control_channel.data_keys(tunnel.exporter)?;
-                let key_id = tunnel.control_channel.negotiation().key_id;
-                tunnel.schedule.install_next(now, key_id, &mut self.random, keys, out);
-                if tunnel.control_channel.is_recovering() {
-                    tunnel.schedule.first_use(now, key_id, out);
-                }
-                out.event(ClientEvent::Rekeyed { key_id, cipher: tunnel.schedule.cipher() });
+                let control_channel = &mut tunnel.control_channel;
+                let random = &mut self.random;
+                let key_id = tunnel.data.rekey(now, Role::Client, control_channel, random, out)?;
+                out.event(ClientEvent::Rekeyed { key_id, cipher: tunnel.data.schedule.cipher() });
                 Ok(())
             }
             _ => Ok(()),

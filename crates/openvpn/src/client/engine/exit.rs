@@ -61,7 +61,7 @@ impl ClientEngine {
         if leaving.notices_left > 0 && leaving.next <= now {
             leaving.notices_left -= 1;
             leaving.next = now + EXIT_NOTICE_EVERY;
-            out.plane(Command::SendData(leaving.tunnel.peer, exit_notice()));
+            out.plane(Command::SendData(leaving.tunnel.data.peer, exit_notice()));
         } else if acknowledged || leaving.next <= now || leaving.tunnel.control_channel.expired(now)
         {
             return self.gone(out);

@@ -6,9 +6,7 @@ mod update;
 
 use std::time::Duration;
 
-use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Seed, UnixTime,
-};
+use adit_engine::{Engine, Input, Instant, Link, Notice, Outbox, Output, Random, Seed, UnixTime};
 
 use super::config::{ClientConfig, Credentials};
 use super::event::ClientEvent;
@@ -17,7 +15,7 @@ use crate::negotiate::{ControlMessage, PushAssembler, ReplyItem};
 use crate::p2p::RemotePolicy;
 use crate::reason::Reason;
 use crate::session::{
-    Budget, ControlChannel, Idle, PacketSizes, RekeySchedule, WallClock, is_exit_notice, misframed,
+    Budget, ControlChannel, DataChannel, Noticed, WallClock, is_exit_notice, misframed,
 };
 use crate::tls::{ClientTls, TlsSession};
 
@@ -84,18 +82,11 @@ struct Pull {
 /// A session with its data channel.
 struct Tunnel {
     control_channel: ControlChannel,
-    peer: PeerId,
-    schedule: RekeySchedule,
-    sizes: PacketSizes,
-    exporter: bool,
+    data: DataChannel,
     exit_by_control: bool,
     exit_attempts: Option<u8>,
     /// `ping-exit`: whether a silent server ends the client and not only the session.
     exit_when_silent: bool,
-    /// `session-timeout`.
-    ends: Option<Instant>,
-    /// `inactive`.
-    idle: Option<Idle>,
     server: String,
     update: update::Updates,
 }
@@ -179,45 +170,37 @@ impl ClientEngine {
             return self.unreachable(link, errno, out);
         }
         let State::Up(tunnel) = &mut self.state else { return };
-        let ours = tunnel.peer;
+        if notice.peer() != Some(tunnel.data.peer) {
+            return;
+        }
         match notice {
-            Notice::PeerSilent(peer) if peer == ours && tunnel.exit_when_silent => {
+            Notice::PeerSilent(_) if tunnel.exit_when_silent => {
                 self.end(now, Reason::PingExit, out);
             }
-            Notice::Traffic(peer, traffic)
-                if peer == ours
-                    && tunnel.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
-            {
-                self.end(now, Reason::Inactive, out);
-            }
-            Notice::PeerSilent(peer) if peer == ours => {
+            Notice::PeerSilent(_) => {
                 self.lost(now, Reason::PingRestart, out);
             }
-            Notice::InBand(peer, ref message) if peer == ours && is_exit_notice(message) => {
+            Notice::InBand(_, ref message) if is_exit_notice(message) => {
                 self.lost(now, Reason::RemoteExit, out);
             }
-            Notice::KeyFirstUse(peer, key_id) if peer == ours => {
-                tunnel.schedule.first_use(now, key_id, out);
-            }
-            Notice::KeyNearLimit(peer, key_id) if peer == ours => {
-                tunnel.schedule.near_limit(now, key_id);
-                self.tick(now, out);
-            }
-            Notice::Floated(peer, link) if peer == ours && !link.is_stream() => {
+            Notice::Floated(_, link) if !link.is_stream() => {
                 tunnel.control_channel.link = link;
-                tunnel.sizes.moved(now, link);
+                tunnel.data.moved(now, link);
             }
-            Notice::FramingError(peer, wrong) if peer == ours => {
+            Notice::FramingError(_, wrong) => {
                 out.event(ClientEvent::Warning(format!("the server: {}", misframed(wrong))));
             }
-            Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) if peer == ours => {
-                let settings = tunnel.update.settings();
-                let report = tunnel.sizes.notice(now, &notice, settings, out);
-                // The budget applies because the server's answers cause the findings.
-                let report = report.filter(|_| self.budget.report(now, String::new).is_some());
-                report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
-            }
-            _ => {}
+            _ => match tunnel.data.notice(now, &notice, tunnel.update.settings(), out) {
+                Noticed::Nothing => {}
+                Noticed::KeyNearLimit => self.tick(now, out),
+                Noticed::Inactive => self.end(now, Reason::Inactive, out),
+                // The server's answers are what finds the path.
+                Noticed::Path(report) => {
+                    if self.budget.report(now, String::new).is_some() {
+                        out.event(ClientEvent::Path(report));
+                    }
+                }
+            },
         }
     }
 
@@ -259,25 +242,19 @@ impl ClientEngine {
                 self.settle(now, result, out);
             }
             State::Up(tunnel) => {
-                if tunnel.ends.is_some_and(|at| at <= now) {
+                if tunnel.data.is_over(now) {
                     return self.end(now, Reason::SessionTimeout, out);
-                }
-                if let Some(idle) = &mut tunnel.idle {
-                    idle.tick(now, out);
                 }
                 if tunnel.control_channel.expired(now) {
                     return self.settle(now, Err(Reason::HandshakeTimeout), out);
                 }
-                let report = tunnel.sizes.tick(now, tunnel.update.settings(), out);
+                let control_channel = &mut tunnel.control_channel;
+                let (report, wanted) =
+                    tunnel.data.tick(now, control_channel, tunnel.update.settings(), out);
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
                 let (tls, settings) = (&self.config.tls, &self.config.settings);
                 let next_tls = || Ok(TlsSession::client(tls)?);
-                let events = match tunnel.schedule.wants_key(now, &tunnel.control_channel, out) {
-                    true => next_tls()
-                        .and_then(|tls| tunnel.control_channel.renegotiate(now, tls, settings))
-                        .map(|()| Vec::new()),
-                    false => tunnel.control_channel.resume_postponed(now, next_tls, settings),
-                };
+                let events = control_channel.next_negotiation(now, wanted, next_tls, settings);
                 let result = events.and_then(|events| self.handle_events(now, events, out));
                 self.settle(now, result, out);
             }
@@ -371,12 +348,9 @@ impl Engine for ClientEngine {
                     .min()
             }
             State::Up(tunnel) => {
-                let ends = tunnel.ends.map(|at| (at, "session-timeout"));
-                let schedule = tunnel.schedule.deadline();
-                let sizes = tunnel.sizes.deadline();
-                let idle = tunnel.idle.as_ref().map(Idle::deadline);
-                let control_channel = tunnel.control_channel.deadline();
-                [ends, schedule, sizes, idle, control_channel].into_iter().flatten().min()
+                let (control_channel, data) =
+                    (tunnel.control_channel.deadline(), tunnel.data.deadline());
+                control_channel.into_iter().chain(data).min()
             }
             State::Exiting(leaving) => {
                 let next = Some((leaving.next, "exit notice"));

@@ -1,9 +1,8 @@
 //! The request for options, and the messages that the server sends on its own.
 
 use crate::negotiate::DataCipher;
-use adit_engine::command::{Keepalive, PeerSpec};
-use adit_engine::{Command, Instant, Link, PeerId};
-use ipnet::IpNet;
+use adit_engine::command::Keepalive;
+use adit_engine::{Instant, Link, PeerId};
 
 use super::update::Updates;
 use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
@@ -12,9 +11,7 @@ use crate::negotiate::{
     ControlMessage, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions, RouteContext,
 };
 use crate::reason::Reason;
-use crate::session::{
-    Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu, session_end,
-};
+use crate::session::{Agreement, DataChannel, PeerTerms, Settings, all_routes};
 
 impl ClientEngine {
     pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Reason> {
@@ -185,39 +182,33 @@ impl ClientEngine {
             )));
         }
         settings.tun_mtu = pushed_mtu(&settings, &pushed);
-        let keepalive = Keepalive {
+        settings.keepalive = Keepalive {
             interval: pushed.ping.unwrap_or(self.config.keepalive.interval),
             timeout: pushed.ping_timeout.unwrap_or(self.config.keepalive.timeout),
         };
         let peer = PeerId(pushed.peer_id.unwrap_or(0));
         let link = control_channel.link;
-        let protection = cipher.protection(&settings.auth, pushed.epoch);
-        out.plane(Command::AddPeer(
-            peer,
-            PeerSpec {
+        let agreement = Agreement {
+            terms: PeerTerms {
+                peer,
                 link,
                 wire_id: pushed.peer_id,
                 float: settings.float && !link.is_stream(),
                 framing: settings.framing,
-                decompress: settings.longest_decompressed(settings.framing),
-                fragment: fragment_size(&settings, link),
-                keepalive,
-                mtu: inner_mtu(&settings, link, protection),
-                replay_window: settings.replay_window,
+                protection: cipher.protection(&settings.auth, pushed.epoch),
             },
-        ));
-        let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
-        out.plane(Command::SetRoutes(peer, everything.into()));
-        let schedule =
-            RekeySchedule::start(now, peer, protection, &settings, &mut self.random, keys, out);
+            routes: all_routes(),
+            keys,
+            exporter: pushed.tls_ekm,
+            inactive: pushed.inactive.or(settings.limits.inactive),
+            timeout: pushed.session_timeout.or(settings.limits.session),
+        };
+        let data = DataChannel::establish(now, agreement, &settings, &mut self.random, out);
         self.remember_token(&pushed);
         self.remotes.succeeded();
         self.state = State::Up(Box::new(Tunnel {
             control_channel,
-            peer,
-            schedule,
-            sizes: PacketSizes::new(now, peer, link, protection, &settings),
-            exporter: pushed.tls_ekm,
+            data,
             exit_by_control: pushed.cc_exit,
             // The end of a stream is sufficient notice; OpenVPN ignores the option there too.
             exit_attempts: pushed
@@ -228,15 +219,8 @@ impl ClientEngine {
                 Some(_) => pushed.exit_on_timeout,
                 None => settings.limits.exit_when_silent,
             },
-            ends: session_end(now, pushed.session_timeout.or(settings.limits.session)),
-            idle: Idle::watch(
-                now,
-                pushed.inactive.or(settings.limits.inactive),
-                peer,
-                (link, protection, &settings),
-            ),
             server,
-            update: Updates::new(options, keepalive, settings.clone()),
+            update: Updates::new(options, settings.clone()),
         }));
         let config = tunnel_config(peer, cipher, link, settings.tun_mtu, pushed);
         out.event(ClientEvent::Up(Box::new(config)));

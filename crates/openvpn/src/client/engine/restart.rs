@@ -35,7 +35,7 @@ impl ClientEngine {
                 self.lost(now, Reason::NetworkChanged, out);
                 self.state = State::Waiting { until: now };
             }
-            State::Up(tunnel) => tunnel.sizes.moved(now, tunnel.control_channel.link),
+            State::Up(tunnel) => tunnel.data.moved(now, tunnel.control_channel.link),
             State::New | State::Exiting(_) | State::Stopped => {}
         }
     }
@@ -165,6 +165,6 @@ impl ClientEngine {
 }
 
 pub(super) fn take_down(tunnel: &Tunnel, out: &mut Out) -> Link {
-    out.plane(Command::DelPeer(tunnel.peer));
+    out.plane(Command::DelPeer(tunnel.data.peer));
     tunnel.control_channel.link
 }

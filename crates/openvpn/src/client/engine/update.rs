@@ -14,7 +14,6 @@ use crate::session::{Settings, inner_mtu};
 /// The options pushed to a session, and the update in progress.
 pub(super) struct Updates {
     options: Vec<PushedOption>,
-    keepalive: Keepalive,
     settings: Settings,
     assembler: PushAssembler<Change>,
 }
@@ -24,12 +23,8 @@ impl Updates {
         &self.settings
     }
 
-    pub(super) fn new(
-        options: Vec<PushedOption>,
-        keepalive: Keepalive,
-        settings: Settings,
-    ) -> Self {
-        Self { options, keepalive, settings, assembler: PushAssembler::default() }
+    pub(super) fn new(options: Vec<PushedOption>, settings: Settings) -> Self {
+        Self { options, settings, assembler: PushAssembler::default() }
     }
 }
 
@@ -65,18 +60,22 @@ impl ClientEngine {
             interval: pushed.ping.unwrap_or(self.config.keepalive.interval),
             timeout: pushed.ping_timeout.unwrap_or(self.config.keepalive.timeout),
         };
-        if keepalive != state.keepalive {
-            state.keepalive = keepalive;
-            out.plane(Command::SetKeepalive(tunnel.peer, keepalive));
+        if keepalive != state.settings.keepalive {
+            state.settings.keepalive = keepalive;
+            out.plane(Command::SetKeepalive(tunnel.data.peer, keepalive));
         }
         let mtu = pushed_mtu(&self.config.settings, &pushed);
         let link = tunnel.control_channel.link;
-        let protection = tunnel.schedule.protection();
+        let protection = tunnel.data.schedule.protection();
         if mtu != state.settings.tun_mtu {
             state.settings.tun_mtu = mtu;
-            out.plane(Command::SetMtu(tunnel.peer, inner_mtu(&state.settings, link, protection)));
+            out.plane(Command::SetMtu(
+                tunnel.data.peer,
+                inner_mtu(&state.settings, link, protection),
+            ));
         }
-        let config = tunnel_config(tunnel.peer, tunnel.schedule.cipher(), link, mtu, pushed);
+        let config =
+            tunnel_config(tunnel.data.peer, tunnel.data.schedule.cipher(), link, mtu, pushed);
         out.event(ClientEvent::Updated(Box::new(config)));
     }
 }

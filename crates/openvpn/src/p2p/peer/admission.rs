@@ -1,15 +1,12 @@
 //! The steps from the key exchange to a session, and its further keys.
 
-use adit_engine::command::PeerSpec;
 use adit_engine::{Command, Instant, PeerId};
-use ipnet::IpNet;
 
 use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
-use crate::keys::Role;
 use crate::p2p::negotiate::agree;
 use crate::reason::Reason;
-use crate::session::{ControlChannel, Idle, PacketSizes, RekeySchedule, fragment_size, inner_mtu};
+use crate::session::{Agreement, ControlChannel, DataChannel, PeerTerms, all_routes};
 
 /// The TLS exporter label of the peer-id, which both ends write into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
@@ -55,33 +52,29 @@ impl PeerEngine {
         let peer = self.next_peer;
         self.next_peer = PeerId(1_u32.saturating_sub(peer.0));
         out.event(ClientEvent::Authenticated { server: identity.clone(), tls });
-        let protection = agreed.cipher.protection(&settings.auth, agreed.epoch);
-        let spec = PeerSpec {
-            link,
-            wire_id,
-            float: !link.is_stream()
-                && (settings.float || self.config.remote_policy.remotes.is_empty()),
-            framing: settings.framing,
-            decompress: settings.longest_decompressed(settings.framing),
-            fragment: fragment_size(settings, link),
-            keepalive: settings.keepalive,
-            mtu: inner_mtu(settings, link, protection),
-            replay_window: settings.replay_window,
+        let agreement = Agreement {
+            terms: PeerTerms {
+                peer,
+                link,
+                wire_id,
+                float: !link.is_stream()
+                    && (settings.float || self.config.remote_policy.remotes.is_empty()),
+                framing: settings.framing,
+                protection: agreed.cipher.protection(&settings.auth, agreed.epoch),
+            },
+            routes: all_routes(),
+            keys,
+            exporter: agreed.exporter,
+            inactive: settings.limits.inactive,
+            // Counted from the start of the engine, and not from that of a session.
+            timeout: None,
         };
-        out.plane(Command::AddPeer(peer, spec));
-        let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
-        out.plane(Command::SetRoutes(peer, everything.into()));
-        let schedule =
-            RekeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
+        let data = DataChannel::establish(now, agreement, settings, &mut self.random, out);
         let former = self.session.replace(Session {
             control_channel,
-            peer,
-            schedule,
-            sizes: PacketSizes::new(now, peer, link, protection, settings),
-            exporter: agreed.exporter,
+            data,
             exit_by_control: agreed.exit_by_control,
             identity,
-            idle: Idle::watch(now, settings.limits.inactive, peer, (link, protection, settings)),
         });
         self.remotes.succeeded();
         let mut tunnel = self.config.tunnel_addrs.tunnel();
@@ -91,7 +84,7 @@ impl PeerEngine {
         tunnel.remote = Some(link.remote());
         out.event(ClientEvent::Up(Box::new(tunnel)));
         if let Some(former) = &former {
-            out.plane(Command::DelPeer(former.peer));
+            out.plane(Command::DelPeer(former.data.peer));
         }
         self.taken(link, former.map(|former| former.control_channel.link), out);
         Ok(())
@@ -99,7 +92,7 @@ impl PeerEngine {
 
     pub(super) fn send_keys_in_session(&mut self) -> Result<(), Reason> {
         let Some(session) = &self.session else { return Ok(()) };
-        let (link, cipher) = (session.control_channel.link, session.schedule.cipher());
+        let (link, cipher) = (session.control_channel.link, session.data.schedule.cipher());
         let keys = self.our_keys(link, Some(cipher));
         let Some(session) = &mut self.session else { return Ok(()) };
         session.control_channel.send_keys(keys)
@@ -124,14 +117,10 @@ impl PeerEngine {
         let tls = session.control_channel.negotiation().tls();
         let identity = tls.peer().cloned().unwrap_or_default();
         out.event(ClientEvent::Reverified { server: identity, tls: tls.description() });
-        let keys = session.control_channel.data_keys(session.exporter)?;
-        let key_id = session.control_channel.negotiation().key_id;
-        session.schedule.negotiating();
-        session.schedule.install_next(now, key_id, &mut self.random, keys, out);
-        if session.control_channel.is_recovering() && self.config.tls.role() == Role::Client {
-            session.schedule.first_use(now, key_id, out);
-        }
-        let cipher = session.schedule.cipher();
+        let (role, random) = (self.config.tls.role(), &mut self.random);
+        let control_channel = &mut session.control_channel;
+        let key_id = session.data.rekey(now, role, control_channel, random, out)?;
+        let cipher = session.data.schedule.cipher();
         out.event(ClientEvent::Rekeyed { key_id, cipher });
         Ok(())
     }

@@ -25,8 +25,8 @@ use crate::packet::{Opcode, SessionId, split_front};
 use crate::reason::Reason;
 use crate::server::Responder;
 use crate::session::{
-    Budget, ControlChannel, Event, Idle, PacketSizes, RekeySchedule, WallClock, exit_notice,
-    is_exit_notice, misframed,
+    Budget, ControlChannel, DataChannel, Event, Noticed, WallClock, exit_notice, is_exit_notice,
+    misframed,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -114,14 +114,9 @@ impl Attempt {
 /// A session with its data channel.
 struct Session {
     control_channel: ControlChannel,
-    peer: PeerId,
-    schedule: RekeySchedule,
-    sizes: PacketSizes,
-    exporter: bool,
+    data: DataChannel,
     exit_by_control: bool,
     identity: PeerIdentity,
-    /// `inactive`.
-    idle: Option<Idle>,
 }
 
 impl PeerEngine {
@@ -333,48 +328,39 @@ impl PeerEngine {
             return;
         }
         let Some(session) = &mut self.session else { return };
-        let ours = session.peer;
+        if notice.peer() != Some(session.data.peer) {
+            return;
+        }
         match notice {
-            Notice::PeerSilent(peer)
-                if peer == ours && self.config.settings.limits.exit_when_silent =>
-            {
+            Notice::PeerSilent(_) if self.config.settings.limits.exit_when_silent => {
                 self.end(now, Reason::PingExit, out);
             }
-            Notice::Traffic(peer, traffic)
-                if peer == ours
-                    && session.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
-            {
-                self.end(now, Reason::Inactive, out);
-            }
-            Notice::PeerSilent(peer) if peer == ours => {
+            Notice::PeerSilent(_) => {
                 self.lost(now, Reason::PingRestart, out);
             }
-            Notice::InBand(peer, ref message) if peer == ours && is_exit_notice(message) => {
+            Notice::InBand(_, ref message) if is_exit_notice(message) => {
                 self.lost(now, Reason::RemoteExit, out);
             }
-            Notice::KeyFirstUse(peer, key_id) if peer == ours => {
-                session.schedule.first_use(now, key_id, out);
-            }
-            Notice::KeyNearLimit(peer, key_id) if peer == ours => {
-                session.schedule.near_limit(now, key_id);
-                self.tick(now, out);
-            }
-            Notice::Floated(peer, link) if peer == ours => {
+            Notice::Floated(_, link) => {
                 session.control_channel.link = link;
-                session.sizes.moved(now, link);
+                session.data.moved(now, link);
                 let text = || format!("the peer moved to {}", link.remote());
                 self.budget.report_event(now, out, ClientEvent::Note, text);
             }
-            Notice::FramingError(peer, wrong) if peer == ours => {
+            Notice::FramingError(_, wrong) => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
-            Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) if peer == ours => {
-                let report = session.sizes.notice(now, &notice, &self.config.settings, out);
-                // The budget applies because the peer's answers cause the findings.
-                let report = report.filter(|_| self.budget.report(now, String::new).is_some());
-                report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
-            }
-            _ => {}
+            _ => match session.data.notice(now, &notice, &self.config.settings, out) {
+                Noticed::Nothing => {}
+                Noticed::KeyNearLimit => self.tick(now, out),
+                Noticed::Inactive => self.end(now, Reason::Inactive, out),
+                // The peer's answers are what finds the path.
+                Noticed::Path(report) => {
+                    if self.budget.report(now, String::new).is_some() {
+                        out.event(ClientEvent::Path(report));
+                    }
+                }
+            },
         }
     }
 
@@ -393,7 +379,7 @@ impl PeerEngine {
                 if let (true, Some(session)) = (*next <= now, session) {
                     *notices_left = notices_left.saturating_sub(1);
                     *next = now + EXIT_NOTICE_EVERY;
-                    out.plane(Command::SendData(session.peer, exit_notice()));
+                    out.plane(Command::SendData(session.data.peer, exit_notice()));
                 }
             }
             State::Dialing | State::Open(_) => {
@@ -423,18 +409,11 @@ impl PeerEngine {
         if session.control_channel.expired(now) {
             return self.settle(now, Err(Reason::HandshakeTimeout), out);
         }
-        let report = session.sizes.tick(now, &self.config.settings, out);
-        report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
-        if let Some(idle) = &mut session.idle {
-            idle.tick(now, out);
-        }
         let (tls, settings) = (&self.config.tls, &self.config.settings);
-        let events = match session.schedule.wants_key(now, &session.control_channel, out) {
-            true => new_tls(tls)
-                .and_then(|tls| session.control_channel.renegotiate(now, tls, settings))
-                .map(|()| Vec::new()),
-            false => session.control_channel.resume_postponed(now, || new_tls(tls), settings),
-        };
+        let control_channel = &mut session.control_channel;
+        let (report, wanted) = session.data.tick(now, control_channel, settings, out);
+        report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
+        let events = control_channel.next_negotiation(now, wanted, || new_tls(tls), settings);
         let result = events.and_then(|events| self.handle_events(now, events, out));
         self.settle(now, result, out);
     }
@@ -505,13 +484,11 @@ impl Engine for PeerEngine {
         let attempts =
             self.attempts.iter().filter_map(|attempt| attempt.control_channel.deadline());
         let session = self.session.as_ref();
-        let schedule = session.and_then(|session| session.schedule.deadline());
-        let sizes = session.and_then(|session| session.sizes.deadline());
+        let data = session.and_then(|session| session.data.deadline());
         let control_channel = session.and_then(|session| session.control_channel.deadline());
         let pending = self.pending.deadline().map(|at| (at, "connections that wait"));
-        let idle = session.and_then(|session| session.idle.as_ref()).map(Idle::deadline);
         let limits = self.limits_deadline();
-        let own = [state, schedule, sizes, control_channel, pending, idle, limits];
+        let own = [state, data, control_channel, pending, limits];
         attempts.chain(own.into_iter().flatten()).min()
     }
 }

@@ -30,7 +30,7 @@ impl PeerEngine {
                 }
             }
             (State::Open(_), Some(session)) => {
-                session.sizes.moved(now, session.control_channel.link)
+                session.data.moved(now, session.control_channel.link)
             }
             (State::Open(Some(_)), None) => {
                 self.take_down(out);
@@ -96,7 +96,7 @@ impl PeerEngine {
         }
         let session = self.session.take();
         if let Some(session) = &session {
-            out.plane(Command::DelPeer(session.peer));
+            out.plane(Command::DelPeer(session.data.peer));
         }
         let link = match (&self.state, session) {
             (State::Open(Some(link)), _) => Some(*link),

@@ -7,11 +7,10 @@ mod streams;
 
 use std::time::Duration;
 
-use adit_engine::command::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::command::{DataKey, KeyLimits, KeySlot, Protection};
 use adit_engine::{
     Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, SocketId, UnixTime,
 };
-use ipnet::IpNet;
 
 use super::config::StaticConfig;
 use super::occ;
@@ -19,7 +18,8 @@ use super::pending_streams::PendingStreams;
 use crate::client::{ClientEvent, Next, Remotes};
 use crate::reason::Reason;
 use crate::session::{
-    Budget, Idle, exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed, session_end,
+    Budget, Idle, PeerTerms, all_routes, exit_notice, inner_mtu, is_exit_notice, misframed,
+    session_end,
 };
 
 type Out = Outbox<ClientEvent>;
@@ -216,20 +216,16 @@ impl StaticEngine {
     /// Adds the peer to the data plane, with its key.
     fn add(&self, to: Link, out: &mut Out) {
         let settings = &self.config.settings;
-        let spec = PeerSpec {
+        let protection = Protection::Static(self.config.suite);
+        let terms = PeerTerms {
+            peer: PEER,
             link: to,
             wire_id: None,
             float: self.floats(),
             framing: settings.framing,
-            decompress: settings.longest_decompressed(settings.framing),
-            fragment: fragment_size(settings, to),
-            keepalive: settings.keepalive,
-            mtu: inner_mtu(settings, to, Protection::Static(self.config.suite)),
-            replay_window: settings.replay_window,
+            protection,
         };
-        out.plane(Command::AddPeer(PEER, spec));
-        let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
-        out.plane(Command::SetRoutes(PEER, everything.into()));
+        terms.add_peer(settings, all_routes(), out);
         let (seal, open) = match self.config.direction {
             Some(direction) => self.config.key.directed(direction),
             None => {
@@ -237,7 +233,6 @@ impl StaticEngine {
                 (first.clone(), first)
             }
         };
-        let protection = Protection::Static(self.config.suite);
         let limits = KeyLimits::default();
         let key = DataKey { key_id: 0, protection, seal, open, limits };
         out.plane(Command::InstallKey(PEER, KeySlot::Primary, Box::new(key)));

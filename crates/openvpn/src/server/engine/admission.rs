@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use adit_engine::command::{Framing, PeerSpec};
-use adit_engine::{Command, Identity, Instant, Link, Output, PeerId, Random, auth};
+use adit_engine::command::Framing;
+use adit_engine::{Identity, Instant, Link, Output, PeerId, Random, auth};
 use zeroize::Zeroizing;
 
 use super::control::{send_push, told};
@@ -20,10 +20,7 @@ use crate::server::config::ServerConfig;
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
 use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
-use crate::session::{
-    Event, Idle, PacketSizes, RekeySchedule, Settings, fragment_size, inner_mtu, options_string,
-    session_end,
-};
+use crate::session::{Agreement, DataChannel, Event, PeerTerms, Settings, options_string};
 
 impl ServerEngine {
     /// Processes the client's key message: sends ours, and then accepts the session or, in a
@@ -46,7 +43,7 @@ impl ServerEngine {
             return Err(Reason::Ignored("a key exchange in a session that was replaced"));
         }
         if let Stage::Connected(connected) = &client.stage {
-            let cipher = connected.schedule.cipher();
+            let cipher = connected.data.schedule.cipher();
             let former = &connected.info;
             // The certificate itself, and not only its name: the authorization request was about
             // this one.
@@ -110,10 +107,8 @@ impl ServerEngine {
     ) -> Result<(), Reason> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         if let Stage::Connected(connected) = &mut client.stage {
-            let keys = client.control_channel.data_keys(connected.exporter)?;
-            let key_id = client.control_channel.negotiation().key_id;
-            connected.schedule.negotiating();
-            connected.schedule.install_next(now, key_id, &mut self.random, keys, out);
+            let (control_channel, random) = (&mut client.control_channel, &mut self.random);
+            let key_id = connected.data.rekey(now, Role::Server, control_channel, random, out)?;
             out.event(ServerEvent::Rekeyed(peer, key_id));
         }
         Ok(())
@@ -238,29 +233,30 @@ impl ServerEngine {
             assignment;
         let proto = negotiated.peer_info.proto();
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
-        let settings = &self.config.settings;
         let link = client.control_channel.link;
-        let epoch = uses_epochs(proto, negotiated.cipher);
-        let protection = negotiated.cipher.protection(&settings.auth, epoch);
-        let spec = PeerSpec {
-            link,
-            wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
-            // OpenVPN's servers let clients that know their peer-id float; so do we.
-            float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
-            framing,
-            decompress: settings.longest_decompressed(framing),
-            fragment: fragment_size(settings, link),
-            keepalive: settings.keepalive,
-            mtu: inner_mtu(settings, link, protection),
-            replay_window: settings.replay_window,
-        };
-        out.plane(Command::AddPeer(peer, spec));
         let own = lease.prefixes();
         let prefixes = self.own((peer, &negotiated.identity), own.clone(), &grant, out);
         let settings = &self.config.settings;
+        let epoch = uses_epochs(proto, negotiated.cipher);
+        let limit = check.then_some(CHECK_LASTS);
+        let agreement = Agreement {
+            terms: PeerTerms {
+                peer,
+                link,
+                wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
+                // OpenVPN's servers let clients that know their peer-id float; so do we.
+                float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
+                framing,
+                protection: negotiated.cipher.protection(&settings.auth, epoch),
+            },
+            routes: prefixes.clone(),
+            keys,
+            exporter,
+            inactive: grant.inactive.or(settings.limits.inactive),
+            timeout: limit.or(grant.session_timeout).or(settings.limits.session),
+        };
+        let data = DataChannel::establish(now, agreement, settings, &mut self.random, out);
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        let schedule =
-            RekeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
         let info = ClientInfo {
             peer,
             identity: negotiated.identity,
@@ -283,17 +279,10 @@ impl ServerEngine {
         for text in warnings.chain(no_address(&self.config, lease)) {
             out.event(ServerEvent::Warning(Some(peer), text));
         }
-        let inactive = grant.inactive.or(settings.limits.inactive);
-        let limit = check.then_some(CHECK_LASTS);
-        let timeout = limit.or(grant.session_timeout).or(settings.limits.session);
         client.control_channel.establish(settings.tran_window);
         client.stage = Stage::Connected(Box::new(Connected {
             info,
-            schedule,
-            sizes: PacketSizes::new(now, peer, link, protection, settings),
-            idle: Idle::watch(now, inactive, peer, (link, protection, settings)),
-            ends: session_end(now, timeout),
-            exporter,
+            data,
             lease,
             grant,
             prefixes,

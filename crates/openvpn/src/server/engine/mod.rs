@@ -28,7 +28,7 @@ use super::responder::Responder;
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::SessionId;
 use crate::reason::Reason;
-use crate::session::{PathReport, RekeySchedule, WallClock, is_exit_notice, misframed};
+use crate::session::{Noticed, PathReport, WallClock, is_exit_notice, misframed};
 use crate::tls::ServerTls;
 use crate::wrap::WrapError;
 pub use counters::ServerCounters;
@@ -274,48 +274,28 @@ impl ServerEngine {
             Notice::InBand(peer, ref message) if is_exit_notice(message) => {
                 self.remove(peer, Reason::RemoteExit, out);
             }
-            Notice::Traffic(peer, traffic) => {
-                let client = self.clients.get_mut(&peer);
-                if let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage) {
-                    if connected.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) {
-                        return self.remove(peer, Reason::Inactive, out);
-                    }
-                    self.schedule(peer);
-                }
-            }
             Notice::Floated(peer, link) => self.floated(now, peer, link, out),
-            Notice::KeyFirstUse(peer, key_id) => {
-                if let Some(schedule) = self.key_schedule(peer) {
-                    schedule.first_use(now, key_id, out);
-                    self.schedule(peer);
-                }
-            }
-            Notice::KeyNearLimit(peer, key_id) => {
-                if let Some(schedule) = self.key_schedule(peer) {
-                    schedule.near_limit(now, key_id);
-                    self.schedule(peer);
-                }
-            }
             Notice::FramingError(peer, wrong) => {
                 out.event(ServerEvent::Warning(Some(peer), misframed(wrong).into()));
             }
-            Notice::InBand(peer, _) | Notice::ProbeResult(peer, _) => {
-                let settings = &self.config.settings;
+            Notice::KeyFirstUse(peer, _)
+            | Notice::KeyNearLimit(peer, _)
+            | Notice::Traffic(peer, _)
+            | Notice::InBand(peer, _)
+            | Notice::ProbeResult(peer, _) => {
                 let client = self.clients.get_mut(&peer);
-                if let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage) {
-                    let report = connected.sizes.notice(now, &notice, settings, out);
-                    self.found_path(now, peer, report, out);
-                    self.schedule(peer);
+                let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage)
+                else {
+                    return;
+                };
+                match connected.data.notice(now, &notice, &self.config.settings, out) {
+                    Noticed::Nothing | Noticed::KeyNearLimit => {}
+                    Noticed::Path(report) => self.found_path(now, peer, report, out),
+                    Noticed::Inactive => return self.remove(peer, Reason::Inactive, out),
                 }
+                self.schedule(peer);
             }
             Notice::PeerActive(_) | Notice::Unreachable(..) => {}
-        }
-    }
-
-    fn key_schedule(&mut self, peer: PeerId) -> Option<&mut RekeySchedule> {
-        match &mut self.clients.get_mut(&peer)?.stage {
-            Stage::Connected(connected) => Some(&mut connected.schedule),
-            _ => None,
         }
     }
 
@@ -332,7 +312,7 @@ impl ServerEngine {
         let former = std::mem::replace(&mut client.control_channel.link, link);
         if let Stage::Connected(connected) = &mut client.stage {
             connected.info.link = link;
-            connected.sizes.moved(now, link);
+            connected.data.moved(now, link);
         }
         let session = client.session;
         self.unfile(former, session, peer);
@@ -345,14 +325,8 @@ impl ServerEngine {
 
     /// Reports a finding about the path to a client, within its budget, because the client's
     /// answers cause the finding.
-    fn found_path(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        report: Option<PathReport>,
-        out: &mut Out,
-    ) {
-        let (Some(report), Some(client)) = (report, self.clients.get_mut(&peer)) else { return };
+    fn found_path(&mut self, now: Instant, peer: PeerId, report: PathReport, out: &mut Out) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
         if client.budget.report(now, String::new).is_some() {
             out.event(ServerEvent::Path(peer, report));
         }

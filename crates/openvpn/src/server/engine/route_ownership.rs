@@ -31,9 +31,9 @@ impl RouteOwnership {
 }
 
 impl ServerEngine {
-    /// Gives a new client its own addresses and the networks behind it, and configures the data
-    /// plane. If two clients name the same network, the newest owns it, as in OpenVPN; but a client
-    /// cannot take another client's address that way. Returns the prefixes that the client owns.
+    /// Gives a new client its own addresses and the networks behind it. If two clients name the same
+    /// network, the newest owns it, as in OpenVPN; but a client cannot take another client's address
+    /// that way. Returns the prefixes that the client owns, which are its routes in the data plane.
     pub(super) fn own(
         &mut self,
         (peer, identity): (PeerId, &PeerIdentity),
@@ -62,7 +62,6 @@ impl ServerEngine {
             }
         }
         out.event(addresses_of(peer, identity, grant, all.clone()));
-        out.plane(Command::SetRoutes(peer, all.clone()));
         all
     }
 

@@ -59,18 +59,18 @@ impl ServerEngine {
             Stage::Authorizing { until, .. } if *until <= now => {
                 return self.remove(peer, Reason::AuthorizationTimeout, out);
             }
-            Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
+            Stage::Connected(connected) if connected.data.is_over(now) => {
                 // The client may reconnect at once: only this session has ended.
                 self.disconnect(now, peer, Disconnect::Restart, Reason::SessionTimeout, out);
                 return;
             }
             Stage::Connected(connected) => {
-                if let Some(idle) = &mut connected.idle {
-                    idle.tick(now, out);
+                let settings = &self.config.settings;
+                let (report, wanted) =
+                    connected.data.tick(now, &client.control_channel, settings, out);
+                if let Some(report) = report {
+                    self.found_path(now, peer, report, out);
                 }
-                let report = connected.sizes.tick(now, &self.config.settings, out);
-                let wanted = connected.schedule.wants_key(now, &client.control_channel, out);
-                self.found_path(now, peer, report, out);
                 if wanted {
                     return self.step(now, peer, out, |client, tls, settings| {
                         let tls = TlsSession::server(tls)?;

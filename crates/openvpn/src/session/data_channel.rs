@@ -1,0 +1,192 @@
+//! The data channel of a session, which is the same for a client, a server and a point-to-point end
+//! once the ends have agreed on its terms.
+
+use std::time::Duration;
+
+use adit_engine::command::{Framing, Inactive, PeerSpec, Protection};
+use adit_engine::{Command, Instant, Link, Notice, Outbox, PeerId, Random};
+use ipnet::IpNet;
+
+use super::common::{fragment_size, inner_mtu};
+use super::idle::session_end;
+use super::{ControlChannel, Idle, PacketSizes, PathReport, RekeySchedule, Settings};
+use crate::keys::{DataKeys, Role};
+use crate::reason::Reason;
+
+/// The terms of a session that its peer in the data plane depends on, in addition to the settings.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct PeerTerms {
+    pub(crate) peer: PeerId,
+    pub(crate) link: Link,
+    /// The peer id in data packets; `None` for the format without one.
+    pub(crate) wire_id: Option<u32>,
+    pub(crate) float: bool,
+    pub(crate) framing: Framing,
+    pub(crate) protection: Protection,
+}
+
+impl PeerTerms {
+    /// Adds the peer with its routes to the data plane.
+    pub(crate) fn add_peer<E>(&self, settings: &Settings, routes: Vec<IpNet>, out: &mut Outbox<E>) {
+        let Self { peer, link, wire_id, float, framing, protection } = *self;
+        let spec = PeerSpec {
+            link,
+            wire_id,
+            float,
+            framing,
+            decompress: settings.longest_decompressed(framing),
+            fragment: fragment_size(settings, link),
+            keepalive: settings.keepalive,
+            mtu: inner_mtu(settings, link, protection),
+            replay_window: settings.replay_window,
+        };
+        out.plane(Command::AddPeer(peer, spec));
+        out.plane(Command::SetRoutes(peer, routes));
+    }
+}
+
+/// Returns the routes of a peer that receives everything.
+pub(crate) fn all_routes() -> Vec<IpNet> {
+    vec![IpNet::V4(Default::default()), IpNet::V6(Default::default())]
+}
+
+/// The terms that the ends of a session have agreed on.
+pub(crate) struct Agreement {
+    pub(crate) terms: PeerTerms,
+    pub(crate) routes: Vec<IpNet>,
+    pub(crate) keys: DataKeys,
+    /// Whether data keys come from the TLS exporter.
+    pub(crate) exporter: bool,
+    /// `inactive`.
+    pub(crate) inactive: Option<Inactive>,
+    /// `session-timeout`.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// The data channel of an established session: its keys, its path and its limits.
+#[derive(Debug)]
+pub(crate) struct DataChannel {
+    pub(crate) peer: PeerId,
+    pub(crate) schedule: RekeySchedule,
+    sizes: PacketSizes,
+    exporter: bool,
+    idle: Option<Idle>,
+    ends: Option<Instant>,
+}
+
+/// A notice about a data channel that its engine acts on.
+pub(crate) enum Noticed {
+    /// Nothing is left to do.
+    Nothing,
+    /// A key is close to its limit: the next tick negotiates another one.
+    KeyNearLimit,
+    /// The path to the peer, and the sizes derived from it, have changed.
+    Path(PathReport),
+    /// Too little has passed through the tunnel for `inactive`.
+    Inactive,
+}
+
+impl DataChannel {
+    /// Adds the peer to the data plane, with its routes and its first key.
+    pub(crate) fn establish<E>(
+        now: Instant,
+        agreement: Agreement,
+        settings: &Settings,
+        random: &mut Random,
+        out: &mut Outbox<E>,
+    ) -> Self {
+        let Agreement { terms, routes, keys, exporter, inactive, timeout } = agreement;
+        let PeerTerms { peer, link, protection, .. } = terms;
+        terms.add_peer(settings, routes, out);
+        Self {
+            peer,
+            schedule: RekeySchedule::start(now, peer, protection, settings, random, keys, out),
+            sizes: PacketSizes::new(now, peer, link, protection, settings),
+            exporter,
+            idle: Idle::watch(now, inactive, peer, (link, protection, settings)),
+            ends: session_end(now, timeout),
+        }
+    }
+
+    /// Returns whether `session-timeout` is over.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.ends.is_some_and(|at| at <= now)
+    }
+
+    /// Handles a notice of the data plane about this peer.
+    pub(crate) fn notice<E>(
+        &mut self,
+        now: Instant,
+        notice: &Notice,
+        settings: &Settings,
+        out: &mut Outbox<E>,
+    ) -> Noticed {
+        match *notice {
+            Notice::KeyFirstUse(_, key_id) => self.schedule.first_use(now, key_id, out),
+            Notice::KeyNearLimit(_, key_id) => {
+                self.schedule.near_limit(now, key_id);
+                return Noticed::KeyNearLimit;
+            }
+            Notice::Traffic(_, traffic)
+                if self.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
+            {
+                return Noticed::Inactive;
+            }
+            Notice::InBand(..) | Notice::ProbeResult(..) => {
+                let report = self.sizes.notice(now, notice, settings, out);
+                return report.map_or(Noticed::Nothing, Noticed::Path);
+            }
+            _ => {}
+        }
+        Noticed::Nothing
+    }
+
+    /// Does the work that is due. Returns the findings about the path, and whether this end negotiates
+    /// the next key now.
+    pub(crate) fn tick<E>(
+        &mut self,
+        now: Instant,
+        control_channel: &ControlChannel,
+        settings: &Settings,
+        out: &mut Outbox<E>,
+    ) -> (Option<PathReport>, bool) {
+        if let Some(idle) = &mut self.idle {
+            idle.tick(now, out);
+        }
+        let report = self.sizes.tick(now, settings, out);
+        (report, self.schedule.wants_key(now, control_channel, out))
+    }
+
+    /// Installs the key of a complete renegotiation. Returns its id.
+    ///
+    /// # Errors
+    /// The keys cannot be derived.
+    pub(crate) fn rekey<E>(
+        &mut self,
+        now: Instant,
+        role: Role,
+        control_channel: &mut ControlChannel,
+        random: &mut Random,
+        out: &mut Outbox<E>,
+    ) -> Result<u8, Reason> {
+        let keys = control_channel.data_keys(self.exporter)?;
+        let key_id = control_channel.negotiation().key_id;
+        self.schedule.install_next(now, key_id, random, keys, out);
+        if role == Role::Client && control_channel.is_recovering() {
+            self.schedule.first_use(now, key_id, out);
+        }
+        Ok(key_id)
+    }
+
+    /// Searches the MTU of another path to the peer.
+    pub(crate) fn moved(&mut self, now: Instant, link: Link) {
+        self.sizes.moved(now, link);
+    }
+
+    /// Returns when work is due next, and which.
+    pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let ends = self.ends.map(|at| (at, "session-timeout"));
+        let idle = self.idle.as_ref().map(Idle::deadline);
+        [self.schedule.deadline(), self.sizes.deadline(), idle, ends].into_iter().flatten().min()
+    }
+}
