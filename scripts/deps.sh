@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# program:package, as Debian and its children name them. A file with a slash is looked for as it stands.
-# The build and the unit tests of a user without root.
+# program:package, as Debian and its children name them. A file with a slash is looked up unchanged. The build and the unit tests
+# of a user without root.
 needed=(
     cc:gcc make:make openssl:openssl openvpn:openvpn python3:python3 valgrind:valgrind
     /usr/share/easy-rsa/easyrsa:easy-rsa
@@ -69,7 +69,7 @@ if ((${#missing[@]})); then
     echo "deps: installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -q >/dev/null || echo "deps: apt-get update failed, trying with the lists at hand" >&2
-    # Debian's server package makes a cluster and starts it, unless told otherwise; what tells it so is gone afterwards.
+    # Debian's server package creates a cluster and starts it unless a setting prevents it; the setting is removed afterwards.
     if [[ -n $postgres ]]; then
         told=()
         trap 'rm -f "${told[@]}"' EXIT

@@ -23,7 +23,7 @@ for version in "${versions[@]}"; do
         apt-get install -y -q --no-install-recommends mmdebstrap >/dev/null 2>&1
     fi
     rm -rf "$root.new"
-    # The server, the shell that its programs call, and what drops root. A mirror that stands still serves sid with an
+    # The server, the shell that its programs call, and what drops root. A mirror that is no longer updated serves sid with an
     # expired date; its signature is checked all the same.
     if mmdebstrap --quiet --variant=extract --include="postgresql-$version,base-files,dash,coreutils,util-linux" \
         --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$root.new" "$mirror" &&

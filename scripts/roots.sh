@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Private roots with older and newer programs under target/roots, unpacked and never entered: openvpn runs through its own
-# dynamic linker there. With arguments only these suites. Asks for mmdebstrap; what cannot be had is said and left out.
+# dynamic linker there. With arguments only these suites. Needs mmdebstrap; what cannot be fetched is reported and left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
@@ -34,7 +34,7 @@ for suite in "${suites[@]}"; do
     names=(${programs[$suite]})
     packages=$(IFS=,; echo "${names[*]##*/}")
     rm -rf "$root.new"
-    # A mirror that stands still serves sid with an expired date; its signature is checked all the same.
+    # A mirror that is no longer updated serves sid with an expired date; its signature is checked all the same.
     if mmdebstrap --quiet --variant=extract --include="$packages" \
         --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$root.new" "$mirror" &&
         complete "$root.new" "$suite"; then

@@ -83,7 +83,7 @@ pub(super) fn refuse_pooler(shares: Result<bool, Unknown>) -> Result<(), Fault> 
     }
 }
 
-/// Whose fault it is that the database did not do as it was told.
+/// Returns whose fault it is that the database did not execute a statement.
 pub(super) fn said(error: &tokio_postgres::Error) -> Fault {
     let Some(said) = error.as_db_error() else {
         return Fault::environment(format!("the connection to the database has ended: {error}"));

@@ -24,7 +24,7 @@ pub const VALID: Duration = Duration::from_secs(24 * 3600);
 
 /// One node may join with this, once.
 pub struct Invitation {
-    /// What the next node is told: the database and the token. Secret.
+    /// The URL for the next node: the database and the token. Secret.
     pub url: Zeroizing<String>,
     /// For how long.
     pub valid: Duration,

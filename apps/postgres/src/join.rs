@@ -24,7 +24,7 @@ const ASK: &str = "SELECT adit.ask($1, $2)";
 
 const ANSWERED: &str = "SELECT enc, sealed, offline FROM adit.answered()";
 
-/// How long to wait for a node's answer, between two looks, and before the user is told.
+/// How long to wait for a node's answer, between two queries, and before the user is notified.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_PAUSE: Duration = Duration::from_millis(250);
 const TELL_AFTER: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Elements of named sets that change while rules are in force: added, deleted, over in time.
 //!
-//! What is said here goes on over a reload: elements that were added stay in the set of the same name, until their
-//! time is over. Elements of the file are as the new file states them.
+//! These changes survive a reload: elements that were added stay in the set of the same name until they expire.
+//! Elements of the file are as the new file states them.
 
 #[cfg(test)]
 mod tests;

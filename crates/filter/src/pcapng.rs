@@ -36,7 +36,8 @@ pub enum Link {
     Null,
 }
 
-/// What stands before a packet on [`Link::Null`]: the address family in the numbers of BSD, in the byte order of the capture.
+/// Returns the header of a packet on [`Link::Null`]: the address family in the numbers of BSD, in the byte order of the
+/// capture.
 pub fn family(packet: &[u8]) -> [u8; 4] {
     match packet.first() {
         Some(first) if first >> 4 == 6 => [24, 0, 0, 0],

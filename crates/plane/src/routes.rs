@@ -23,8 +23,8 @@ pub struct Routes {
 #[derive(Clone, Debug)]
 struct Family<A, P: Prefix> {
     hosts: [Arc<Hosts<A>>; PARTS],
-    /// What stands for all parts that have none: thirty-two that are each by themselves would keep as many pages of
-    /// memory in use, wherever they happened to be made.
+    /// Shared by all parts without hosts: thirty-two separate ones would keep as many pages of memory in use, depending
+    /// on where they were allocated.
     none: Arc<Hosts<A>>,
     /// How many there are: without any, look-ups skip the table.
     entered: usize,

@@ -250,7 +250,7 @@ impl Notices {
             }
             Notice::Unreachable(..) if self.unreachable >= MAX_UNREACHABLE => return false,
             Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_add(1),
-            // Said once per peer, key or question, whose numbers bound them; what is lost here is not repeated.
+            // Sent once per peer, key or request, whose numbers bound them; a lost one is not repeated.
             Notice::PeerSilent(_)
             | Notice::PeerActive(_)
             | Notice::KeyFirstUse(..)
@@ -567,7 +567,7 @@ mod tests {
             Notice::Floated(PeerId(2), link(7)),
         ];
         assert_eq!(drain(&mut upcalls), expected.map(Upcall::Notice));
-        // What was taken is told again, and what a peer of the same number does later comes after its end.
+        // A notice that was taken is reported again, and later notices of a peer with the same number follow its end.
         let gone = || Notice::PeerGone(PeerId(1), Default::default());
         let lives =
             [Notice::Floated(PeerId(1), link(1)), gone(), Notice::Floated(PeerId(1), link(2))];

@@ -65,7 +65,7 @@ fn wait_until(done: impl Fn() -> bool) {
 }
 
 /// Has two threads open a datagram each, at nearly the same moment, round by round until it was done often or for
-/// long. `look` is told how many packets each of them let through. Returns the number of rounds.
+/// long. `look` receives how many packets each of them let through. Returns the number of rounds.
 fn race(
     server: &LoopbackPlane,
     mut prepare: impl FnMut(usize) -> [(Link, Vec<u8>); 2],
@@ -143,8 +143,8 @@ fn moves(server: &mut End) -> Vec<Link> {
 }
 
 /// A client has moved and has a new key. A packet under the former key, which an attacker held back and now sends
-/// from elsewhere, is opened by another worker at the same moment: the peer is where its newest key was used, and
-/// control was told so last.
+/// from elsewhere, is opened by another worker at the same moment: the peer's address is where its newest key was used,
+/// and the control plane's last notice reports it.
 #[test]
 fn a_packet_held_back_never_wins_against_one_under_a_newer_key() {
     let (server, [mut client]) = world(Relay::Kernel, [CLIENT]);

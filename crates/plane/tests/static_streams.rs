@@ -40,7 +40,7 @@ fn static_spec(link: Link) -> PeerSpec {
     PeerSpec { wire_id: None, ..spec(link) }
 }
 
-/// What stands for a stream that is not there.
+/// Returns the link of a stream that does not exist.
 fn nowhere() -> Link {
     Link::stream(u64::MAX, ([0, 0, 0, 0], 0).into())
 }
@@ -212,7 +212,8 @@ fn without_float_another_connection_is_not_listened_to() {
     assert_eq!((host.plane.link(PEER), host.received()), (Some(link), 0));
 }
 
-/// Stock forgets what came on a connection with the connection, and wants 1 first and then no gap.
+/// openvpn discards a connection's packet ids with the connection, and requires 1 first and then no
+/// gap.
 #[test]
 fn packets_are_counted_from_the_start_on_each_connection() {
     let host = &mut Host::new(true);

@@ -177,7 +177,7 @@ fn a_server_and_its_clients_are_one_network() {
     assert_eq!((macs.known, macs.moved), (2, 0));
 }
 
-/// On a clock that stands still what one peer may cause in a second is all that it may ever.
+/// On a clock that does not advance, the limit of a second is all that one peer may ever cause.
 #[test]
 fn a_flood_is_limited_and_counted() {
     adit_testbed::needs_root!();

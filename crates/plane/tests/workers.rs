@@ -378,9 +378,9 @@ fn clients_reach_each_other_across_workers_in_both_directions() {
     assert_eq!(world.dropped(DropReason::Replayed), 0);
 }
 
-/// Many flows to one client: the kernel spreads them over the queues, so all workers send to it. One
-/// whose trains overtook another's would have them refused as too old. And what is said once per key
-/// is reported once, whichever worker sees it.
+/// Many flows to one client: the kernel spreads them over the queues, so all workers send to it. If a worker's trains
+/// overtook another's, the latter would be refused as too old. A notice that is sent once per key is reported once,
+/// whichever worker sees the event.
 #[test]
 fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
     adit_testbed::needs_root!();

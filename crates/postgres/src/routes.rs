@@ -36,8 +36,9 @@ enum Owner {
 /// A stream as the database tells of it: its number, its sender, its receiver. No one vouches for that.
 pub type Ends = (StreamId, NodeId, NodeId);
 
-/// What may be believed of the streams from and to `me`: a number that is told of different ends has no owner. Otherwise who
-/// has the database would hand one node what is for another, or let it speak with the other's addresses. Ascending.
+/// Returns the trustworthy streams from and to `me`, in ascending order: a number that is reported with different ends
+/// has no owner. Otherwise an attacker with control of the database could deliver one node's packets to another, or let
+/// it send with the other's addresses.
 pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = Ends>) -> Vec<Ends> {
     let mut streams: BTreeMap<StreamId, Option<(NodeId, NodeId)>> = BTreeMap::new();
     for (stream, from, to) in told {
@@ -258,7 +259,7 @@ mod tests {
         let of = |stream, from, to| (StreamId(stream), NodeId(from), NodeId(to));
         let told = [of(5, 1, 2), of(6, 2, 1), of(7, 3, 1), of(8, 1, 3), of(5, 1, 3), of(7, 2, 1)];
         assert_eq!(unambiguous(NodeId(1), told), [of(6, 2, 1), of(8, 1, 3)]);
-        // Told thrice, or first of one and last of the same again: still without an owner.
+        // Reported thrice, or first and last with the same ends: still without an owner.
         let told = [of(5, 1, 2), of(5, 1, 3), of(5, 1, 2)];
         assert_eq!(unambiguous(NodeId(1), told), []);
         // One way and back under one number.

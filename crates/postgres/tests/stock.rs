@@ -1,5 +1,5 @@
-//! Rows in a real server: what was sealed here is taken by its COPY, lies one to a page at its longest, and opens after
-//! its SELECT handed it out again. Needs PostgreSQL and root; without them it is skipped by name.
+//! Rows in a real server: sealed rows are accepted by its COPY, occupy one page each at their longest, and open after
+//! its SELECT returns them. Needs PostgreSQL and root; without them it is skipped by name.
 
 use std::fs;
 use std::path::Path;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<CounterValues>);
 
-/// How the counters stands.
+/// The present state of the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CounterValues {
     /// Packets that were read from the device and are in the database.
@@ -48,7 +48,7 @@ impl Counters {
         });
     }
 
-    /// How it stands.
+    /// Returns its present state.
     #[must_use]
     pub fn page(&self) -> CounterValues {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)

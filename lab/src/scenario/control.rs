@@ -199,7 +199,7 @@ impl Tunnel {
         }
     }
 
-    /// How often the bulk's client has replaced its key so far. Stock tells of each TLS handshake, adit of each new key.
+    /// How often the bulk's client has replaced its key so far. openvpn logs each TLS handshake, adit each new key.
     fn rekeys(&self) -> usize {
         let client = match &self.kind {
             Kind::Managed(managed) => managed.daemons.last(),

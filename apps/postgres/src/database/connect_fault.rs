@@ -212,7 +212,7 @@ impl ConnectFault {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::passing(format!(
                 "no database listens at {host}: {error}; is it running, and is the port right?"
             )),
-            // What it said, and not that it said nothing.
+            // Its answer was invalid, which differs from no answer.
             io::ErrorKind::InvalidData => Self::passing(format!("the database at {host}: {error}")),
             _ => Self::passing(format!("the database at {host} cannot be reached: {error}")),
         }

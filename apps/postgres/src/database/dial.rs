@@ -46,7 +46,7 @@ pub(super) async fn places(host: &Host) -> io::Result<Vec<Place>> {
     Ok(found)
 }
 
-/// Dials one, with what is said of it.
+/// Dials one host, with its own parameters.
 ///
 /// # Errors
 /// No answer came.

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::service;
 use adit_runtime::fault::Fault;
 
-/// Parameters that are understood, and the variable of the environment that stands for each (`-`: none).
+/// The supported parameters, and the environment variable of each (`-`: none).
 const KNOWN: &[(&str, &str)] = &[
     ("host", "PGHOST"),
     ("hostaddr", "PGHOSTADDR"),
@@ -93,7 +93,8 @@ impl Params {
         self.0.get(name).map(|value| value.as_str())
     }
 
-    /// What is said in `text`, then by the service that it or the environment names, then by the environment.
+    /// Resolves parameters from `text`, then from the service that it or the environment names, then from the
+    /// environment.
     pub(super) fn resolve(text: &str, env: &Environment) -> Result<Self, Fault> {
         let mut params = Self::parse(text)?;
         let named = params.get("service").or(env.var("PGSERVICE")).map(str::to_owned);

@@ -123,7 +123,7 @@ impl SslMode {
 /// How the line is protected.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ssl {
-    /// As said; otherwise by the host.
+    /// The configured mode; if there is none, the host decides.
     pub(super) mode: Option<SslMode>,
     /// Authorities; `system` for the machine's.
     pub(super) root: Option<PathBuf>,
@@ -133,7 +133,7 @@ pub(super) struct Ssl {
     own: bool,
 }
 
-/// Keepalives, as said.
+/// The configured keepalives.
 #[derive(Clone, Debug, Default)]
 struct Keep {
     off: bool,
@@ -306,8 +306,8 @@ impl Target {
         self.warnings.push(warning);
     }
 
-    /// How the line to that host is protected. Nothing said: what stays on the machine as libpq does it, and everything
-    /// else under TLS.
+    /// Returns how the connection to that host is protected. Without a configured mode, connections within the machine
+    /// are as with libpq, and all others use TLS.
     pub(super) fn mode(&self, host: &Host) -> SslMode {
         match self.ssl.mode {
             _ if host.is_socket() => SslMode::Disable,

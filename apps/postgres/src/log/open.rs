@@ -18,7 +18,7 @@ const EPOCHS: usize = 1024;
 const EPOCH: &str = "SELECT e.record, e.signature, w.enc, w.sealed FROM adit.epoch e \
     LEFT JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $3 WHERE e.stream = $1 AND e.no = $2";
 
-/// What can be said of a packet.
+/// The result of opening a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// All of it, as the sender wrote it.

@@ -20,7 +20,7 @@ use crate::database::{Connection, Opened, Target, connect};
 /// How long connecting may take in all, TLS and password included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Streams whose wake-ups are told apart. A flood of made-up ones beyond it is left out.
+/// The most streams whose wake-ups are distinguished. A flood of invented streams beyond it is ignored.
 const STREAMS: usize = 4096;
 
 /// On the database's side: nothing is waited for longer, and a dead connection is noticed there too, since it
@@ -44,7 +44,8 @@ pub(super) struct NotifyListener {
 /// What a [`NotifyListener`] had to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Notifications {
-    /// Stream, newest leaf said of it, and how often it was named. Any role in the database may say anything here.
+    /// Stream, the newest leaf reported of it, and how often it was named. Any role in the database may send any values
+    /// here.
     pub(super) streams: Vec<(StreamId, LeafNo, u32)>,
     /// Nodes have come or gone.
     pub(super) nodes: bool,

@@ -254,7 +254,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Passes on what the notifications said. Whether nodes have come or gone.
+    /// Passes on the contents of the notifications. Returns whether nodes have joined or left.
     fn listen(&mut self, listener: &NotifyListener) -> bool {
         let notifications = listener.take();
         self.shared.counters.notifications.set(listener.count());

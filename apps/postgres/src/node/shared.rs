@@ -106,7 +106,7 @@ impl Shared {
         self.settings.node
     }
 
-    /// Makes sure, once, that no pooler shares sessions: what a session is told would reach others.
+    /// Checks, once, that no pooler shares sessions: the settings of one session would affect others.
     pub(super) async fn own_sessions(&self) -> Result<(), DbError> {
         let look = || async {
             let shares = pooler::shares_sessions(&self.target).await;

@@ -2,7 +2,7 @@
 
 use crate::ruleset::{Field, Match, Members, Range, Reject, Ruleset, Set, Statement, Test};
 
-/// Puts it at the begin of the rule, as nft does, so that what stands before `reject` (a counter, a log) sees only
+/// Inserts it at the beginning of the rule, as nft does, so that statements before `reject` (a counter, a log) see only
 /// packets that can be rejected in this way.
 pub(super) fn insert(ruleset: &mut Ruleset) {
     for table in &mut ruleset.tables {

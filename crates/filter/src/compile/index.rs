@@ -1,11 +1,10 @@
 //! Which of many entries (rules of a chain, elements of a set) can match, without asking each.
 //!
-//! An entry demands of some dimensions (an address, a port) that the value lie in some ranges.
-//! Entries with demands on the same dimensions form a group. Per dimension, a tree tells in which of
-//! the intervals between all ends of ranges a value lies, and for each interval and group it is
-//! known which entries take it. A value that no entry of a group takes, or that is not there,
-//! ends the search in the group at once; else the sets of all dimensions are intersected, no
-//! further than to the first candidate that is asked for.
+//! An entry requires that the value of some dimensions (an address, a port) is in some ranges. Entries that constrain
+//! the same dimensions form a group. Per dimension, a tree finds the interval between all ends of ranges that contains
+//! a value, and a table has the entries of each group that accept the interval. A value that no entry of a group
+//! accepts, or that is missing, ends the search in the group at once; otherwise the sets of all dimensions are
+//! intersected, no further than to the first candidate that is needed.
 //!
 //! ```text
 //!   value ──tree──► interval ──► row: [ group 0: none | group 1: entries 3, 17 | group 2: bits... ]

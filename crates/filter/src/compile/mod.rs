@@ -176,9 +176,8 @@ impl Filter {
         self.slots.wanted.iter().map(|(who, _)| who)
     }
 
-    /// Says which addresses a client or a group has, instead of those said before. All evaluators see
-    /// all of them from their next packet on, and evaluate known flows again. Returns whether the
-    /// rules ask for it at all.
+    /// Replaces the addresses of a client or a group. All evaluators use all of them from their next packet on, and
+    /// evaluate known flows again. Returns whether the rules refer to it at all.
     pub fn set_members(&self, who: &Members, addresses: &[IpRange]) -> bool {
         let asked = |(slot, (wanted, v6)): (usize, &(Members, bool))| {
             (wanted == who).then_some((slot, *v6))

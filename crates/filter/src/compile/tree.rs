@@ -1,4 +1,5 @@
-//! Where a number lies among sorted ones: a static tree of nodes of sixteen, compared all at once.
+//! Finds the position of a number among sorted ones: a static tree of nodes of sixteen, compared
+//! all at once.
 //!
 //! ```text
 //!   levels[0]   s0                s16               s32 ...        at most one node

@@ -272,8 +272,8 @@ impl FlowTable {
     }
 }
 
-/// Where a hash lies among so many buckets: those beyond the last are still part of the bucket
-/// without the highest bit.
+/// Returns the bucket of a hash among this many buckets: one beyond the last is still part of the bucket without the
+/// highest bit.
 #[inline]
 fn bucket(hash: u64, buckets: u32) -> u32 {
     let mask = buckets.checked_next_power_of_two().unwrap_or(u32::MAX).saturating_sub(1);

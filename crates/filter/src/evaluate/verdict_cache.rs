@@ -1,12 +1,12 @@
-//! What a flow's record remembers of how it was evaluated, and what that stands for.
+//! The evaluation that a flow's record caches, and its meaning.
 //!
 //! An evaluation can be remembered if all that mattered for it is the same for every packet of the
 //! flow in that direction: addresses, ports, interfaces, the connection's state, members of sets. A
 //! rule that looked at a length, a flag or a MAC address, took from a limit or logged prevents it.
 //!
-//! A remembered evaluation is a number. It stands for a verdict, the rule that made it, and the
-//! counters that count; equal ones are kept once for all evaluators of a filter ([`Traces`]), and each
-//! evaluator has a copy of what it has met ([`Recall`]).
+//! A cached evaluation is a number. It denotes a verdict, the rule that produced it, and the counters to increment;
+//! equal ones are stored once for all evaluators of a filter ([`Traces`]), and each evaluator has a copy of those that
+//! it has used ([`Recall`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -38,7 +38,7 @@ pub(crate) const MAX_TRACES: usize = 1 << 16;
 const MAX_COUNTERS: usize = 1024;
 /// Counters of all.
 const MAX_ALL_COUNTERS: usize = 1 << 20;
-/// Pairs of interfaces that are told apart.
+/// The most pairs of interfaces that are distinguished.
 const MAX_PORTS: usize = 4096;
 
 /// An evaluation and what it counts.

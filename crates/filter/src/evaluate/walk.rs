@@ -262,7 +262,7 @@ fn within(ranges: &[Range], key: &[u128]) -> bool {
 /// Whether a rule that rejects this way decides about a packet.
 ///
 /// The forms that name a protocol match that protocol only. Plain `reject` and `icmpx` match every packet: one whose
-/// sender cannot be told, such as ARP in a bridge, is dropped, as `nft_reject_bridge` does.
+/// sender cannot be notified, such as ARP in a bridge, is dropped, as `nft_reject_bridge` does.
 pub(crate) fn rejectable(how: Reject, packet: &Packet<'_>) -> bool {
     let from = |v4: bool| packet.ip().is_some_and(|ip| ip.source.is_ipv4() == v4);
     match how {

@@ -7,11 +7,10 @@
 //!                                   └► refused until its time is over ◄┘
 //! ```
 //!
-//! A packet whose pieces overlap is refused with everything that is still to come of it, as RFC 5722
-//! and RFC 8200 4.5 demand for IPv6; IPv4 is treated alike. Linux does the same for both families,
-//! but takes a piece that lies within one that it has for a duplicate whatever its bytes; here only
-//! an exact repetition is one. What the receiver gets is what was evaluated in any case: the pieces are
-//! forwarded from here, when the packet is whole.
+//! A packet whose fragments overlap is dropped with all its later fragments, as RFC 5722 and RFC 8200 4.5 require for
+//! IPv6; IPv4 is treated alike. Linux does the same for both families, but treats a fragment within one that it has as
+//! a duplicate whatever its bytes; here only an exact repetition is one. In any case the receiver gets exactly what was
+//! evaluated: the fragments are forwarded from here when the packet is complete.
 //!
 //! Time is injected; every bound is in [`Limits`], every piece that is not passed on is counted in
 //! [`FragmentStats`]. Packets are found in ordered trees, in which no one can aim collisions.
@@ -380,7 +379,7 @@ impl Reassembler {
     /// Takes a packet out, and its bytes off the accounts.
     fn forget(&mut self, key: &Key) -> Option<PartialPacket> {
         let Some(packet) = self.packets.remove(key) else {
-            // Cannot be: every number stands for a packet. If it were, it must not stay for ever.
+            // Impossible, because every number belongs to a packet. If it occurred, the packet must not stay for ever.
             self.held.retain(|_, held| held != key);
             self.refused.retain(|_, refused| refused != key);
             return None;

@@ -115,7 +115,7 @@ impl Parser {
         }
     }
 
-    /// A name that someone chose: of a table, chain, set or counter.
+    /// Reads a name that the author of the rules chose: of a table, chain, set or counter.
     pub fn name(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         let (name, at) = match self.peek() {
             Tok::Word(name) | Tok::Quoted(name) => {

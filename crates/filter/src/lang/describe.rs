@@ -503,7 +503,7 @@ impl<'a> Reader<'a> {
         let bytes: Vec<u8> = digits.chunks(2).map(|p| u8::try_from(pair(p)).unwrap_or(0)).collect();
         self.step();
         let mut options = Options::default();
-        // Only what stands beside a packet; the bytes say the rest.
+        // Only the metadata of a packet; the rest is in its bytes.
         let mut frame = Frame::default();
         while let Some(word) = self.peek() {
             match word {

@@ -74,7 +74,7 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// The word of `known` that someone who wrote `word` probably meant.
+/// Returns the word of `known` that was probably meant by `word`.
 pub(super) fn similar<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = match word.len() {
         0..=2 => return None,

@@ -6,8 +6,8 @@
 //!                            define)           values)            overlaps)
 //! ```
 //!
-//! What lies outside the subset is refused with its place and what to write instead. `docs/filter.md`
-//! is the reference. Bounds are the constants here; a text beyond them is refused, never cut.
+//! A construct outside the subset is refused with its place and a replacement. `docs/filter.md` is the reference. The
+//! constants here are the bounds; a text beyond them is refused, never truncated.
 
 mod command;
 mod compare;

@@ -90,11 +90,11 @@ impl Packet<'_> {
         }
     }
 
-    /// Whether the checksum that the kernel is still to fill in is the packet's own, or lies behind all
-    /// that rules look at (where the payload is a packet with a sum to come).
+    /// Returns whether the checksum that the kernel is still to fill in is the packet's own, or is after everything
+    /// that rules read (if the payload is a packet with a checksum to fill in).
     ///
-    /// What a virtual machine says of its frames comes here as it was said. Elsewhere, the sum could
-    /// be made to write another address or port over the one that was evaluated.
+    /// The offsets that a virtual machine sets for its frames arrive here unchanged. At another place, the checksum
+    /// could overwrite the address or port that was evaluated.
     #[inline]
     pub fn sum_spares_headers(&self, vnet: &VnetHeader) -> bool {
         if !vnet.needs_csum {

@@ -253,7 +253,7 @@ fn v6(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
 
 /// A place in a chain of extension headers.
 struct Chain {
-    /// What stands here.
+    /// The protocol of the header at this offset.
     protocol: u8,
     /// Where "here" is.
     payload: usize,

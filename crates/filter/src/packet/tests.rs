@@ -325,7 +325,7 @@ fn checksums_are_verified() {
         let mut datagram = udp(v6, b"x");
         datagram[6..8].fill(0);
         assert_eq!(parse(&ip(v6, 17, &datagram)).unwrap().checksum_ok(), !v6, "none");
-        // What stands behind the datagram is no part of it.
+        // Bytes after the datagram are no part of it.
         let mut datagram = udp(v6, b"xy");
         datagram.extend(b"behind");
         assert!(parse(&ip(v6, 17, &datagram)).unwrap().checksum_ok());

@@ -20,9 +20,9 @@ pub const MAX_REJECTION: usize = ethernet::MAX_HEADER_LEN + icmp_error::MAX_V6;
 const UNREACHABLE4: u8 = 3;
 const UNREACHABLE6: u8 = 1;
 
-/// Writes the answer to `packet` into `out` and returns its length: a frame with the link header
-/// turned round where `packet` has one, to be sent with the tag that stands beside `packet`; an IP
-/// packet otherwise. All checksums are filled in. It seems to come from whom `packet` was for.
+/// Writes the answer to `packet` into `out` and returns its length: a frame with the link header reversed if `packet`
+/// has one, to be sent with the VLAN tag of `packet`'s metadata; otherwise an IP packet. All checksums are filled in.
+/// Its source is the destination of `packet`.
 ///
 /// `None` where `how` does not fit the packet, and where an answer is forbidden: to what does not come
 /// from one host or was for many, to pieces other than the first, to errors (RFC 1122 3.2.2, RFC 4443

@@ -258,7 +258,7 @@ pub struct Match {
 /// What a field is compared with.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Test {
-    /// Lies within; `<`, `>` and prefixes are ranges too. One range for each part of the key.
+    /// Is within; `<`, `>` and prefixes are ranges too. One range for each part of the key.
     Within(Vec<Range>),
     /// Is a member.
     Set(SetId),
@@ -300,7 +300,7 @@ pub struct Limit {
 /// `log`
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Log {
-    /// Stands before the line.
+    /// The text before the line.
     pub prefix: String,
     /// With one, packets go to `adit filter capture`; without, a line goes to the log.
     pub group: Option<u16>,

@@ -1,5 +1,5 @@
-//! Ciphers of the data channel. As in stock, CBC is for who asks for it by name, in `data-ciphers` or
-//! `data-ciphers-fallback`; `cipher` alone is only told to the peer.
+//! Ciphers of the data channel. As in openvpn, CBC is used only if it is named in `data-ciphers` or
+//! `data-ciphers-fallback`; `cipher` alone is only announced to the peer.
 
 use super::ConfigError;
 use super::raw_config::RawConfig;
@@ -99,7 +99,7 @@ fn supported() -> String {
 
 /// `data-ciphers-fallback`: for peers that negotiate nothing.
 ///
-/// Between two points `cipher` is it too, as in stock: up to 2.5 there is no negotiation between them.
+/// Between two points `cipher` is a fallback too, as in openvpn: up to 2.5 there is no negotiation between them.
 pub(super) fn fallback(
     raw: &mut RawConfig,
     two_points: bool,

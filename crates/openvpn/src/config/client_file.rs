@@ -55,7 +55,7 @@ pub fn client_file_name(common_name: &str) -> Option<&str> {
 }
 
 impl ClientFile {
-    /// Reads what stands in a client's file; `name` is for messages.
+    /// Parses the contents of a client's file; `name` is for messages.
     ///
     /// # Errors
     /// The first thing that is wrong, with file and line.
@@ -286,8 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// CVE-2026-84790, CVE-2024-5594: whatever stands in a certificate, the file is a plain one of
-        /// the directory.
+        /// CVE-2026-84790, CVE-2024-5594: whatever a certificate contains, the file is a plain one of the directory.
         #[test]
         fn a_name_never_leaves_the_directory(name in "\\PC{0,40}|[./\\\\\\x00a]{0,12}|(\\.\\./){1,3}[a-z]*") {
             let folder = std::path::Path::new("/ccd");

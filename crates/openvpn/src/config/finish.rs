@@ -179,7 +179,7 @@ fn device(raw: &mut RawConfig) -> Result<(), ConfigError> {
         "null" => (DeviceKind::Null, None),
         "tun" => (DeviceKind::Tun, None),
         "tap" => (DeviceKind::Tap, None),
-        // As in stock, any name that begins like a type has that type.
+        // As in openvpn, any name that begins like a type has that type.
         _ if name.starts_with("tun") => (DeviceKind::Tun, Some(name.clone())),
         _ if name.starts_with("tap") => (DeviceKind::Tap, Some(name.clone())),
         _ if raw.device_type.is_some() => (DeviceKind::Tun, Some(name.clone())),

@@ -204,7 +204,7 @@ fn network6(raw: &RawConfig) -> Result<Option<Network6>, ConfigError> {
         u128::from(net.network()).checked_add(offset).map(std::net::Ipv6Addr::from)
     };
     if let Some((net, location)) = &raw.server6 {
-        // Stock leaves room for addresses given by hand where the network is large enough.
+        // openvpn leaves space for fixed addresses if the network is large enough.
         let offset = if net.prefix_len() < 112 { 0x1000 } else { 2 };
         let made = at(net, 1)
             .and_then(|address| Ipv6Net::new(address, net.prefix_len()).ok())

@@ -89,7 +89,7 @@ pub fn help() -> String {
     directives::help()
 }
 
-/// Where the configuration sends the log, as far as it can be told from one that is refused.
+/// Returns the configuration's log target, as far as it can be determined for one that is refused.
 pub fn log_target(args: &[String], files: &dyn Files) -> Option<LogTo> {
     let mut target = None;
     for d in reader::read_leniently(args, files) {

@@ -41,8 +41,8 @@ pub struct Options {
     pub ciphers: Vec<DataCipher>,
     /// `data-ciphers-fallback`: the cipher of a peer that names none.
     pub cipher_fallback: Option<DataCipher>,
-    /// What the options string for the peer names: `data-ciphers-fallback`, or `cipher`; stock's default
-    /// is `BF-CBC`. Announced only where it is in [`Self::ciphers`] or is the fallback.
+    /// The cipher in the options string for the peer: `data-ciphers-fallback`, or `cipher`; openvpn's default is
+    /// `BF-CBC`. Announced only where it is in [`Self::ciphers`] or is the fallback.
     pub occ_cipher: String,
     /// `auth`: digest of tls-auth, and the name in the options string.
     pub auth: String,
@@ -70,7 +70,7 @@ pub struct Options {
     pub renegotiation: Renegotiation,
     /// `replay-window`, in packets.
     pub replay_window: u32,
-    /// `float` (a server always lets its clients float, as stock does).
+    /// `float` (a server always lets its clients float, as openvpn does).
     pub float: bool,
     /// `ping`, `ping-restart`, or as `keepalive` sets them on this side.
     pub keepalive: Keepalive,
@@ -287,8 +287,8 @@ pub enum DeviceKind {
 pub struct Socket {
     /// Where to listen, or to send from: one entry per `local`, or one with no host. Empty with `nobind`.
     pub listen: Vec<Listen>,
-    /// Whether a client's streams leave from that address and port too: stock binds them only where
-    /// `local`, `lport`, `port` or `bind` says so.
+    /// Whether a client's streams are bound to that address and port too: openvpn binds them only with `local`,
+    /// `lport`, `port` or `bind`.
     pub bind_streams: bool,
     /// `tcp-queue-limit`: packets that may wait for a full stream.
     pub queue_limit: u32,
@@ -420,6 +420,6 @@ pub struct Routes {
     pub noexec: bool,
     /// `dhcp-option` and `dns` of this side.
     pub dns: DnsOptions,
-    /// `dns-updown`: whether DNS settings are applied; `None`: not said.
+    /// `dns-updown`: whether DNS settings are applied; `None`: not configured.
     pub apply_dns: Option<bool>,
 }

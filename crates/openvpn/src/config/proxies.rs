@@ -9,7 +9,7 @@ use super::options::{HttpProxy, Proxy, ProxyScheme, Role, Socket, SocksProxy, So
 use super::raw_config::RawConfig;
 use super::reader::Directive;
 
-/// Where a SOCKS proxy listens if nothing else is said (RFC 1928).
+/// The default port of a SOCKS proxy (RFC 1928).
 const SOCKS_PORT: u16 = 1080;
 
 /// The proxies of all servers, or of a `<connection>` block; the directives may come in any order.
@@ -122,13 +122,13 @@ pub(super) fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigE
 }
 
 impl Proxies {
-    /// The proxy for HTTP of a block or of all, with what is said of all where the block says nothing.
+    /// Returns the HTTP proxy of a block or of all, with the settings for all where the block has none.
     fn http(&self, all: &Proxies) -> Option<HttpProxy> {
         let http = self.http.clone()?;
         let headers = if self.headers.is_empty() { &all.headers } else { &self.headers };
         let version = self.version.as_ref().or(all.version.as_ref());
         Some(HttpProxy {
-            // As stock has it, the directive of its own wins.
+            // As in openvpn, the block's own directive takes precedence.
             login: self.login.clone().or(http.login).or_else(|| all.login.clone()),
             version: version.cloned().unwrap_or_else(|| "1.0".into()),
             agent: self.agent.clone().or_else(|| all.agent.clone()),

@@ -214,7 +214,7 @@ pub(super) struct RawConfig {
 }
 
 impl RawConfig {
-    /// With stock's defaults where these are not zero or nothing.
+    /// Creates a configuration with openvpn's defaults where these are not zero or empty.
     pub(super) fn new(base: Option<PathBuf>) -> Self {
         Self {
             connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),

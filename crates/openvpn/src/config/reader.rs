@@ -17,7 +17,7 @@ const MAX_FILE: usize = 16 << 20;
 /// Most directives over all files.
 const MAX_DIRECTIVES: usize = 100_000;
 
-/// Where a directive stands.
+/// The position of a directive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) file: Arc<str>,
@@ -51,7 +51,7 @@ pub(super) struct Directive {
     pub(super) inline: Option<Zeroizing<String>>,
     /// `setenv opt` stood before it.
     pub(super) optional: bool,
-    /// The `<connection>` block it stands in, counted from 0.
+    /// The `<connection>` block that contains it, counted from 0.
     pub(super) connection: Option<usize>,
     /// The directory of `cd` directives so far.
     pub(super) directory: Option<PathBuf>,

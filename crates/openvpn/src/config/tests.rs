@@ -572,7 +572,7 @@ fn only_a_server_names_a_rule_file() {
     assert_eq!(as_server(&server("")).filter, None);
     let options = server("cd /etc/vpn\nfilter rules.nft\n");
     assert_eq!(as_server(&options).filter.as_deref(), Some(Path::new("/etc/vpn/rules.nft")));
-    // As a file has it that stock reads too.
+    // As in a file that openvpn reads too.
     let options = server("setenv opt filter /etc/rules.nft\n");
     assert_eq!(as_server(&options).filter.as_deref(), Some(Path::new("/etc/rules.nft")));
     assert!(options.warnings.is_empty(), "{:?}", options.warnings);

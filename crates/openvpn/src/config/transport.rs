@@ -9,9 +9,9 @@ use super::proxies;
 use super::raw_config::{RawConfig, Remote};
 use super::reader::Directive;
 
-/// Stock's port.
+/// The default port of openvpn.
 const PORT: u16 = 1194;
-/// Stock's `tcp-queue-limit`.
+/// The default `tcp-queue-limit` of openvpn.
 const QUEUE_LIMIT: u32 = 64;
 /// Addresses to listen on.
 const MAX_LISTENERS: usize = 1024;

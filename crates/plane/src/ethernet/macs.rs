@@ -86,7 +86,7 @@ impl Default for Macs {
 impl Macs {
     /// The address that no peer can have.
     pub fn set_own(&self, mac: Mac) {
-        // Said once, before there is a worker.
+        // Set once, before there is a worker.
         let _ = self.own.set(mac);
     }
 

@@ -17,7 +17,7 @@ pub fn clock() -> Instant {
     Instant::from_nanos(NOW.fetch_add(15_000_000, Ordering::Relaxed))
 }
 
-/// Stands still.
+/// A clock that does not advance.
 pub fn one_moment() -> Instant {
     Instant::from_nanos(1_000_000_000)
 }
@@ -61,7 +61,7 @@ impl End {
         Self { memory, upcalls }
     }
 
-    /// One whose clock stands still.
+    /// Creates one whose clock does not advance.
     pub fn frozen(relay: Relay, client: bool) -> Self {
         let (memory, upcalls) = LoopbackPlane::new(relay, client, true, one_moment).unwrap();
         Self { memory, upcalls }

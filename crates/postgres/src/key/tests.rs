@@ -311,7 +311,7 @@ fn each_check_refuses_alone() {
         (Refused::Signature, |t| t.signature[0] ^= 1),
         (Refused::Signature, |t| t.signature.truncate(63)),
         (Refused::Signature, |t| t.sender = keys(6).public(NodeId(7)).unwrap()),
-        // Signed as it stands, without the words that say what it is.
+        // Signed unchanged, without the words that state its purpose.
         (Refused::Signature, |t| t.signature = keys(2).signing().sign(&t.record).unwrap().to_vec()),
         (Refused::Malformed, |t| (t.record.push(0), t.sign()).1),
         (Refused::Network, |t| t.tag = "t2"),
@@ -366,7 +366,8 @@ fn a_bit_of_the_record_changed_anywhere_is_refused() {
     }
 }
 
-/// The wrap is bound to where the epoch stands: each field, re-signed by the sender itself, no longer opens.
+/// The wrap is bound to the epoch's position: a record with any changed field, re-signed by the sender itself, no
+/// longer opens.
 #[test]
 fn a_wrap_opens_for_its_own_epoch_only() {
     let alterations: [(&str, Edit<Epoch>); 9] = [

@@ -1,7 +1,7 @@
 //! Packets that wait for a commit: whole super-packets, a queue per stream, bounded together.
 //!
-//! A queue that is full drops the oldest of the longest, so that one stream that cannot be written takes no place from the
-//! others; one that stands is shortened by CoDel (RFC 8289) when it is emptied.
+//! A queue that is full drops the oldest of the longest, so that one stream that cannot be written takes no space from
+//! the others; a standing queue is shortened by CoDel (RFC 8289) when it is emptied.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

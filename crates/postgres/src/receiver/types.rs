@@ -153,7 +153,7 @@ pub struct Stats {
     pub repeated: u64,
     /// Authentic packets whose inner source is not the sender's.
     pub wrong_source: u64,
-    /// Authentic packets to someone else.
+    /// Authentic packets to another node.
     pub wrong_destination: u64,
     /// Numbers that were passed over unread, because rows behind them were too old already.
     pub skipped: u64,

@@ -27,8 +27,8 @@ const TCP_FLAGS: usize = 13;
 
 /// The columns of a packet, as far as the policy wants them and the packet has them.
 ///
-/// Of what is no IP packet only the length is told. A fragment has no ports, not even the first one, so that a
-/// packet's pieces look alike. A header cut short has what is there.
+/// For data that is no IP packet, only the length is set. A fragment has no ports, not even the first one, so that a
+/// packet's fragments look alike. A truncated header has the fields that are present.
 #[must_use]
 pub fn columns(audit: Audit, packet: &[u8]) -> Columns {
     let len = i32::try_from(packet.len()).ok();

@@ -46,7 +46,7 @@ pub struct Row<'a> {
     pub epoch: EpochNo,
     /// In which stream.
     pub stream: StreamId,
-    /// What is told in the clear.
+    /// The columns in the clear.
     pub columns: Columns,
     /// The AEAD's tag; any length.
     pub tag: &'a [u8],

@@ -2,7 +2,7 @@
 //!
 //! An epoch's secret gives two keys. AES-256-GCM under one seals each packet: the nonce is four zero bytes and the
 //! row's number, and what is authenticated beside it is stream, epoch, number and every column with its presence. Under
-//! audit policy `full` the packet stands in the clear, before these, in what is authenticated, and nothing is sealed.
+//! audit policy `full` the packet is in the clear, before these, in the authenticated data, and nothing is sealed.
 //! HMAC-SHA256 under the other chains the batches, over all of each row: see [`Chain`].
 
 mod aad;

@@ -1,4 +1,4 @@
-//! Where one stream stands.
+//! The state of one stream.
 
 use std::time::Duration;
 

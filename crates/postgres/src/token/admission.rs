@@ -14,8 +14,9 @@
 //! An invitation is of the network's key that it was made under: after a rekey no node answers it. Otherwise who has the former
 //! key, as a node that was removed, could make up an invitation and be given the new one.
 //!
-//! An offline invitation is for a network of which no node will be running: then the network's key lies in the database, sealed
-//! under the invitation's key, until the node has registered. A token and a copy of the database of that time open it.
+//! An offline invitation is for a network of which no node will be running: then the network's key is in the database,
+//! sealed under the invitation's key, until the node has registered. A token and a copy of the database of that time
+//! open it.
 
 use std::fmt;
 

@@ -117,7 +117,7 @@ pub enum Finding {
         epoch: EpochNo,
         /// The one named.
         named: Option<EpochNo>,
-        /// The one that stands before it.
+        /// The one before it.
         found: EpochNo,
     },
     /// Rows that were there are not.

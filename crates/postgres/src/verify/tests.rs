@@ -1,4 +1,4 @@
-//! A log, one thing done to it, and what is said.
+//! A log, one change to it, and the findings.
 
 use std::rc::Rc;
 
@@ -225,7 +225,7 @@ impl Log {
         (secret, EpochRecord::hash(record, signature))
     }
 
-    /// Chain values as a reader of the first epoch computes them for what stands there now.
+    /// Writes chain values as a reader of the first epoch computes them for the present rows.
     fn chain_again(&mut self) {
         let (secret, hash) = self.secret(0);
         let mut chain = Chain::new(&secret, self.audit, STREAM, EpochNo(1), hash).unwrap();
@@ -261,7 +261,7 @@ impl Log {
         self.rows.retain(|row| !seqs.contains(&row.seq));
     }
 
-    /// What is said, and what was looked at.
+    /// Returns the findings, and what was verified.
     fn verified(&self, with_key: bool) -> (Vec<String>, Summary) {
         let auditor = auditor();
         let stream = Stream {
@@ -491,7 +491,7 @@ fn an_added_row_is_named() {
 fn a_broken_chain_is_named() {
     let mut log = log();
     log.at(3).chain.as_mut().unwrap()[0] ^= 1;
-    // The next batch begins with the right value, which is not the one that stands there.
+    // The next batch begins with the right value, which is not the one in the log.
     assert_eq!(
         log.findings(),
         [
@@ -560,7 +560,7 @@ fn another_row_under_the_same_tag_breaks_the_chain() {
     assert_eq!((summary.proven, summary.unsigned), (2, 0));
 }
 
-/// The forger has the epoch's secret and writes the chain again too: what the sender has signed stands against that.
+/// The forger has the epoch's secret and writes the chain again too: it contradicts the sender's signature.
 #[test]
 fn a_chain_that_a_reader_wrote_is_not_what_the_sender_signed() {
     let mut log = with_a_collision();

@@ -1,5 +1,5 @@
-//! A database that lies, and a writer that has a node's password but not its keys. In each test one check stands alone
-//! between the lie and the device.
+//! A malicious database, and a writer that has a node's password but not its keys. In each test a single check keeps
+//! the forgery from the device.
 
 use adit_engine::Instant;
 use adit_postgres::receiver::{Dated, Delivery, Epoch, Position, Query, Receiver};
@@ -227,7 +227,7 @@ fn floods_of_forged_rows_hold_no_reader_up_for_ever() {
     // All of the next number, then one each.
     newest_leaf(&mut world).extend((0..700).map(|_| forged(&like, next, epoch, now)));
     newest_leaf(&mut world).extend((1..6_000).map(|n| forged(&like, next + 100 + n, epoch, now)));
-    // The fence of the window: none of these is ever read by a page that somebody rang for.
+    // The fence of the window: none of these is ever read by a page that a notification requested.
     newest_leaf(&mut world).extend((1..5000).map(|n| forged(&like, i64::MAX - n, epoch, now)));
     world.check_it_works();
     assert!(world.receiver.stats().forged > 700);

@@ -1,5 +1,5 @@
 //! A sender and a receiver with a database between them that is modelled in memory, on virtual time: hours of outages in
-//! milliseconds, and a database that lies.
+//! milliseconds, and a malicious database.
 
 mod hostile_database;
 mod model;

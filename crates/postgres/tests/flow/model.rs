@@ -7,7 +7,7 @@ use adit_postgres::row::{Columns, Row, copy, decode};
 use adit_postgres::sender::{Opening, Part, Resumed};
 use adit_postgres::{EpochNo, LeafNo, Seq, StreamId};
 
-/// A row as it lies there.
+/// A row as it is stored.
 #[derive(Clone, Debug)]
 pub struct Stored {
     pub seq: i64,

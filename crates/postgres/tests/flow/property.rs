@@ -1,4 +1,4 @@
-//! Any order of misfortunes, and any order of lies.
+//! Faults in any order, and forgeries in any order.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

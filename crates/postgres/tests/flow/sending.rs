@@ -483,7 +483,7 @@ fn a_restarted_sender_names_what_it_signed_itself() {
     let cases = [
         // Signed and written under 8.
         (8, Some(8), 8, (8, 70, Some([7; 32]))),
-        // An epoch without rows stands between: the record may pass over it.
+        // An epoch without rows is in between: the record may skip it.
         (8, Some(8), 9, (8, 70, Some([7; 32]))),
         // Rows were written under 9 and nothing of it was signed.
         (9, Some(8), 9, (9, 77, None)),

@@ -299,7 +299,7 @@ impl World {
         assert!(self.watch.deadline().is_some_and(|deadline| deadline > at));
         for _ in 0..200 {
             let Some(query) = self.receiver.query(at) else {
-                // Whoever sleeps until the deadline misses nothing.
+                // A caller that sleeps until the deadline misses nothing.
                 assert!(self.receiver.deadline().is_some_and(|deadline| deadline > at));
                 return;
             };

@@ -50,7 +50,7 @@ pub struct PostgresReport {
 /// One of the connections to the database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// Whether it stands.
+    /// Whether it is established.
     pub up: bool,
     /// How often it has been opened.
     pub opened: u64,

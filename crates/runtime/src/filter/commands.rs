@@ -84,8 +84,8 @@ fn ask(run: &Path, name: Option<&str>, request: &Request) -> Result<(String, usi
     }
 }
 
-/// Writes what `log group` rules log as pcapng into `out`, until Ctrl-C, SIGTERM, or until nobody reads
-/// it any more. Only packets of `group`, if there is one. Returns how many packets were written and lost.
+/// Writes the packets that `log group` rules log as pcapng into `out`, until Ctrl-C, SIGTERM, or until its reader
+/// closes it. Only packets of `group`, if there is one. Returns how many packets were written and lost.
 ///
 /// # Errors
 /// There is no such process, it ended, or `out` cannot be written to.

@@ -8,7 +8,7 @@ use adit_filter::conntrack::TrackStats;
 /// Between two such lines.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// What was said.
+/// The notices that were logged.
 #[derive(Debug, Default)]
 pub(super) struct Full {
     last: Option<Nanos>,

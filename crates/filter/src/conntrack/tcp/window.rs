@@ -119,7 +119,7 @@ impl Tcp {
     }
 }
 
-/// How a segment lies that can be.
+/// The position of a plausible segment in the window.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Fit {
     Good,

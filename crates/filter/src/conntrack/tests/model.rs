@@ -1,5 +1,5 @@
-//! Two ends of a TCP connection, simulated: whatever the network loses, turns round or doubles,
-//! what they send is never invalid; what someone sends who cannot see them changes nothing.
+//! Two simulated ends of a TCP connection: whatever the network loses, reorders or duplicates,
+//! their segments are never invalid; segments of an attacker who cannot see theirs change nothing.
 
 use proptest::prelude::*;
 
@@ -146,7 +146,7 @@ enum Event {
         twice: bool,
     },
     Lose(prop::sample::Index),
-    /// Someone blind sends this.
+    /// A blind attacker sends this.
     Attack {
         back: bool,
         flags: u8,
@@ -218,8 +218,8 @@ proptest! {
             match event {
                 Event::Send { back, repeat, most } => {
                     let sent = ends[usize::from(back)].send(repeat, most.into());
-                    // The bridge stands next to A: what B sends has already been lost or
-                    // turned round when it comes by, what A sends not yet.
+                    // The bridge is next to A: segments of B have already been lost or reordered
+                    // when they pass it, those of A have not.
                     if let Some(segment) = sent {
                         if !segment.back {
                             let view = world.tcp(segment.clone());

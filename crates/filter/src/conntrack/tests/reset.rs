@@ -1,4 +1,4 @@
-//! RFC 5961: what someone who cannot see a connection may send into it.
+//! RFC 5961: segments of an attacker who cannot see the connection.
 
 use super::*;
 

@@ -105,7 +105,7 @@ fn each_vlan_has_its_own_flows() {
     assert_eq!(view(&tagged(20), None, &back), NEW, "not an answer to what VLAN 10 asked");
     assert_eq!(view(&[], None, &back), NEW);
     assert_eq!(view(&tagged(10), None, &back), COMES);
-    // A priority is no VLAN, and it does not matter where the tag stands.
+    // A priority is no VLAN, and the place of the tag does not matter.
     assert_eq!(view(&tagged(0xe000 | 10), None, &there), GOES);
     assert_eq!(view(&[], Some(10), &there), GOES);
     assert_eq!(view(&tagged(0xa000), None, &there), COMES, "the answer to the frame without a tag");

@@ -46,7 +46,7 @@ fn a_chain_to_which_no_hook_leads_is_refused_with_its_place() {
     );
     let wrong = hooked(&other).unwrap_err();
     assert_eq!(wrong.matches("no hook leads to").count(), 3, "{wrong}");
-    // Another mistake is told first.
+    // Another mistake is reported first.
     let wrong = hooked(&text.replace("dport", "dprot")).unwrap_err();
     assert!(!wrong.contains("hook"), "{wrong}");
 }

@@ -50,7 +50,7 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("An IPv6 network behind the client."),
     only("push-reset", "", 0, |raw, _| {
-        // Of this file too, what stands before it.
+        // Also the lines of this file before it.
         raw.file.grant.push.clear();
         raw.file.grant.push_reset = true;
         Ok(())

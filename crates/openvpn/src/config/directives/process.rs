@@ -63,7 +63,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The most messages of one kind in a row."),
-    // OpenVPN opens the log where the directive stands, so only a cd before it counts.
+    // openvpn opens the log when it reads the directive, so only a `cd` before it counts.
     used("log", "FILE", 1..=1, |raw, d| {
         raw.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
         Ok(())

@@ -51,7 +51,7 @@ pub struct Log {
 /// Where the log goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTo {
-    /// Standard output, as stock does; the system log after `daemon`.
+    /// Standard output, as in openvpn; the system log after `daemon`.
     #[default]
     Standard,
     /// `log`: truncated at the start.

@@ -39,7 +39,7 @@ pub struct SocksProxy {
     pub login: Option<UserPass>,
 }
 
-/// How an HTTP proxy is told who asks.
+/// The authentication method for an HTTP proxy.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum ProxyScheme {
     /// Basic.
