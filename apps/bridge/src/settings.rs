@@ -126,7 +126,7 @@ pub const BRIDGE_KEYS: [Key; 12] = [
         name: "user",
         comment: "Run as this user once everything is open.",
         example: r#""adit""#,
-        default: Some("adit, or nobody where there is none"),
+        default: Some("`adit`, or `nobody` where there is none"),
         restart: true,
     },
 ];

@@ -83,8 +83,7 @@ pub enum Verb {
   sudo adit bridge tap:private tap:public --relay
 
 It is transparent: stations on both sides see each other as on one cable, and
-the host's own stack sees nothing of what passes. It runs until it is told to
-end.")]
+the host's own stack sees none of the frames. It runs until it is stopped.")]
     Bridge(crate::bridge::Bridge),
 
     /// Check rule files, and ask which rule decides about a packet

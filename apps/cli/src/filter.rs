@@ -51,8 +51,8 @@ description.")]
   sudo adit filter show --flows
   sudo adit filter show --json | jq '.counters[] | select(.packets > 0)'
 
-What is printed is a rule file that reads back; what else there is to know
-stands in comments.")]
+The output is a rule file that can be loaded again; everything else is in
+comments.")]
     Show(live::Show),
 
     /// Put other rules into force in a running server or bridge, all at once; no tunnel drops

@@ -181,9 +181,9 @@ Threads that move packets. Without this line as many as there are cores: one up 
         name: "user",
         comment: "\
 The user that the serving process runs as; it needs no rights and should own no files.
-Without this line: adit where that user exists, else nobody.",
+Without this line: `adit` where that user exists, else `nobody`.",
         example: r#""adit""#,
-        default: Some("adit, or nobody"),
+        default: Some("`adit`, or `nobody`"),
         restart: true,
     },
     Key {

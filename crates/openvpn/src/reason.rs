@@ -88,7 +88,7 @@ pub enum Reason {
     #[error("its TCP connection brought no packet in time")]
     SilentStream,
     /// The connection in use has proved nothing while others wait for its place.
-    #[error("it said nothing, and others wait")]
+    #[error("it sent nothing, and others wait")]
     Unproven,
 
     /// The authorization did not respond in time.

@@ -9,7 +9,7 @@ pub enum PkiError {
     NotInitialised(PathBuf),
     /// A store exists already.
     #[error(
-        "{0}: a server was set up here before; remove that directory to start anew (every client needs a new profile then)"
+        "{0}: a server was set up here before; remove that directory to start over (every client needs a new profile then)"
     )]
     AlreadyInitialised(PathBuf),
     /// A client's name has a character that is not allowed, or is too long or too short.

@@ -26,7 +26,7 @@ pub(super) fn render(comparison: &Comparison) -> String {
     let drift = "Of programs that are the same in both runs, in absolute figures: how far the machine itself moved. Not judged.\n\n";
     section(&mut text, "Drift of the machine", &comparison.drift, drift);
     text += "\n\"Better by\" is B's figure beside A's, turned so that negative is worse, followed by half the width of its 95 % interval; it is taken of \
-             the ratio to the subject named under \"beside\", round by round, and of absolute figures where none is. WORSE and better are said only \
+             the ratio to the subject named under \"beside\", round by round, and of absolute figures where none is. WORSE and better are reported only \
              of what holds when all questions of this page are asked at once.\n";
     text
 }

@@ -247,8 +247,8 @@ fn stand(row: &Row, metric: &str) -> Option<HeadlineBar> {
 fn caveat(link: &str) -> &'static str {
     match link {
         "offload" => {
-            "Pieces of up to 64 KiB cross this link whole, as between two containers of one host and on no cable: it flatters whoever \
-             hands over large pieces, the bare link and adit above all."
+            "Pieces of up to 64 KiB cross this link whole, as between two containers of one host and on no cable: it favours programs that \
+             hand over large pieces, the bare link and adit above all."
         }
         "wire-gro" => {
             "Each packet crosses alone and the receiving kernel merges them, as behind a common network card: the nearest to a real \

@@ -335,8 +335,8 @@ impl Plots<'_> {
             _ => "further left is better",
         };
         let caption = format!(
-            "How many came within which time: {better}. The scale is stretched towards the top, so that the slowest can be told \
-             apart. Medians of the rounds."
+            "How many came within which time: {better}. The scale is stretched towards the top, so that the slowest can be \
+             distinguished. Medians of the rounds."
         );
         let drawn = |(figure, lines): (String, Vec<Line>)| {
             drawn(&figure, caption.to_owned(), &x, &y, &lines)

@@ -39,7 +39,7 @@ pub fn of(run: &Run) -> Validity {
         said.push(if least == most {
             format!("The smallest detectable difference in throughput is {most}.")
         } else {
-            format!("The smallest detectable difference in throughput lies between {least} and {most}, by row.")
+            format!("The smallest detectable difference in throughput is between {least} and {most}, by row.")
         });
     }
     Validity {

@@ -131,7 +131,7 @@ fn wait_for_socket(daemon: &Daemon, device: &str) -> Result<()> {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    Err(daemon.failure(&format!("{}: nobody answers there after 10 s", socket.display())))
+    Err(daemon.failure(&format!("{}: no answer after 10 s", socket.display())))
 }
 
 /// `(private, public)`, as `wg` writes them.

@@ -346,7 +346,7 @@ pub fn expire(options: &Expire) -> Result<ExitCode, Fault> {
         print(&format!("dropped {leaf}, {}\n", megabytes(*bytes)));
     }
     if expired.dropped.is_empty() {
-        print("Nothing lies beyond the retention.\n");
+        print("Nothing exceeds the retention.\n");
     }
     print(&format!("{} tables are left, {}\n", expired.leaves, megabytes(expired.bytes)));
     Ok(ExitCode::SUCCESS)

@@ -25,8 +25,8 @@ pub enum Postgres {
 
 The database must exist (createdb vpn), PostgreSQL 15 or later, and the role may
 make roles (CREATEROLE). Passwords are taken from ~/.pgpass, a service file,
-PGPASSWORD, or asked for. Where nothing is said about sslmode, every other
-machine is spoken to under TLS. Safe to repeat.")]
+PGPASSWORD, or asked for. Without sslmode, a connection to any other
+machine uses TLS. Safe to repeat.")]
     Init(Box<members::Init>),
 
     /// Make this machine a node, with what `init` or `invite` printed on another

@@ -121,7 +121,7 @@ impl ConnectFault {
         if said.contains("channel binding") {
             return Self::wrong(format!(
                 "the database at {host} does not prove that it is the end of the TLS line: it asks for no password by \
-                 SCRAM, or an attacker stands in between; check its certificate instead (sslmode=verify-full with \
+                 SCRAM, or an attacker is in between; check its certificate instead (sslmode=verify-full with \
                  sslrootcert=FILE), or do without (channel_binding=prefer)"
             ));
         }

@@ -85,7 +85,7 @@ impl Cluster {
             if ended.is_some() || begun.elapsed() >= START_PATIENCE {
                 let log = fs::read_to_string(self.folder.join("server.log")).unwrap_or_default();
                 return Err(Fault::environment(format!(
-                    "PostgreSQL does not start; it said:\n{log}"
+                    "PostgreSQL does not start; its log:\n{log}"
                 )));
             }
             thread::sleep(LOOK_EVERY);

@@ -200,7 +200,7 @@ fn ping(end: &End, to: IpAddr, interrupt: &Interrupt) -> Result<Duration, Fault>
         }
     }
     Err(Fault::environment(format!(
-        "{to} does not answer through the tunnel: {problem}; this end said:\n{}",
+        "{to} does not answer through the tunnel: {problem}; the log of this end:\n{}",
         end.last_words()
     )))
 }

@@ -13,7 +13,7 @@ impl LexError {
     pub(super) fn problem(self) -> String {
         match self {
             Self::UnclosedQuote(quote) => format!("a {quote} is opened but not closed"),
-            Self::BadEscape(c) => format!("a backslash stands before {c:?}"),
+            Self::BadEscape(c) => format!("there is a backslash before {c:?}"),
             Self::EndsInBackslash => "the line ends in a backslash".into(),
             Self::ControlCharacter => "there is a control character in the line".into(),
         }

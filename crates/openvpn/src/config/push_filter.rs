@@ -46,7 +46,7 @@ impl PushRules {
         if compression(word, rest.unwrap_or_default()) == Some((self.framing, true)) {
             // The form that compresses nothing is pushed in its stead, as the configuration has it.
             return Ok(Pushed::LeftOut(format!(
-                "push \"{option}\": clients are told to frame packets and compress none"
+                "push \"{option}\": clients must frame packets and compress none"
             )));
         }
         if let Some(why) = self.overridden(word, rest) {

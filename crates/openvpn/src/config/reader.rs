@@ -289,7 +289,7 @@ impl Reader<'_> {
             name = words.next().ok_or_else(|| {
                 location.error(
                     "setenv",
-                    "nothing stands after opt",
+                    "there is nothing after opt",
                     "write: setenv opt DIRECTIVE [ARGUMENTS]",
                 )
             })?;

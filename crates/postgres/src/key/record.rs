@@ -19,7 +19,7 @@ pub const MAX_SUBNETS: usize = 256;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The MAC was not made with the network's key.
-    #[error("its MAC is wrong: somebody without the network's key has changed it")]
+    #[error("its MAC is wrong: it was changed without the network's key")]
     Mac,
     /// The name has other characters or is too long.
     #[error("a name is 1 to 24 lower-case letters, digits and underscores")]

@@ -171,7 +171,7 @@ pub(super) const TABLE: &[Spec] = &[
         raw.cipher = Some((d.arg(0).to_owned(), d.location.clone()));
         Ok(())
     })
-    .doc("The cipher of a static key; otherwise what an old peer is told."),
+    .doc("The cipher of a static key; otherwise the one announced to an old peer."),
     used("auth", "SHA256", 1..=1, |raw, d| {
         raw.auth = Some(digest(d)?);
         Ok(())

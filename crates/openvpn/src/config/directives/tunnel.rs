@@ -141,7 +141,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .in_connection(Shared)
-    .doc("The device's MTU (1500), and the one that the peer is told."),
+    .doc("The device's MTU (1500), and the one announced to the peer."),
     used("tun-mtu-max", "BYTES", 1..=1, |raw, d| {
         raw.tun_mtu_max = d.number(0, 576..=65_535)?;
         Ok(())

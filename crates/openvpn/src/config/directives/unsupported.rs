@@ -8,7 +8,7 @@ const HOOKS: (&str, &str) = (
     "remove it; addresses and routes are set without it, and pushed DNS settings are in the log",
 );
 const VLAN: (&str, &str) = (
-    "VLANs are not told apart by the tunnel",
+    "the tunnel does not distinguish VLANs",
     "remove it; tagged frames pass as they are, and a bridge with vlan_filtering can sort them",
 );
 const MANAGEMENT: (&str, &str) =
@@ -24,7 +24,7 @@ const WINDOWS: (&str, &str) = (
     "remove it, or write setenv opt before it to let other systems skip it",
 );
 const STANDALONE: (&str, &str) = ("this mode of openvpn is not offered here", "use openvpn for it");
-const ALONE: &str = "it stands alone on the command line, and is no part of a configuration";
+const ALONE: &str = "it is a command of its own, and no part of a configuration";
 const LIMITS: &str = "the limits here are per address and always on";
 
 /// One row a line, whatever its length.
