@@ -1,12 +1,12 @@
-# make setup test is what checks everything on a fresh machine; make test installs nothing; the others are its parts.
+# make setup test checks everything on a fresh machine; make test installs nothing; the other targets are its parts.
 
 SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
-# Cells of the interoperability matrix that run at once. They mostly wait for timers, so more than there are cores.
+# The number of interoperability tests that run at once. They mostly wait for timers, so there are more than cores.
 JOBS ?= 6
-# Where the programs of make interop-run are.
+# The folder of the programs of make interop-run.
 INTEROP ?= target/debug
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
@@ -16,23 +16,24 @@ SEED ?= 1000
 test:
 	@scripts/test.sh
 
-# Programs, peers and databases that the checks use; as root, on Debian and its children.
+# Installs the programs, peers and databases that the checks use; as root, on Debian and its derivatives.
 setup:
 	@scripts/deps.sh install
 	@scripts/pgbouncer.sh
 
-# Names what is missing, and installs nothing.
+# Lists what is missing, and installs nothing.
 deps:
 	@scripts/deps.sh check
 
 fmt:
 	$(CARGO) fmt --all --check
 
-# From now on git commit looks at what is staged: formatting, and words that the prose avoids. It takes a second.
+# Makes git commit check what is staged: formatting, and words that the prose avoids. It takes a second.
 hooks:
 	git config core.hooksPath scripts/hooks
 
 lint:
+	scripts/words.sh --all
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 unit:
@@ -48,13 +49,13 @@ interop-run:
 	$(INTEROP)/adit-interop run --jobs $(JOBS)
 	$(INTEROP)/adit-interop nft-diff
 
-# The filter beside the kernel's nftables: more than 100,000 packets over more than 200 rule sets, in about two minutes.
-# Some other ones with SEED=...
+# Compares the filter with the kernel's nftables: more than 100,000 packets over more than 200 rule sets, in about two
+# minutes. SEED=... selects other ones.
 filter-diff:
 	$(CARGO) build --locked --quiet -p adit-interop
 	target/debug/adit-interop nft-diff --seed $(SEED) --sets 220
 
-# Against openvpn 2.5 and 2.7, from roots that scripts/roots.sh fetches from Debian's bullseye and sid.
+# Tests against openvpn 2.5 and 2.7, from roots that scripts/roots.sh fetches from Debian's bullseye and sid.
 interop-old: roots
 	$(CARGO) build --locked --quiet -p adit-cli -p adit-interop
 	target/debug/adit-interop run --jobs $(JOBS) --old required
@@ -72,7 +73,7 @@ interop-postgres: interop-build
 	    ADIT_POSTGRES_ROOT=target/roots/postgres-$$version target/debug/adit-interop run --jobs $(JOBS) postgres/ || exit 1; \
 	done
 
-# Fails when the data path takes more instructions than were accepted: they repeat to the instruction.
+# Fails when the data path takes more instructions than were accepted. The counts are exactly reproducible.
 gate:
 	$(CARGO) run --profile gate --locked --quiet -p adit-icount -- check testing/icount/baseline
 
@@ -94,7 +95,7 @@ doc:
 build:
 	$(CARGO) build --release --locked -p adit-cli
 
-# Built to be tried: about three minutes on two cores, and half of that for the next one. Needs root and /dev/net/tun.
+# A build for trying adit: about three minutes on two cores, and half of that for the next one. Needs root and /dev/net/tun.
 try:
 	@echo "building adit to try it: about 3 minutes on two cores the first time (a release takes twice as long)"
 	$(CARGO) build --profile try --locked -p adit-cli
@@ -102,7 +103,7 @@ try:
 demo: try
 	target/try/adit demo
 
-# A throw-away database and two nodes: their packets become rows.
+# Shows a throw-away database and two nodes, whose packets become rows.
 demo-postgres: try
 	target/try/adit postgres demo
 
@@ -113,12 +114,13 @@ release: lab-build
 lab-build:
 	$(CARGO) build --release --locked -p adit-cli -p adit-lab
 
-# The figures of docs/benchmarks.md: under 20 minutes, beside every peer that can be installed; the report's folder is named at the end.
+# Measures the figures of docs/benchmarks.md: under 20 minutes, with every peer that can be installed; prints the report's folder at
+# the end.
 lab: lab-build
 	@scripts/lab-deps.sh
 	target/release/adit-lab run standard
 
-# Under 2 minutes, beside the peers at hand.
+# Measures for under 2 minutes, with the installed peers.
 lab-smoke: lab-build
 	@scripts/lab-deps.sh --local
 	target/release/adit-lab run smoke
