@@ -1,4 +1,4 @@
-//! Elements of named sets that change while rules are in force: added, deleted, over in time.
+//! Elements of named sets that change while rules are in force: they are added, deleted, or expire.
 //!
 //! These changes survive a reload: elements that were added stay in the set of the same name until they expire.
 //! Elements of the file are as the new file states them.
@@ -12,29 +12,29 @@ use std::fmt;
 use crate::Nanos;
 use crate::ruleset::{Element, Family, Kind, Lifetime, Members, Range, Set};
 
-/// Elements that were added while rules were in force, in all sets together.
+/// The most elements that are added while rules are in force, in all sets together.
 pub const MAX_ADDED: usize = 262_144;
-/// Elements whose time is over that one sweep takes out.
+/// The most expired elements that one sweep removes.
 const MAX_EXPIRED: usize = 16_384;
 
-/// Which set: the family and the name of its table, and its own.
+/// The identity of a set: the family and the name of its table, and its own name.
 pub(crate) type SetName = (Family, String, String);
 
 /// The first value of each part.
 pub(crate) type Key = Box<[u128]>;
 
-/// Why elements could not be changed. Then all is as it was.
+/// The reason why elements could not be changed. Nothing is changed then.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ElementError {
-    /// There is no element like this one to delete.
+    /// There is no such element to delete.
     Missing(Element),
-    /// It overlaps with one that is there.
+    /// It overlaps with an existing element.
     Overlaps(Element),
     /// The set has as many as its `size` allows.
     Full(u64),
-    /// As many were added as all sets together may have.
+    /// All sets together have as many added elements as allowed.
     TooMany,
-    /// The rules in force are no longer those that were meant.
+    /// The rules in force are no longer the intended ones.
     Changed,
 }
 
@@ -52,37 +52,37 @@ impl fmt::Display for ElementError {
 
 impl std::error::Error for ElementError {}
 
-/// What is to be done with elements.
+/// A change of elements.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// They are put in. One that is there already gets the timeout that is stated, if one is.
+    /// They are added. An existing element gets the stated timeout, if there is one.
     Add,
-    /// They are taken out.
+    /// They are deleted.
     Delete,
 }
 
-/// What all sets together have, and what was refused.
+/// The totals of all sets, and refusals.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct ElementTotals {
     /// Elements that were added while rules were in force.
     pub added: u64,
-    /// Changes that were refused for lack of room.
+    /// Changes that were refused for lack of space.
     pub refused: u64,
-    /// Elements whose time was over.
+    /// Elements that expired.
     pub expired: u64,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum End {
     Never,
-    /// So long after the rules came into force: the clock is not known yet.
+    /// This long after the rules came into force: the clock is not known yet.
     After(u64),
     At(Nanos),
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Where the range ends; of one part only.
+    /// The end of the range; of one part only.
     last: u128,
     timeout: Option<u64>,
     end: End,
@@ -100,12 +100,12 @@ pub(crate) struct State {
     timeout: Option<u64>,
     size: Option<u64>,
     all: BTreeMap<Key, Entry>,
-    /// When they end.
+    /// When they expire.
     due: BTreeSet<(Nanos, Key)>,
-    /// Some wait for the first moment that is known.
+    /// Some wait for the first known time.
     waiting: bool,
     added: usize,
-    /// The entries before the current change.
+    /// The former entries of the current change.
     journal: Vec<(Key, Option<Entry>)>,
 }
 
@@ -117,15 +117,15 @@ pub(crate) struct Elements {
     expired: u64,
 }
 
-/// What became of keys: the end of the range, or that it is not there any more.
+/// The changes of keys: the end of the range, or `None` for a removed key.
 pub(crate) type Delta = Vec<(Key, Option<u128>)>;
 
-/// Whether elements of such a set may change while it is in force.
+/// Returns whether elements of such a set may change while it is in force.
 pub(crate) fn may_change(set: &Set) -> bool {
     set.name.is_some() && fixed(set).is_none()
 }
 
-/// Why the elements of a set cannot be changed while it is in force.
+/// Returns why the elements of a set cannot be changed while it is in force.
 pub(crate) fn fixed(set: &Set) -> Option<&'static str> {
     if set.map {
         Some("is a map: maps change with a reload only")
@@ -141,7 +141,7 @@ pub(crate) fn fixed(set: &Set) -> Option<&'static str> {
 }
 
 impl Elements {
-    /// Whether the elements of this set were changed, or may end.
+    /// Returns whether the elements of this set were changed, or may expire.
     pub fn knows(&self, name: &SetName) -> bool {
         self.sets.contains_key(name)
     }
@@ -151,8 +151,8 @@ impl Elements {
         ElementTotals { added: added as u64, refused: self.refused, expired: self.expired }
     }
 
-    /// Takes over the sets of other rules: elements that were added stay in those of the same name and type, where
-    /// they fit. Other sets are forgotten.
+    /// Takes over the sets of other rules: elements that were added stay in those of the same name and type, if they
+    /// fit. Other sets are forgotten.
     pub fn adopt<'a>(&mut self, sets: impl Iterator<Item = (SetName, &'a Set)>) {
         let mut before = std::mem::take(&mut self.sets);
         for (name, set) in sets.filter(|(_, set)| may_change(set)) {
@@ -170,7 +170,7 @@ impl Elements {
         }
     }
 
-    /// Changes a set, wholly or not at all. Returns how many elements are others now, and what became of them.
+    /// Changes a set, entirely or not at all. Returns how many elements changed, and the changes.
     pub fn change(
         &mut self,
         name: SetName,
@@ -210,7 +210,7 @@ impl Elements {
         }
     }
 
-    /// Takes out what is over. Returns what became of each set, and whether there is more.
+    /// Removes expired elements. Returns the changes of each set, and whether there are more.
     pub fn expire(&mut self, now: Nanos) -> (Vec<(SetName, Delta)>, bool) {
         let (mut all, mut left) = (Vec::new(), MAX_EXPIRED);
         for (name, state) in &mut self.sets {
@@ -230,13 +230,13 @@ impl Elements {
         (all, left == 0)
     }
 
-    /// The elements of a set, in order; `None` if they are those of the file.
+    /// Returns the elements of a set, in order; `None` if they are those of the file.
     pub fn list(&self, name: &SetName, now: Nanos) -> Option<Vec<Element>> {
         let state = self.sets.get(name)?;
         Some(state.all.iter().map(|(key, entry)| state.element(key, entry, now)).collect())
     }
 
-    /// The keys of a set and where their ranges end.
+    /// Returns the keys of a set and the ends of their ranges.
     pub fn keys(&self, name: &SetName) -> impl Iterator<Item = (&Key, u128)> {
         let all = self.sets.get(name).into_iter().flat_map(|state| &state.all);
         all.map(|(key, entry)| (key, entry.last))
@@ -265,7 +265,7 @@ impl State {
         state
     }
 
-    /// An element as it is kept; it was added.
+    /// Creates the entry of an added element.
     fn entry(&self, element: Element) -> (Key, Entry) {
         let lifetime = element.lifetime.as_deref();
         let timeout = lifetime.and_then(|life| life.timeout).or(self.timeout);
@@ -288,7 +288,7 @@ impl State {
         let expires = match entry.end {
             End::Never => None,
             End::After(left) => Some(left),
-            // What is over but still there is about to go.
+            // An expired element that still exists is about to be removed.
             End::At(end) => Some((end.since(now).as_nanos() as u64).max(1)),
         };
         let timeout = entry.timeout;
@@ -302,7 +302,7 @@ impl State {
         }
     }
 
-    /// Gives what came with the rules its end.
+    /// Sets the expiry of elements that came with the rules.
     fn start(&mut self, now: Nanos) {
         if !std::mem::take(&mut self.waiting) {
             return;
@@ -316,7 +316,7 @@ impl State {
         }
     }
 
-    /// Puts an entry under a key, or takes it out, and remembers what was there.
+    /// Inserts or removes the entry of a key, and records the former one.
     fn set(&mut self, key: Key, entry: Option<Entry>) {
         let added =
             |entry: &Option<Entry>| usize::from(entry.as_ref().is_some_and(|one| one.added));
@@ -357,7 +357,7 @@ impl State {
         self.journal.clear();
     }
 
-    /// The elements of one part that share values with a range.
+    /// Returns the elements of one part that share values with a range.
     fn crossing(&self, range: Range) -> Vec<(Key, Entry)> {
         if self.key.len() != 1 {
             return Vec::new();
@@ -421,7 +421,7 @@ impl State {
             self.set(key, None);
             return Ok(true);
         }
-        // Of what was merged, a part goes and the rest stays.
+        // A part of a merged range is removed and the rest stays.
         let range = Range { first: key.first().copied().unwrap_or(0), last: entry.last };
         let within = self.crossing(range).into_iter().find(|(key, one)| {
             key.first() <= Some(&range.first) && range.last <= one.last && self.auto_merge
@@ -438,7 +438,7 @@ impl State {
         Ok(true)
     }
 
-    /// Takes what was added to the set of former rules, and the ends of elements that are in both.
+    /// Takes over the elements that were added to the set of former rules, and the expiry of elements that are in both.
     fn inherit(&mut self, old: State) {
         for (key, entry) in old.all {
             let known = self.all.get(&key).filter(|known| known.last == entry.last);

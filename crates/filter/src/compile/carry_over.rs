@@ -1,4 +1,4 @@
-//! What goes on when other rules come into force: counters and limits of rules that are in both.
+//! Carries counters and limits over to new rules, for rules that are in both rule sets.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::compile::{Filter, First};
 use crate::lang::rule_text;
 use crate::ruleset::{Count, Counter, CounterId, Family, Statement};
 
-/// What a rule is known by: its table, its chain and its text, with the values at which its counters start.
+/// The identity of a rule: its table, its chain and its text, with the values at which its counters start.
 type RuleKey<'a> = (Family, &'a str, &'a str, String);
 
 /// A rule's first counter and limit, and how many it has.
@@ -18,9 +18,9 @@ struct Own {
 }
 
 impl Filter {
-    /// Counters go on with what they hold in `before`, and limits with the tokens that are left, for rules that are in
-    /// both with the same text, in the same chain of the same table; and named counters of the same name. Of several
-    /// rules alike, the first goes on as the first. A counter whose start the file states otherwise starts there.
+    /// Continues counters with their values in `before`, and limits with the tokens that are left, for rules that are
+    /// in both with the same text, in the same chain of the same table; and named counters of the same name. Of several
+    /// equal rules, the first continues as the first. A counter whose start the file changes starts there.
     pub(crate) fn carry_on(&mut self, before: &Self) {
         let mut known: HashMap<RuleKey<'_>, Vec<Own>> = HashMap::new();
         for (key, own) in before.countable() {
@@ -53,7 +53,7 @@ impl Filter {
         }
     }
 
-    /// The rules that count or limit.
+    /// Returns the rules that count or limit.
     fn countable(&self) -> impl Iterator<Item = (RuleKey<'_>, Own)> {
         let tables = self.ruleset.tables.iter().zip(&self.numbers.rules);
         let chains = tables.flat_map(|(table, numbers)| {

@@ -1,11 +1,12 @@
-//! What a rule set must keep so that evaluation needs no checks.
+//! Checks of a rule set's consistency, so that evaluation needs none.
 
 use crate::compile::{MAX_DEPTH, MAX_PARTS, MAX_VISITS, set_of};
 use crate::ruleset::{
     Chain, ChainId, Counter, Members, RuleVerdict, Ruleset, Set, Statement, Table, Test,
 };
 
-/// Why a rule set cannot be compiled. The language refuses such files with line and column first.
+/// The reason why a rule set cannot be compiled. The parser refuses such files with line and column
+/// first.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CompileError {
     /// A chain, set or counter that its table does not have.
@@ -28,13 +29,13 @@ pub enum CompileError {
         /// The table.
         table: String,
     },
-    /// A set where a map is needed, or the other way round.
+    /// A set where a map is needed, or a map where a set is.
     #[error("table {table:?}: a map is used as a set, or a set as a map")]
     NotAMap {
         /// The table.
         table: String,
     },
-    /// Chains that come back to themselves.
+    /// Chains that jump in a circle.
     #[error("table {table:?}: chain {chain:?} can reach itself")]
     Loop {
         /// The table.
@@ -42,7 +43,7 @@ pub enum CompileError {
         /// The chain.
         chain: String,
     },
-    /// More than [`MAX_DEPTH`] jumps in a row.
+    /// More than [`MAX_DEPTH`] nested jumps.
     #[error("table {table:?}: more than {MAX_DEPTH} jumps in a row below chain {chain:?}")]
     TooDeep {
         /// The table.
@@ -50,7 +51,7 @@ pub enum CompileError {
         /// The chain.
         chain: String,
     },
-    /// Jumps that fan out so far that one packet could visit more than [`MAX_VISITS`] rules.
+    /// Jumps that fan out so that one packet could visit more than [`MAX_VISITS`] rules.
     #[error(
         "table {table:?}: by the jumps of chain {chain:?} one packet could visit more than \
          {MAX_VISITS} rules; let fewer rules jump, or jump by a verdict map, which takes one way"
@@ -143,16 +144,16 @@ fn names(table: &Table, statement: &Statement) -> Result<(), CompileError> {
     parts(table, compared == Some(key.len()))
 }
 
-/// What a packet can cost below a chain.
+/// The cost of a packet below a chain.
 #[derive(Copy, Clone, Default)]
 struct Below {
-    /// Jumps that follow one another.
+    /// The number of nested jumps.
     height: usize,
-    /// Rules that are visited.
+    /// The number of visited rules.
     visits: usize,
 }
 
-/// Where a verdict goes, and whether it comes back.
+/// Returns the target of a verdict, and whether it returns.
 fn way(verdict: RuleVerdict) -> Option<(ChainId, bool)> {
     match verdict {
         RuleVerdict::Jump(chain) => Some((chain, true)),
@@ -161,7 +162,7 @@ fn way(verdict: RuleVerdict) -> Option<(ChainId, bool)> {
     }
 }
 
-/// Where rules with this map can go: each chain once.
+/// Returns the targets of rules with this map: each chain once.
 fn ways_of_map(set: &Set) -> Vec<(ChainId, bool)> {
     let Members::Fixed(elements) = &set.members else { return Vec::new() };
     let mut found: Vec<_> = elements.iter().filter_map(|element| way(element.verdict?)).collect();
@@ -170,11 +171,12 @@ fn ways_of_map(set: &Set) -> Vec<(ChainId, bool)> {
     found
 }
 
-/// What a packet can cost below `chain`; `None` while that is not known of a chain that it reaches.
+/// Returns the cost of a packet below `chain`; `None` while that of a chain that it reaches is
+/// unknown.
 fn below(chain: &Chain, maps: &[Vec<(ChainId, bool)>], known: &[Option<Below>]) -> Option<Below> {
     let mut all = Below::default();
     for rule in chain.rules.iter().rev() {
-        // Those behind, if it does not match.
+        // The rules after it, if it does not match.
         let (rest, mut most) = (all.visits, all.visits);
         for statement in &rule.statements {
             let (own, map);
@@ -201,8 +203,8 @@ fn below(chain: &Chain, maps: &[Vec<(ChainId, bool)>], known: &[Option<Below>]) 
     Some(all)
 }
 
-/// Bounds what each chain can cost, lowest first: what is left over is a circle. Adds what all base
-/// chains can to `visits`.
+/// Bounds the cost of each chain, lowest first: chains that are left over form a circle. Adds the
+/// cost of all base chains to `visits`.
 fn jumps(table: &Table, visits: &mut usize) -> Result<(), CompileError> {
     let maps: Vec<_> = table.sets.iter().map(ways_of_map).collect();
     let mut known: Vec<Option<Below>> = vec![None; table.chains.len()];
@@ -254,7 +256,7 @@ mod tests {
         check(&crate::lang::parse("rules", text, none).unwrap())
     }
 
-    /// `levels` chains below a base chain, each of `rules` rules that go on to the next.
+    /// Builds `levels` chains below a base chain, each of `rules` rules that continue in the next.
     fn fan(levels: usize, rules: usize, go: &str) -> String {
         let mut text = String::from("table inet t {\n");
         for level in 0..levels {
@@ -276,7 +278,7 @@ mod tests {
             |chain: &str| Err(CompileError::TooFar { table: "t".into(), chain: chain.into() });
         assert_eq!(checked(&fan(7, 10, "jump")), far("c5"));
         assert_eq!(checked(&fan(15, 4, "jump")), far("c9"));
-        // Who does not come back visits one chain of each level.
+        // A `goto` does not return, and visits one chain of each level.
         assert_eq!(checked(&fan(15, 4, "ip daddr 10.0.0.1 goto")), Ok(()));
     }
 

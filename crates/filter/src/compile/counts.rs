@@ -1,4 +1,4 @@
-//! Counters: totals shared by all evaluators, and what one evaluator has counted since it last flushed.
+//! Counters: totals shared by all evaluators, and the counts of one evaluator since its last flush.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ruleset::{Count, CounterId};
 
-/// Whose counter it is.
+/// The owner of a counter.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Owner {
-    /// The rule's handle, and which of its counters.
+    /// The rule's handle, and the index of its counter.
     Rule(u32, usize),
-    /// The table, and which of its named counters.
+    /// The table, and the index of its named counter.
     Named(usize, CounterId),
 }
 
-/// Packets and bytes. Rules that follow others share the counters that go on.
+/// Packets and bytes. A rule that replaces an equal one shares its counter.
 type Total = Arc<(AtomicU64, AtomicU64)>;
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Totals {
         self.totals.push(Arc::new(total));
     }
 
-    /// A counter goes on with what another has counted and will count.
+    /// Makes a counter share the past and future counts of another.
     pub fn share(&mut self, own: usize, other: &Self, theirs: usize) {
         if let (Some(own), Some(theirs)) = (self.totals.get_mut(own), other.totals.get(theirs)) {
             *own = Arc::clone(theirs);
@@ -51,7 +51,7 @@ impl Totals {
         Counts { by_owner: counts.collect() }
     }
 
-    /// By number.
+    /// Returns the totals by number.
     #[cfg(any(test, feature = "oracle"))]
     pub fn list(&self) -> Vec<Count> {
         let by_owner = self.read().by_owner;
@@ -70,30 +70,30 @@ impl Totals {
     }
 }
 
-/// What counters hold at one time.
+/// The values of counters at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     by_owner: HashMap<Owner, Count>,
 }
 
 impl Counts {
-    /// What the rule with this handle has counted with its own counter.
+    /// Returns the count of the first own counter of the rule with this handle.
     pub fn rule(&self, handle: u32) -> Option<Count> {
         self.rule_nth(handle, 0)
     }
 
-    /// As [`Counts::rule`], of the rule's nth own counter.
+    /// Returns the count of the rule's nth own counter, see [`Counts::rule`].
     pub fn rule_nth(&self, handle: u32, nth: usize) -> Option<Count> {
         self.by_owner.get(&Owner::Rule(handle, nth)).copied()
     }
 
-    /// What a counter of the table at this index has counted.
+    /// Returns the count of a counter of the table at this index.
     pub fn named(&self, table: usize, counter: CounterId) -> Option<Count> {
         self.by_owner.get(&Owner::Named(table, counter)).copied()
     }
 }
 
-/// What one evaluator has counted and not handed over: 16 bytes a counter.
+/// The counts of one evaluator since its last flush: 16 bytes per counter.
 #[derive(Debug)]
 pub(crate) struct Pending {
     counts: Vec<Count>,

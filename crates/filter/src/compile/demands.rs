@@ -1,5 +1,5 @@
-//! What a packet must have for a rule to matter at all: the matches that stand before anything
-//! else in the rule. A rule that first counts, limits or logs has none, since it must be visited.
+//! The requirements of a packet for a rule to matter at all: the matches before any other statement of the rule. A rule
+//! that first counts, limits or logs has none, since it must be visited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -10,26 +10,26 @@ use crate::ruleset::{
     Field, Kind, Members, Range, Rule, RuleVerdict, SetId, Statement, Table, Test,
 };
 
-/// Rules from which on a chain is indexed; fewer are visited one by one, which is faster.
+/// The number of rules from which on a chain is indexed; fewer are visited one by one, which is faster.
 const INDEXED: usize = 12;
-/// Rules that must demand something of a field for it to be a dimension.
+/// The number of rules that must constrain a field for it to be a dimension.
 const USES: usize = 4;
-/// Ranges of one rule in one field; of a rule with more, only the field's presence is demanded.
-/// Looking into its set costs once what one lookup costs.
+/// The most ranges of one rule in one field; for a rule with more, only the field's presence is required. A look-up in
+/// its set costs as much as one look-up.
 const RANGES: usize = 1024;
-/// Ranges of all rules of a chain in one field; beyond, as above.
+/// The most ranges of all rules of a chain in one field; beyond, as above.
 const ALL_RANGES: usize = 1 << 18;
 
-/// What one rule demands, by field.
+/// The requirements of one rule, by field.
 type Demands = BTreeMap<Field, Rc<Vec<Range>>>;
 
-/// Whether the elements of a set change while the rules are in force: then they may be any.
+/// Returns whether the elements of a set change while the rules are in force: then they may be any.
 type Changes<'a> = &'a dyn Fn(SetId) -> bool;
 
-/// The ranges of sets, made once however many rules name them. `None`: too many.
+/// The ranges of sets, computed once however many rules name them. `None`: too many.
 type Known = HashMap<(SetId, usize), Option<Rc<Vec<Range>>>>;
 
-/// The index of a chain's rules and the field of each dimension; `None` if it is better without.
+/// Builds the index of a chain's rules and the field of each dimension; `None` if there is no benefit.
 pub(crate) fn index(
     table: &Table,
     rules: &[Rule],
@@ -76,7 +76,7 @@ pub(crate) fn index(
     Some((Index::new(&bits, &entries), fields))
 }
 
-/// Width of what is read of a field; connection states are bits of one byte.
+/// Returns the width of a field's value; connection states are bits of one byte.
 fn bits(field: Field) -> u8 {
     match field.kind() {
         Kind::CtState => 8,
@@ -84,7 +84,7 @@ fn bits(field: Field) -> u8 {
     }
 }
 
-/// Demands only that the packet have the field.
+/// Requires only that the packet has the field.
 fn present(field: Field) -> Range {
     Range { first: 0, last: greatest(bits(field)) }
 }
@@ -96,7 +96,7 @@ fn demands(table: &Table, rule: &Rule, changes: Changes<'_>, known: &mut Known) 
             Statement::Match(one) => {
                 for (part, field) in one.key.iter().enumerate() {
                     let concatenated = one.key.len() > 1;
-                    // Of a concatenation that must not be a member, each part alone may be anything.
+                    // Each part of a concatenation that must not be a member may have any value by itself.
                     let any = match &one.test {
                         Test::Set(set) => changes(*set),
                         _ => false,
@@ -122,7 +122,7 @@ fn demands(table: &Table, rule: &Rule, changes: Changes<'_>, known: &mut Known) 
     demands
 }
 
-/// Adds a demand; without ranges it is the field's presence.
+/// Adds a requirement; without ranges it is the field's presence.
 fn demand(demands: &mut Demands, field: Field, ranges: Option<Rc<Vec<Range>>>, negate: bool) {
     let all = present(field);
     let ranges = match ranges {
@@ -132,14 +132,14 @@ fn demand(demands: &mut Demands, field: Field, ranges: Option<Rc<Vec<Range>>>, n
     };
     let both = match demands.get(&field) {
         Some(known) => intersection(known, &ranges),
-        // Cut to what the field can hold.
+        // Reduced to the field's possible values.
         None => intersection(&[all], &ranges),
     };
     let both = if both.len() > RANGES { vec![all] } else { both };
     demands.insert(field, Rc::new(both));
 }
 
-/// The values of `field` that pass the test's part, or more; `None` for any.
+/// Returns the values of `field` that pass the test's part, or more; `None` for any.
 fn tested(
     table: &Table,
     field: Field,
@@ -166,7 +166,7 @@ fn members(table: &Table, set: SetId, part: usize, known: &mut Known) -> Option<
     known.entry((set, part)).or_insert_with(find).clone()
 }
 
-/// The values of a narrow field that pass, by trying all.
+/// Returns the values of a narrow field that pass, by trying all.
 fn few(field: Field, passes: impl Fn(u128) -> bool) -> Option<Vec<Range>> {
     if bits(field) > 8 {
         return None;

@@ -1,4 +1,4 @@
-//! What a rule's `reject with` asks of a packet without saying so.
+//! The implicit conditions of a rule's `reject with`.
 
 use crate::ruleset::{Field, Match, Members, Range, Reject, Ruleset, Set, Statement, Test};
 
@@ -15,7 +15,7 @@ pub(super) fn insert(ruleset: &mut Ruleset) {
     }
 }
 
-/// Whether a comparison is with this value alone: `tcp`, or `{ tcp }`.
+/// Returns whether a comparison is with this value alone: `tcp`, or `{ tcp }`.
 fn is_with(test: &Test, value: u128, sets: &[Set]) -> bool {
     let alone = Range::single(value);
     match test {

@@ -20,25 +20,25 @@ use crate::compile::segments::greatest;
 use crate::compile::tree::AnyTree;
 use crate::ruleset::Range;
 
-/// Dimensions that are used at most.
+/// The most dimensions that are used.
 pub(crate) const MAX_DIMS: usize = 12;
-/// Groups at most; beyond, the least used dimension is given up.
+/// The most groups; beyond, the least used dimension is dropped.
 const MAX_GROUPS: usize = 24;
-/// Bytes that the sets of one dimension may take.
+/// The most bytes for the sets of one dimension.
 const BUDGET: usize = 8 << 20;
-/// Sets of at most so many entries are lists, unless that takes more than the budget.
+/// Sets of at most this many entries are lists, unless that exceeds the budget.
 const LIST: usize = 16;
 
-/// What an entry demands of a dimension.
+/// A requirement of an entry for one dimension.
 #[derive(Clone, Debug)]
 pub(crate) struct Demand {
     /// The dimension.
     pub dim: usize,
-    /// Where the value must lie: sorted, separate. None: the entry never matches.
+    /// The ranges of the value: sorted, disjoint. None: the entry never matches.
     pub ranges: Vec<Range>,
 }
 
-/// Which entries of a group take an interval.
+/// The entries of a group that accept an interval.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 struct Cell(u32);
 
@@ -74,7 +74,7 @@ struct Dim {
 
 #[derive(Debug)]
 struct Group {
-    /// The dimensions and the group's place in their rows.
+    /// The dimensions and the group's index in their rows.
     dims: Vec<(usize, usize)>,
     /// Its entries, ascending.
     members: Vec<u32>,
@@ -86,9 +86,9 @@ struct Group {
 /// Sets of all dimensions.
 #[derive(Debug, Default)]
 struct Pool {
-    /// Each a length and so many places in the group.
+    /// Each is a length and this many indices in the group.
     lists: Vec<u32>,
-    /// Each a summary and the bits.
+    /// Each is a summary and the bits.
     words: Vec<u64>,
 }
 
@@ -107,29 +107,29 @@ struct Cursor<'a> {
     /// Sets that restrict it; the shortest list comes first, if there is one.
     cells: [Cell; CELLS],
     count: usize,
-    /// The next candidate's number.
+    /// The number of the next candidate.
     next: u32,
-    /// Place in the list or in the members.
+    /// The position in the list or in the members.
     at: u32,
-    /// Words not yet looked at of a summary word, and bits not yet looked at of a word.
+    /// The unread words of a summary word, and the unread bits of a word.
     summary_at: u32,
     word_at: u32,
     summary: u64,
     word: u64,
 }
 
-/// Sets that a search intersects; more would only spare the visit of a few candidates.
+/// The most sets that a search intersects; more would only save visits of a few candidates.
 const CELLS: usize = 4;
-/// Groups with candidates for which there is always room; more are rare and cost clearing more memory.
+/// The number of groups with candidates for which there is always space; more are rare and cost clearing more memory.
 const FEW: usize = 4;
 
 const UNKNOWN: u32 = u32::MAX;
 const ABSENT: u32 = u32::MAX - 1;
 
 impl Index {
-    /// Calls `visit` with the numbers of all entries whose demands are met, ascending, until it
-    /// returns something. It may be called with more: entries whose dimensions were given up.
-    /// `value` is asked once at most for each dimension.
+    /// Calls `visit` with the numbers of all entries whose requirements are met, ascending, until it returns a value.
+    /// It may also be called with entries whose dimensions were dropped. `value` is called at most once for each
+    /// dimension.
     #[inline]
     pub fn search<R>(
         &self,
@@ -159,8 +159,8 @@ impl Index {
         }
     }
 
-    /// Fills `live` with the groups that have candidates, as far as there is room; how many there
-    /// are, `None` for none.
+    /// Fills `live` with the groups that have candidates, as far as there is space; returns how many there are, or
+    /// `None` for none.
     #[inline]
     fn open_all<'a>(
         &'a self,
@@ -199,7 +199,7 @@ impl Index {
         }
     }
 
-    /// The search in `group`, at its first candidate.
+    /// Creates the search in `group`, at its first candidate.
     #[inline]
     fn open<'a>(
         &'a self,
@@ -253,7 +253,7 @@ impl Index {
         self.advance(&mut cursor).then_some(cursor)
     }
 
-    /// Goes on to the next candidate; false at the end.
+    /// Advances to the next candidate; returns false at the end.
     #[inline]
     fn advance(&self, cursor: &mut Cursor<'_>) -> bool {
         let cells = cursor.cells.get(..cursor.count).unwrap_or_default();
@@ -336,7 +336,7 @@ impl Index {
         }
     }
 
-    /// Bytes on the heap, about.
+    /// Returns the approximate heap size in bytes.
     pub fn size(&self) -> usize {
         let dim = |dim: &Dim| {
             let cells = dim.rows.len().saturating_add(dim.cells.len()).saturating_mul(4);
@@ -353,8 +353,8 @@ impl Index {
 
 /// Building.
 impl Index {
-    /// For `entries` with these demands, of dimensions whose values have so many bits. An entry
-    /// without demands is always visited. No more than [`MAX_DIMS`] dimensions.
+    /// Builds an index of `entries` with these requirements, for dimensions whose values have this many bits. An entry
+    /// without requirements is always visited. At most [`MAX_DIMS`] dimensions.
     pub fn new(bits: &[u8], entries: &[Vec<Demand>]) -> Self {
         let (mut groups, places) = grouped(entries);
         let mut pool = Pool::default();
@@ -377,7 +377,7 @@ impl Index {
     }
 }
 
-/// The group of each entry and its place there; `None` for one that never matches.
+/// The group of each entry and its index there; `None` for one that never matches.
 type Places = Vec<Option<(usize, u32)>>;
 
 fn grouped(entries: &[Vec<Demand>]) -> (Vec<Group>, Places) {
@@ -436,19 +436,19 @@ impl Group {
     }
 }
 
-/// One dimension while it is built: a sweep over the ends of all ranges.
+/// A dimension under construction: a sweep over the ends of all ranges.
 struct Builder<'a> {
     bits: u8,
     groups: Vec<&'a Group>,
-    /// Where a range begins (or ends, then false), in which slot, for which place.
+    /// Where a range begins (or ends, then false), in which slot, for which index.
     events: Vec<(u128, usize, u32, bool)>,
 }
 
-/// The entries of a group that take the current interval.
+/// The entries of a group that accept the current interval.
 struct Active {
     bits: Vec<u64>,
     count: usize,
-    /// Of the entries, so that equal sets are found: the sum of a random number for each.
+    /// A hash of the entries, so that equal sets are found: the sum of a random number for each.
     hash: u128,
     cell: Cell,
     changed: bool,
@@ -485,7 +485,7 @@ impl<'a> Builder<'a> {
     fn build(&self, pool: &mut Pool) -> Dim {
         let mut list = LIST;
         let (lists, words) = (pool.lists.len(), pool.words.len());
-        // The last try has lists of any length, which is the least that it can take.
+        // The last attempt has lists of any length, which is the smallest form.
         while list <= 1 << 20 {
             if let Some(dim) = self.sweep(list, pool) {
                 return dim;
@@ -666,7 +666,7 @@ mod tests {
             queries in prop::collection::vec(
                 prop::collection::vec(prop::option::weighted(0.9, 0u128..60), 4), 30),
         ) {
-            // Widths on both sides of what the trees tell apart.
+            // Widths on both sides of the trees' limits.
             let index = Index::new(&[8, 8, 64, 128], &entries);
             for query in queries {
                 prop_assert_eq!(candidates(&index, &query), naive(&entries, &query));
@@ -674,7 +674,7 @@ mod tests {
         }
     }
 
-    /// Entries of which each takes about half of all values: sets of bits.
+    /// Builds entries of which each accepts about half of all values: sets of bits.
     fn wide(count: u128) -> Vec<Vec<Demand>> {
         let entry = |at: u128| {
             let (first, second) = (at * 7 % 1000, at * 13 % 1000);

@@ -1,4 +1,4 @@
-//! Sets whose members come and go: a connected client's addresses, a group's.
+//! Sets whose members change: the addresses of a connected client or of a group.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,8 @@ impl From<IpAddr> for IpRange {
 }
 
 impl IpRange {
-    /// All addresses that share the first `length` bits of `address`; all bits if there are fewer.
+    /// Creates the range of addresses that share the first `length` bits of `address`; all bits if
+    /// there are fewer.
     pub fn prefix(address: IpAddr, length: u8) -> Self {
         match address {
             IpAddr::V4(address) => {
@@ -47,13 +48,13 @@ impl IpRange {
         }
     }
 
-    /// Whether `address` is one of them.
+    /// Returns whether `address` is in the range.
     pub fn contains(&self, address: IpAddr) -> bool {
         // Addresses of one family only are compared; IPv4's come before all of IPv6's.
         self.first <= address && address <= self.last
     }
 
-    /// As numbers, if it is of the family asked for.
+    /// Returns the range as numbers, if it is of the requested family.
     fn of(self, v6: bool) -> Option<Range> {
         match (self.first, self.last) {
             (IpAddr::V4(first), IpAddr::V4(last)) if !v6 => {
@@ -75,7 +76,7 @@ pub(crate) struct LiveSets {
     sets: Vec<Arc<Changing>>,
 }
 
-/// One such set.
+/// A set with changing elements.
 #[derive(Debug)]
 enum Changing {
     Addresses(One),
@@ -122,7 +123,7 @@ impl LiveSets {
         })
     }
 
-    /// As [`Self::has`], for a key of several parts.
+    /// Returns whether a key of several parts is a member, as [`Self::has`] does for a value.
     pub fn has_key(&self, slot: u32, key: &[u128]) -> bool {
         self.sets.get(slot as usize).is_some_and(|set| match &**set {
             Changing::Addresses(_) => false,
@@ -131,8 +132,8 @@ impl LiveSets {
     }
 }
 
-/// Which rules and members are in force. No two filters of a process share one, so that a flow's
-/// memo of an earlier filter is never taken for this one's.
+/// The number of the rules and members in force. No two filters of a process share one, so that a
+/// flow's cached verdict of an earlier filter is never used for this one.
 #[derive(Debug)]
 pub(crate) struct Generation {
     now: AtomicU32,
@@ -143,7 +144,7 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 
 fn next() -> u32 {
     loop {
-        // 0 is what an empty memo has.
+        // 0 is the number of an empty cache.
         let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if next != 0 {
             return next;
@@ -161,7 +162,7 @@ impl Generation {
         self.now.load(Ordering::Acquire)
     }
 
-    /// Lets `change` put the next generation in place, one caller after the other.
+    /// Makes `change` install the next generation, one caller after the other.
     pub fn advance(&self, change: impl FnOnce(u32)) {
         let _one = self.change.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let generation = next();

@@ -1,4 +1,4 @@
-//! Sets and verdict maps, ready to be looked up in: whether a key is a member, and of which verdict.
+//! Compiled sets and verdict maps: whether a key is a member, and its verdict.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use crate::compile::index::{Demand, Index, mixed};
 use crate::compile::tree::AnyTree;
 use crate::ruleset::{Element, Range, RuleVerdict};
 
-/// A compiled set. Every lookup says 0 for what is no member, else one more than the number of the
-/// verdict, which is always 1 for a plain set.
+/// A compiled set. Every look-up returns 0 for a key that is no member, else one more than the number of the verdict,
+/// which is always 1 for a plain set.
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
     One(One),
@@ -15,11 +15,11 @@ pub(crate) enum Lookup {
     Ranges(std::sync::Arc<Ranges>),
 }
 
-/// Keys of one part: separate ranges, found by a tree.
+/// Keys of one part: disjoint ranges, found by a tree.
 #[derive(Clone, Debug)]
 pub(crate) struct One {
     tree: AnyTree,
-    /// What the numbers from each start on are.
+    /// The result for the numbers from each start on.
     found: Vec<u32>,
     greatest: u128,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Ranges {
 }
 
 impl Lookup {
-    /// For these elements, and their verdicts by number. Where elements overlap, the first counts.
+    /// Compiles these elements, with their verdicts by number. Where elements overlap, the first takes effect.
     pub fn new(parts: usize, elements: &[Element]) -> (Self, Vec<RuleVerdict>) {
         let mut verdicts: Vec<RuleVerdict> = Vec::new();
         let mut number = |element: &Element| {
@@ -69,7 +69,7 @@ impl Lookup {
         (lookup, verdicts)
     }
 
-    /// For a key of several parts.
+    /// Looks up a key of several parts.
     #[inline]
     pub fn find(&self, key: &[u128]) -> u32 {
         match self {
@@ -96,7 +96,7 @@ impl Lookup {
 }
 
 impl One {
-    /// Of ranges and what their numbers are; where they overlap, the first counts.
+    /// Compiles ranges with their results; where they overlap, the first takes effect.
     pub fn new(ranges: &[(Range, u32)]) -> Self {
         let greatest = ranges.iter().map(|(range, _)| range.last).max().unwrap_or(0);
         let bits = if greatest <= u128::from(u32::MAX) { 32 } else { 128 };
@@ -156,7 +156,7 @@ impl Exact {
         let mut exact = Self { parts, keys: Vec::new(), found, table: vec![0; slots] };
         for (number, element) in elements.iter().enumerate() {
             let key: Vec<u128> = element.key.iter().map(|range| range.first).collect();
-            // Probed before it is stored: an equal key that came first stays.
+            // Probed before it is stored: an equal key that came first remains.
             let (slot, known) = exact.probe(&key);
             exact.keys.extend_from_slice(&key);
             if known.is_none()
@@ -168,7 +168,7 @@ impl Exact {
         exact
     }
 
-    /// The slot where the key is or would be, and the number of the element.
+    /// Returns the slot where the key is or would be, and the number of the element.
     #[inline]
     fn probe(&self, key: &[u128]) -> (usize, Option<usize>) {
         let mask = self.table.len().wrapping_sub(1);

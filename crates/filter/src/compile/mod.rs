@@ -1,4 +1,4 @@
-//! A rule set made ready for evaluation.
+//! A rule set compiled for evaluation.
 
 mod carry_over;
 mod check;
@@ -39,22 +39,22 @@ use crate::ruleset::{
     Statement, Table, Test,
 };
 
-/// Jumps and gotos that may follow one another; the kernel's own bound.
+/// The most nested jumps and gotos, which is the kernel's own bound.
 pub const MAX_DEPTH: usize = 16;
-/// Rules that one packet may visit in a table below one chain, if all match that can: jumps that fan
-/// out would cost it any time otherwise. So many take a few milliseconds.
+/// The most rules that one packet may visit in a table below one chain, if all match that can: otherwise jumps that fan
+/// out could take any time. This many take a few milliseconds.
 pub const MAX_VISITS: usize = 1_000_000;
-/// Parts of a concatenation.
+/// The most parts of a concatenation.
 pub const MAX_PARTS: usize = 8;
 
-/// Rules made ready. Shared by all evaluators; replaced as a whole at a reload, when counters and limits go on for rules
-/// that are in both (`carry_on`).
+/// Compiled rules, shared by all evaluators and replaced as a whole at a reload, when counters and limits continue for
+/// rules that are in both (`carry_on`).
 #[derive(Debug)]
 pub struct Filter {
     ruleset: Ruleset,
     bases: Bases,
     program: Program,
-    /// By what the packet is: the base chains' numbers in the program.
+    /// By kind of packet: the base chains' numbers in the program.
     starts: [Vec<(u32, Policy)>; 3],
     traces: Traces,
     numbers: Numbers,
@@ -66,7 +66,7 @@ pub struct Filter {
     tracks: bool,
 }
 
-/// Base chains in the order of visiting, by what the packet is.
+/// Base chains in the order of evaluation, by kind of packet.
 #[derive(Debug, Default)]
 struct Bases {
     v4: Vec<RuleLocation>,
@@ -81,7 +81,7 @@ pub(crate) struct First {
     pub bucket: usize,
 }
 
-/// Counters and limits are numbered through, in the order of the file.
+/// The numbers of counters and limits, in the order of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     /// By table, chain, rule.
@@ -90,27 +90,27 @@ pub(crate) struct Numbers {
     named: Vec<usize>,
 }
 
-/// Which sets have members that come and go: their number in [`LiveSets`].
+/// The sets with changing members: their number in [`LiveSets`].
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     by_set: HashMap<(usize, SetId), usize>,
-    /// By slot: whose addresses, and whether IPv6's.
+    /// By slot: the client or group, and whether for IPv6.
     wanted: Vec<(Members, bool)>,
-    /// By slot behind those: sets whose elements change.
+    /// By slot after those: sets whose elements change.
     elements: Vec<(usize, SetId)>,
 }
 
 impl Filter {
-    /// Makes `ruleset` ready for evaluation.
+    /// Compiles `ruleset`.
     ///
     /// # Errors
-    /// The rule set contradicts itself: names what does not exist, jumps in circles or too deep.
+    /// The rule set contradicts itself: it names what does not exist, jumps in circles or too deep.
     pub fn compile(ruleset: Ruleset) -> Result<Self, CompileError> {
         Self::compile_with(ruleset, &|_| false)
     }
 
-    /// As [`Self::compile`], where the elements of `changing` sets change while the rules are in force, as do those of
-    /// sets with timeouts. A chain's index cannot use what is in such a set.
+    /// Compiles as [`Self::compile`] does, for rules during which the elements of `changing` sets change, as do those
+    /// of sets with timeouts. A chain's index cannot use such a set.
     pub(crate) fn compile_with(
         mut ruleset: Ruleset,
         changing: &dyn Fn(&SetName) -> bool,
@@ -156,22 +156,22 @@ impl Filter {
         })
     }
 
-    /// Whether a rule asks for the state of connections.
+    /// Returns whether a rule uses the state of connections.
     pub fn tracks(&self) -> bool {
         self.tracks
     }
 
-    /// Whether a chain evaluates frames that are no IP: one of a bridge table.
+    /// Returns whether a chain evaluates frames that are not IP: one of a bridge table.
     pub fn sees_frames(&self) -> bool {
         !self.bases.other.is_empty()
     }
 
-    /// What was compiled.
+    /// Returns the rule set that was compiled.
     pub fn ruleset(&self) -> &Ruleset {
         &self.ruleset
     }
 
-    /// The clients and groups for whose addresses the rules ask.
+    /// Returns the clients and groups whose addresses the rules use.
     pub fn wanted(&self) -> impl Iterator<Item = &Members> {
         self.slots.wanted.iter().map(|(who, _)| who)
     }
@@ -195,8 +195,8 @@ impl Filter {
         true
     }
 
-    /// As [`Self::set_members`] for many at once, in one step. Clients and groups that are not in
-    /// `all` stay unchanged.
+    /// Replaces the addresses of many at once as [`Self::set_members`] does, in one step. Clients and groups that are
+    /// not in `all` stay unchanged.
     pub fn set_all_members(&self, all: &HashMap<Members, Vec<IpRange>>) {
         let told = |(slot, (wanted, v6)): (usize, &(Members, bool))| {
             all.get(wanted).map(|addresses| (slot, *v6, addresses))
@@ -214,7 +214,7 @@ impl Filter {
         });
     }
 
-    /// The sets whose elements change, by slot.
+    /// Returns the sets whose elements change, by slot.
     pub(crate) fn slots_by_name(&self) -> impl Iterator<Item = (usize, SetName)> {
         let behind = self.slots.wanted.len();
         self.slots.elements.iter().enumerate().filter_map(move |(at, (table, set))| {
@@ -223,7 +223,7 @@ impl Filter {
         })
     }
 
-    /// Carries out changes of sets, by slot. All evaluators see all of them from their next packet on.
+    /// Applies changes to sets, by slot. All evaluators use all of them from their next packet on.
     pub(crate) fn change(&self, changes: &[(usize, &Delta)]) {
         if changes.is_empty() {
             return;
@@ -244,7 +244,7 @@ impl Filter {
         });
     }
 
-    /// Puts other elements into a set, by slot, instead of those of the file.
+    /// Replaces the elements of a set, by slot, including those of the file.
     pub(crate) fn fill<'a>(&self, slot: usize, elements: impl Iterator<Item = (&'a Key, u128)>) {
         self.generation.advance(|generation| {
             let mut live = LiveSets::clone(&self.live.load());
@@ -256,17 +256,17 @@ impl Filter {
         });
     }
 
-    /// What all evaluators have counted and flushed, with what counters started with.
+    /// Returns the counts that all evaluators have flushed, including the initial values of counters.
     pub fn counts(&self) -> Counts {
         self.counts.read()
     }
 
-    /// Which rule decides about a packet, and why. Counts nothing, logs nothing, takes no tokens.
+    /// Returns the rule that decides about a packet, and why. Counts nothing, logs nothing, takes no tokens.
     pub fn explain(&self, packet: &Packet<'_>, context: &Context) -> Trace {
         walk::explain(self, &self.live.load(), packet, context)
     }
 
-    /// The base chains that see this packet, in order.
+    /// Returns the base chains that evaluate this packet, in order.
     pub(crate) fn bases(&self, packet: &Packet<'_>) -> &[RuleLocation] {
         match packet.network {
             Network::Ip(ip) if ip.source.is_ipv4() => &self.bases.v4,
@@ -275,7 +275,7 @@ impl Filter {
         }
     }
 
-    /// As [`Self::bases`], for the compiled form.
+    /// Returns the base chains of the compiled form, see [`Self::bases`].
     #[inline]
     pub(crate) fn starts(&self, packet: &Packet<'_>) -> &[(u32, Policy)] {
         let [v4, v6, other] = &self.starts;
@@ -286,7 +286,7 @@ impl Filter {
         }
     }
 
-    /// Bytes that the compiled form takes on the heap, about.
+    /// Returns the approximate heap size of the compiled form in bytes.
     pub fn size(&self) -> usize {
         self.program.size()
     }
@@ -319,7 +319,7 @@ impl Filter {
         self.live.load_full()
     }
 
-    /// Takes the newest members if there are newer ones.
+    /// Fetches the newest members.
     #[inline]
     pub(crate) fn refresh(&self, live: &mut Arc<LiveSets>) {
         if self.generation.get() != live.generation {
@@ -327,7 +327,7 @@ impl Filter {
         }
     }
 
-    /// What each counter has now, by number.
+    /// Returns the value of each counter, by number.
     #[cfg(any(test, feature = "oracle"))]
     pub(crate) fn count_list(&self) -> Vec<Count> {
         self.counts.list()
@@ -419,12 +419,12 @@ impl Slots {
     }
 }
 
-/// What a set is known by from one rule set to the next.
+/// Returns the identity of a set across rule sets.
 pub(crate) fn name_of(table: &Table, set: &Set) -> SetName {
     (table.family, table.name.clone(), set.name.clone().unwrap_or_default())
 }
 
-/// The elements that the file states for a set.
+/// Returns the elements of a set in the file.
 fn sorted(ruleset: &Ruleset, table: usize, set: SetId) -> Sorted {
     let found = ruleset.tables.get(table).and_then(|table| table.sets.get(set.0));
     let mut sorted = Sorted::new(found.map_or(1, |set| set.key.len()));
@@ -451,7 +451,7 @@ fn tracks(ruleset: &Ruleset) -> bool {
     })
 }
 
-/// The sets for which a statement asks.
+/// Returns the sets that a statement uses.
 pub(crate) fn set_of(statement: &Statement) -> Option<SetId> {
     match statement {
         Statement::Match(one) => match one.test {

@@ -1,4 +1,4 @@
-//! Rules as flat lists of operations: what an evaluator runs.
+//! Rules as flat lists of operations, which an evaluator runs.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::ruleset::{
     Statement, Table, Test,
 };
 
-/// One step of a rule. Tests of fields of up to 64 bits stand here whole, the others name what they need.
+/// One step of a rule. Tests of fields of up to 64 bits are self-contained, the others refer to their data.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Op {
     Equal {
@@ -83,7 +83,7 @@ pub(crate) enum Op {
         key: u32,
         map: u32,
     },
-    /// Never matches: a map whose verdicts come from nowhere.
+    /// Never matches: a map without verdicts.
     Never,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct ChainAt {
     pub index: Option<Box<(Index, Vec<Field>)>>,
 }
 
-/// All rules of all tables. Chains are numbered through.
+/// All rules of all tables, with consecutive numbers of chains.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub chains: Vec<ChainAt>,
@@ -124,7 +124,7 @@ pub(crate) struct Program {
     /// By map: the operation for each verdict.
     pub verdicts: Vec<Vec<Op>>,
     pub logs: Vec<Log>,
-    /// Whether any rule asks for an interface.
+    /// Whether any rule uses an interface.
     pub asks_ports: bool,
 }
 
@@ -216,7 +216,7 @@ impl Writer<'_> {
         self.program.rules.push(RuleAt { first, end, handle: rule.handle });
     }
 
-    /// What [`RuleVerdict::Continue`] becomes decides nothing, so that the rule goes on.
+    /// Converts a verdict; [`RuleVerdict::Continue`] becomes an operation that decides nothing.
     fn verdict(&self, verdict: RuleVerdict) -> Op {
         let chain = |id: ChainId| self.first_chain.saturating_add(id.0) as u32;
         match verdict {
@@ -235,7 +235,7 @@ impl Writer<'_> {
         let [field] = one.key.as_slice() else { return self.concatenated(one) };
         let field = *field;
         let narrow = field.kind().bits() <= 64;
-        // Beyond what the field can hold there is nothing to find.
+        // A value beyond the field's range can never match.
         let cut = |value: u128| u64::try_from(value).unwrap_or(u64::MAX);
         let wide = match &one.test {
             Test::Set(set) => return self.member(field, negate, *set),
@@ -315,7 +315,7 @@ impl Writer<'_> {
         at as u32
     }
 
-    /// The number of a set, compiled when it is first asked for.
+    /// Returns the number of a set, which is compiled at its first use.
     fn set(&mut self, id: SetId) -> u32 {
         if let Some(number) = self.sets.get(&id) {
             return *number;

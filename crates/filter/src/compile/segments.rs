@@ -1,13 +1,13 @@
-//! Sets of numbers as sorted, separate ranges.
+//! Sets of numbers as sorted, disjoint ranges.
 
 use crate::ruleset::Range;
 
-/// The greatest number of so many bits.
+/// Returns the greatest number of this many bits.
 pub(crate) fn greatest(bits: u8) -> u128 {
     u128::MAX.checked_shr(128u32.saturating_sub(u32::from(bits))).unwrap_or(0)
 }
 
-/// Sorted, with those that overlap or touch made one.
+/// Sorts ranges, and merges those that overlap or touch.
 pub(crate) fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.retain(|range| range.first <= range.last);
     ranges.sort_unstable();
@@ -23,7 +23,7 @@ pub(crate) fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
     merged
 }
 
-/// All numbers of 0 to `greatest` that are not in `ranges`, which are merged.
+/// Returns all numbers of 0 to `greatest` that are not in `ranges`, which are merged.
 pub(crate) fn complement(ranges: &[Range], greatest: u128) -> Vec<Range> {
     let mut left = Vec::with_capacity(ranges.len().saturating_add(1));
     let mut from = Some(0u128);
@@ -44,7 +44,7 @@ pub(crate) fn complement(ranges: &[Range], greatest: u128) -> Vec<Range> {
     left
 }
 
-/// What is in both; both are merged.
+/// Returns the intersection of two merged lists.
 pub(crate) fn intersection(one: &[Range], other: &[Range]) -> Vec<Range> {
     let (mut ones, mut others) = (one.iter().peekable(), other.iter().peekable());
     let mut both = Vec::new();

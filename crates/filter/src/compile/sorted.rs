@@ -1,16 +1,16 @@
-//! A set whose elements come and go: sorted keys in chunks that copies of the set share.
+//! A set whose elements change: sorted keys in chunks that copies of the set share.
 //!
 //! ```text
 //!   firsts   k0        k200        k410 ...        the first key of each chunk
 //!   chunks   [k0 ..]   [k200 ..]   [k410 ..]       at most CHUNK keys each
 //! ```
 //!
-//! A change copies the list of chunks and the chunks that it touches, and nothing else: with 100,000 elements
-//! some 10 KiB. So the set that packets are looked up in stays as it is until the next one is in its place.
+//! A change copies only the list of chunks and the chunks that it modifies: with 100,000 elements some 10 KiB. The set
+//! in use by evaluators thus stays unchanged until the next one replaces it.
 
 use std::sync::Arc;
 
-/// Elements of a chunk at most.
+/// The most elements of a chunk.
 const CHUNK: usize = 256;
 
 /// Keys of one part with the end of each range, or of several parts without ranges. Ranges do not overlap.
@@ -30,7 +30,7 @@ struct Chunk {
     lasts: Vec<u128>,
 }
 
-/// Which of sorted keys of so many parts is the last that is at most `key`.
+/// Returns the index of the last of the sorted keys of this many parts that is at most `key`.
 fn place(keys: &[u128], parts: usize, key: &[u128]) -> Option<usize> {
     let (mut low, mut high) = (0usize, keys.len().checked_div(parts)?);
     while low < high {
@@ -72,17 +72,17 @@ impl Chunk {
 }
 
 impl Sorted {
-    /// An empty set of keys of so many parts, at least one.
+    /// Creates an empty set of keys of this many parts, at least one.
     pub fn new(parts: usize) -> Self {
         Self { parts: parts.max(1), firsts: Vec::new(), chunks: Vec::new() }
     }
 
-    /// Of how many parts its keys are.
+    /// Returns the number of parts of its keys.
     pub fn parts(&self) -> usize {
         self.parts
     }
 
-    /// Whether a value, or a key of all parts, is a member.
+    /// Returns whether a value, or a key of all parts, is a member.
     #[inline]
     pub fn has(&self, key: &[u128]) -> bool {
         self.member(key).is_some()
@@ -98,7 +98,7 @@ impl Sorted {
         within.then_some(())
     }
 
-    /// Puts an element in, or gives the one with this key another end.
+    /// Inserts an element, or changes the end of the one with this key.
     pub fn put(&mut self, key: &[u128], last: u128) {
         let parts = self.parts;
         let Some(chunk_at) = place(&self.firsts, parts, key) else {
@@ -132,7 +132,7 @@ impl Sorted {
         }
     }
 
-    /// Takes the element with this key out, if it is there.
+    /// Removes the element with this key, if there is one.
     pub fn remove(&mut self, key: &[u128]) {
         let parts = self.parts;
         let Some(chunk_at) = place(&self.firsts, parts, key) else { return };
@@ -165,7 +165,7 @@ impl Sorted {
         self.firsts.drain(from..from.wrapping_add(self.parts));
     }
 
-    /// Makes two of a chunk that is too long.
+    /// Splits a chunk that is too long.
     fn split(&mut self, at: usize) {
         let parts = self.parts;
         let Some(chunk) = self.chunks.get_mut(at) else { return };
@@ -179,7 +179,7 @@ impl Sorted {
         self.chunks.insert(next, Arc::new(upper));
     }
 
-    /// Joins a chunk with the next one if both are short: chunks are a quarter full at the least, on average.
+    /// Joins a chunk with the next one if both are short: on average, chunks are at least a quarter full.
     fn join(&mut self, at: usize) {
         let (parts, next) = (self.parts, at.wrapping_add(1));
         let len = |at: usize| self.chunks.get(at).map(|chunk| chunk.len(parts));

@@ -9,14 +9,14 @@
 //! Sixteen comparisons without a branch cost less than four that are guessed wrong, and a node of
 //! 32-bit numbers is one cache line: 400,000 numbers lie five lines deep.
 
-/// Numbers in a node.
+/// The number of numbers in a node.
 const NODE: usize = 16;
 
-/// What can be searched for.
+/// A type that can be searched for.
 pub(crate) trait Key: Copy + Ord {
     const MIN: Self;
     const MAX: Self;
-    /// How many of a node's numbers are at most `value`.
+    /// Returns how many of a node's numbers are at most `value`.
     fn rank(node: &[Self; NODE], value: Self) -> usize;
 }
 
@@ -57,8 +57,8 @@ struct Level<K> {
 }
 
 impl<K: Key> Tree<K> {
-    /// `starts` ascends strictly. Its first must be [`Key::MIN`]; it is put in if it is not there,
-    /// so that there is an answer for every number.
+    /// Builds a tree of `starts`, which ascends strictly. If [`Key::MIN`] is not the first, it is
+    /// added, so that every number has an answer.
     pub fn new(mut starts: Vec<K>) -> Self {
         if starts.first() != Some(&K::MIN) {
             starts.insert(0, K::MIN);
@@ -85,7 +85,7 @@ impl<K: Key> Tree<K> {
         Self { levels }
     }
 
-    /// Index of the last start that is at most `value`.
+    /// Returns the index of the last start that is at most `value`.
     #[inline]
     pub fn find(&self, value: K) -> usize {
         let mut at = 0usize;
@@ -114,7 +114,7 @@ pub(crate) enum AnyTree {
 }
 
 impl AnyTree {
-    /// For numbers of so many bits.
+    /// Builds a tree for numbers of this many bits.
     pub fn new(bits: u8, starts: Vec<u128>) -> Self {
         if bits <= 32 {
             Self::Narrow(Tree::new(starts.into_iter().map(|start| start as u32).collect()))

@@ -1,5 +1,5 @@
-//! Which client an address or a tunnel peer belongs to. A client with many addresses has one share of the table, and
-//! flows of different clients are different flows, whatever their addresses.
+//! The clients of addresses and tunnel peers. A client with many addresses has one share of the table, and flows of
+//! different clients are different flows, whatever their addresses.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -13,25 +13,25 @@ use crate::compile::IpRange;
 /// A client's number; 0 is none.
 pub(crate) type Client = u16;
 
-/// Clients beyond this number share the last one: they count as one client.
+/// Clients beyond this number share the last one and count as one client.
 const SHARED: Client = Client::MAX;
 
-/// Peers in a page of [`Peers`].
+/// The number of peers in a page of [`Peers`].
 const PAGE: u32 = 64;
-/// Numbers of peers are lower than this: peer ids have 24 bits.
+/// The numbers of peers are below this: peer ids have 24 bits.
 const MAX_PEERS: u32 = 1 << 24;
 
-/// The clients of addresses and peers. Control changes them; workers ask for an address once for each new flow, and for
-/// peers with each packet.
+/// The clients of addresses and peers. The control plane changes them; workers look up an address once for each new
+/// flow, and peers with each packet.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    /// Whether any address belongs to a client: on a bridge none does, and nothing is asked.
+    /// Whether any address belongs to a client: on a bridge none does, and no look-up is made.
     some: AtomicBool,
     known: RwLock<Known>,
     peers: Arc<ArcSwap<Peers>>,
 }
 
-/// The clients of peers by the number of the peer, in pages: a change copies one of them.
+/// The clients of peers by the peer's number, in pages, of which a change copies one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers(Vec<Option<Arc<[Client; PAGE as usize]>>>);
 
@@ -44,28 +44,28 @@ struct Known {
     numbers: HashMap<Arc<str>, Client>,
     /// By number, from 1 on.
     names: Vec<Option<Arc<str>>>,
-    /// Numbers below the highest that no client has.
+    /// Unused numbers below the highest.
     free: Vec<Client>,
 }
 
-/// Numbers that were taken from clients which were not connected. Their flows have to end.
+/// Numbers that were taken from disconnected clients. Their flows have to end.
 pub(crate) type Retired = HashSet<Client>;
 
-/// The network that an address is in.
+/// Returns the network that contains an address.
 fn network(address: IpAddr, length: u8) -> IpAddr {
     IpRange::prefix(address, length).first
 }
 
 impl Clients {
-    /// The number of a client; 0 for none. It stays the same as long as the client is remembered: one that comes back has the
-    /// flows that it left. The flows of the clients that were forgotten have to end before the number is used.
+    /// Returns the number of a client; 0 for none. It stays the same as long as the client is remembered: a client that
+    /// reconnects continues its flows. The flows of forgotten clients have to end before their number is reused.
     #[must_use]
     pub fn number_of(&self, client: Option<&str>) -> (Client, Retired) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         client.map_or_else(Default::default, |client| known.number_of(client, &self.peers.load()))
     }
 
-    /// Gives this network to the client with this number from now on, or to none.
+    /// Assigns this network to the client with this number from now on, or to none.
     pub fn set_network(&self, address: IpAddr, length: u8, client: Client) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let place = (network(address, length), length);
@@ -82,7 +82,7 @@ impl Clients {
         self.some.store(!known.prefixes.is_empty(), Ordering::Relaxed);
     }
 
-    /// Gives this tunnel peer to the client with this number from now on, or to none.
+    /// Assigns this tunnel peer to the client with this number from now on, or to none.
     pub fn set_peer(&self, peer: u32, client: Client) {
         let _known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let mut peers = Peers::clone(&self.peers.load());
@@ -90,12 +90,12 @@ impl Clients {
         self.peers.store(Arc::new(peers));
     }
 
-    /// The clients of peers. They may be kept by [`arc_swap::Cache`].
+    /// Returns the clients of peers, which may be kept in an [`arc_swap::Cache`].
     pub fn peers(&self) -> Arc<ArcSwap<Peers>> {
         Arc::clone(&self.peers)
     }
 
-    /// Whose an address is: of the smallest network that it is in.
+    /// Returns the client of an address: that of the smallest network that contains it.
     pub(super) fn of(&self, address: impl FnOnce() -> IpAddr) -> Client {
         if !self.some.load(Ordering::Relaxed) {
             return 0;
@@ -110,13 +110,13 @@ impl Clients {
         found.next().unwrap_or(0)
     }
 
-    /// The number of a client that is known.
+    /// Returns the number of a known client.
     pub fn number(&self, client: &str) -> Option<Client> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.numbers.get(client).copied()
     }
 
-    /// The name of the client with this number; `None` without one, and for those that share a number.
+    /// Returns the name of the client with this number; `None` without one, and for those that share a number.
     pub fn name(&self, number: Client) -> Option<Arc<str>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.names.get(usize::from(number.checked_sub(1)?))?.clone()
@@ -124,7 +124,7 @@ impl Clients {
 }
 
 impl Peers {
-    /// The client of a peer; 0 for none.
+    /// Returns the client of a peer; 0 for none.
     #[inline]
     pub fn client(&self, peer: Option<u32>) -> Client {
         let Some(peer) = peer else { return 0 };
@@ -201,7 +201,7 @@ impl Known {
 mod tests {
     use super::*;
 
-    /// The number of a client, where none is forgotten for it.
+    /// Returns the number of a client in a case in which no client is forgotten for it.
     fn number(clients: &Clients, client: Option<&str>) -> Client {
         let (number, retired) = clients.number_of(client);
         assert!(retired.is_empty());
@@ -278,7 +278,7 @@ mod tests {
             (clients.number(&name(1)).unwrap(), clients.number(&name(2)).unwrap());
         clients.set_peer(2, second);
         clients.set_network(address(1), 32, 0);
-        // The peer of this one stays.
+        // The peer of this one remains.
         clients.set_network(address(2), 32, 0);
         assert_eq!(clients.number_of(Some("late")), (first, Retired::from([first])));
         assert_eq!(number(&clients, Some("late")), first);

@@ -1,4 +1,4 @@
-//! The packet with which a flow would start, made of what its record says. By it a flow is evaluated again.
+//! Reconstruction of a flow's first packet from its record, by which the flow is evaluated again.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use adit_wire::transport::{TCP_LEN, flags};
 use crate::packet::Packet;
 use crate::ruleset::CtDirection;
 
-/// The longest: a link header with tags, IPv6, TCP.
+/// The length of the longest: a link header with tags, IPv6, TCP.
 pub(crate) const MAX_FIRST: usize = adit_wire::ethernet::MAX_HEADER_LEN + V6_LEN + TCP_LEN;
 
-/// A flow's protocol, and its ends as its first packet has them.
+/// A flow's protocol, and its ends as in its first packet.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Ends {
     pub protocol: u8,
@@ -22,8 +22,8 @@ pub(crate) struct Ends {
     pub destination: (IpAddr, u16),
 }
 
-/// Writes such a packet into `out` and returns its length. It has the link header of `packet`, a packet of the flow in
-/// this direction, turned round where that is an answer.
+/// Writes such a packet into `out` and returns its length. Its link header is that of `packet`, a packet of the flow in
+/// this direction, reversed if that is an answer.
 pub(crate) fn write(
     ends: &Ends,
     packet: &Packet<'_>,

@@ -10,12 +10,12 @@ use crate::ruleset::CtDirection;
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A flow, in three cache lines: what finds it, what TCP needs, what the rules and people want.
+/// A flow, in three cache lines: for finding it, for TCP, for the rules and reports.
 #[derive(Copy, Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
     pub(super) key: FlowKey,
-    /// When the last packet that counts came.
+    /// The time of the last packet that counts.
     pub(super) seen: Nanos,
     /// [`seconds`] when it was put at the end of its queue.
     pub(super) queued: u16,
@@ -29,23 +29,23 @@ pub(super) struct Flow {
     pub(super) memos: [VerdictCache; 2],
     /// The client whose address its first packet came from.
     pub(super) owner: Client,
-    /// The one before it in the queue of its class.
+    /// The previous one in the queue of its class.
     pub(super) older: u32,
     pub(super) packets: [u64; 2],
     pub(super) bytes: [u64; 2],
-    /// The next in the queue of its class.
+    /// The next one in the queue of its class.
     pub(super) newer: u32,
-    /// The generation of rules and members by which its first packet was accepted.
+    /// The generation of rules and members that accepted its first packet.
     pub(super) generation: u32,
 }
 
 /// The first packet went from the higher end to the lower.
 const DOWNWARDS: u8 = 1;
-/// A packet against the first was seen.
+/// A packet in the opposite direction was seen.
 const ANSWERED: u8 = 2;
 /// TCP: the handshake was seen to be completed.
 const ASSURED: u8 = 4;
-/// TCP, established: it may be dead, and is not waited for so long.
+/// TCP, established: it may be dead, and has a short timeout.
 const STUCK: u8 = 8;
 
 impl Flow {
@@ -75,12 +75,12 @@ impl Flow {
         Self { key, seen: now, class, tcp, bits, born: sixteenths(now), ..Self::empty() }
     }
 
-    /// Who answers for it: the client, or the address that its first packet came from.
+    /// Returns the hash of its source: the client, or the source address of its first packet.
     pub(super) fn source_hash(&self, seed: &Seed) -> u64 {
         source_hash(&self.key, self.downwards(), self.owner, seed)
     }
 
-    /// Between whom it is.
+    /// Returns the ends of the flow.
     pub(super) fn between(&self) -> Flowing {
         let [(source, _), (destination, _)] = self.key.ends(self.downwards());
         let clients = self.key.clients(self.downwards());
@@ -146,7 +146,7 @@ impl Flow {
     }
 }
 
-/// As [`Flow::source_hash`], of a flow that is not entered yet.
+/// Returns the hash of the source of a flow that is not entered yet, see [`Flow::source_hash`].
 pub(super) fn source_hash(key: &FlowKey, downwards: bool, owner: Client, seed: &Seed) -> u64 {
     match owner {
         0 => key.source_hash(downwards, seed),
@@ -154,7 +154,7 @@ pub(super) fn source_hash(key: &FlowKey, downwards: bool, owner: Client, seed: &
     }
 }
 
-/// Which queue a flow waits in: all of one have the same time, and may be as easily forgotten.
+/// The queue of a flow: all flows in one have the same timeout and the same priority for eviction.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(super) enum Class {
@@ -200,7 +200,7 @@ impl Class {
         Self::Established,
     ];
 
-    /// Only the sender of the first packet is known to want it.
+    /// Returns whether only the sender of the first packet is known to want it.
     pub(super) const fn unanswered(self) -> bool {
         matches!(
             self,
@@ -245,12 +245,12 @@ impl Class {
     }
 }
 
-/// Seconds, around again after 18 hours: for spans of minutes.
+/// Returns the time in seconds, which wraps after 18 hours: for spans of minutes.
 pub(super) const fn seconds(now: Nanos) -> u16 {
     (now.0 / 1_000_000_000) as u16
 }
 
-/// Sixteenths of a second, around again after eight years.
+/// Returns the time in sixteenths of a second, which wraps after eight years.
 pub(super) const fn sixteenths(now: Nanos) -> u32 {
     (now.0 / 62_500_000) as u32
 }

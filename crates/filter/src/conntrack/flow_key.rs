@@ -1,5 +1,4 @@
-//! What a flow is known by: addresses, protocol, ports or ICMP's identifier, the same whichever
-//! way a packet goes.
+//! The identity of a flow: addresses, protocol, ports or ICMP's identifier, the same in both directions.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,30 +8,30 @@ use super::hash::Seed;
 use crate::evaluate::IfName;
 use crate::packet::{Ip, MAX_EXTENSIONS, Packet, Transport};
 
-/// Protocols that have ports where TCP has them, and are not looked into further.
+/// Protocols whose ports are in the same place as TCP's, and which are not parsed further.
 const DCCP: u8 = 33;
 const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
 
-/// The lower end's address, the higher end's (two words each), and `ports << 32 | class << 16 |
-/// protocol << 8 | bits`, ports in the same order. The last word is `high << 48 | low << 32 | vlans`: the clients at
-/// the higher and the lower end, and [`Packet::vlans`].
+/// The lower end's address, the higher end's (two words each), and `ports << 32 | class << 16 | protocol << 8 | bits`,
+/// ports in the same order. The last word is `high << 48 | low << 32 | vlans`: the clients at the higher and the lower
+/// end, and [`Packet::vlans`].
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct FlowKey([u64; 6]);
 
-/// Addresses are IPv6's.
+/// The addresses are IPv6.
 const V6: u64 = 1;
-/// ICMP: the end that asks is the lower one.
+/// ICMP: the end that sends the query is the lower one.
 const LOW_ASKS: u64 = 2;
 /// It runs between two ports.
 const PORTS: u64 = 4;
 /// The lower end is behind the port that [`Crossing::Down`] comes from.
 const LOW_IS_DOWN: u64 = 8;
 
-/// Which way a packet crosses between two ports. An answer crosses the other way.
+/// The direction in which a packet crosses between two ports. An answer crosses in the opposite one.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Crossing {
-    /// It leaves by the port that it came by, or ports are not distinguished.
+    /// It leaves by the port that it arrived by, or ports are not distinguished.
     #[default]
     Nowhere,
     /// To the port with the higher name.
@@ -42,7 +41,7 @@ pub enum Crossing {
 }
 
 impl Crossing {
-    /// Of a packet that comes by `iif` and leaves by `oif`.
+    /// Returns the crossing of a packet that arrives by `iif` and leaves by `oif`.
     #[inline]
     pub fn between(iif: IfName, oif: IfName) -> Self {
         match iif.0.cmp(&oif.0) {
@@ -52,7 +51,7 @@ impl Crossing {
         }
     }
 
-    /// The way of an answer.
+    /// Returns the crossing of an answer.
     pub(super) const fn back(self) -> Self {
         match self {
             Self::Nowhere => Self::Nowhere,
@@ -62,17 +61,17 @@ impl Crossing {
     }
 }
 
-/// Where a packet comes from and goes to, besides its addresses. An answer takes the opposite path.
+/// The path of a packet besides its addresses. An answer takes the opposite path.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Path {
-    /// Between which ports it goes.
+    /// The ports that it crosses between.
     pub(crate) crossing: Crossing,
     /// The clients that it comes from and goes to.
     pub(crate) clients: [Client; 2],
 }
 
 impl Path {
-    /// The path of an answer.
+    /// Returns the path of an answer.
     pub(super) const fn back(self) -> Self {
         let [from, to] = self.clients;
         Self { crossing: self.crossing.back(), clients: [to, from] }
@@ -80,7 +79,7 @@ impl Path {
 }
 
 impl From<Crossing> for Path {
-    /// Between ports without clients behind them, as those of a bridge.
+    /// Creates a path between ports without clients, as on a bridge.
     fn from(crossing: Crossing) -> Self {
         Self { crossing, clients: [0; 2] }
     }
@@ -94,7 +93,7 @@ pub(super) struct FlowTuple {
 }
 
 impl FlowTuple {
-    /// The same between these ports and clients and in these VLANs: flows of others with the same addresses are others.
+    /// Distinguishes the key by ports, clients and VLANs: flows with the same addresses elsewhere are other flows.
     #[inline]
     pub(super) fn within(mut self, vlans: u32, path: Path) -> Self {
         let Path { crossing, clients: [from, to] } = path;
@@ -109,18 +108,18 @@ impl FlowTuple {
     }
 }
 
-/// What an ICMP type is to connection tracking.
+/// The role of an ICMP type in connection tracking.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum IcmpRole {
-    /// It may start a flow.
+    /// A query, which may start a flow.
     Query,
-    /// It answers a query of this type.
+    /// A reply to a query of this type.
     Reply(u8),
-    /// It carries the head of a packet.
+    /// An error, which carries the head of a packet.
     Error,
     /// IPv6 neighbours and multicast listeners: never tracked.
     Neighbour,
-    /// Not known.
+    /// An unknown type.
     Unknown,
 }
 
@@ -143,7 +142,7 @@ impl IcmpRole {
 impl FlowKey {
     pub(super) const EMPTY: Self = Self([0; 6]);
 
-    /// Of a whole packet; of ICMP, only queries and replies have one.
+    /// Returns the key of a whole packet; of ICMP, only queries and replies have one.
     pub(super) fn of(packet: &Packet<'_>, ip: &Ip) -> Result<FlowTuple, Invalid> {
         let ports = match packet.transport {
             Transport::Tcp(tcp) => tcp.ports,
@@ -154,7 +153,7 @@ impl FlowKey {
                 return Self::icmp(ends, ip.protocol, (icmp.kind, icmp.code), id)
                     .ok_or(Invalid::Icmp);
             }
-            // Says that there is nothing; Linux tracks it no more.
+            // There is no payload; Linux does not track it either.
             Transport::Other if ip.protocol == NO_NEXT_HEADER && ip.source.is_ipv6() => {
                 return Err(Invalid::Headers);
             }
@@ -167,9 +166,8 @@ impl FlowKey {
         Self::ports(ip.source, ip.destination, ip.protocol, ports).ok_or(Invalid::Headers)
     }
 
-    /// Of the packet that an ICMP error of the same family carries the head of, and the address
-    /// which sent that. `None` if it is cut too short, is not a first piece, or could not have
-    /// had a flow.
+    /// Returns the key of the packet whose head an ICMP error of the same family carries, and the address that sent
+    /// that packet. `None` if the head is too short, is not a first fragment, or could not have had a flow.
     pub(super) fn embedded(v6: bool, head: &[u8]) -> Option<(FlowTuple, IpAddr)> {
         let inner = if v6 { Inner::v6(head)? } else { Inner::v4(head)? };
         let way = match (v6, inner.protocol) {
@@ -214,7 +212,7 @@ impl FlowKey {
             IcmpRole::Reply(query) => (query, true),
             _ => return None,
         };
-        // Between two equal addresses only the type tells the directions apart.
+        // Between two equal addresses only the type distinguishes the directions.
         let downwards = source > destination || (source == destination && reply);
         let (low, high) = if downwards { (destination, source) } else { (source, destination) };
         let tail = u64::from(id) << 32
@@ -250,7 +248,7 @@ impl FlowKey {
         }
     }
 
-    /// The address that answers for how many flows it starts: IPv6 in units of a /64.
+    /// Returns the hash of the address to which its flows are charged: IPv6 in units of a /64.
     pub(super) fn source_hash(&self, downwards: bool, seed: &Seed) -> u64 {
         let [low0, low1, high0, high1, ..] = self.0;
         let (first, second) = if downwards { (high0, high1) } else { (low0, low1) };
@@ -265,19 +263,19 @@ impl FlowKey {
         (self.0[4] >> 8) as u8
     }
 
-    /// The ids of its VLANs, the outermost first; 0 for none.
+    /// Returns the ids of its VLANs, the outermost first; 0 for none.
     pub(super) const fn vlans(&self) -> [u16; 2] {
         [(self.0[5] & 0xfff) as u16, (self.0[5] >> 12 & 0xfff) as u16]
     }
 
-    /// The clients that a packet of this direction comes from and goes to; 0 for none.
+    /// Returns the clients that a packet of this direction comes from and goes to; 0 for none.
     pub(super) const fn clients(&self, downwards: bool) -> [Client; 2] {
         let (low, high) = ((self.0[5] >> 32) as Client, (self.0[5] >> 48) as Client);
         if downwards { [high, low] } else { [low, high] }
     }
 
-    /// Source and destination with ports (for ICMP: the identifier, then type and code), as a
-    /// packet of this direction has them.
+    /// Returns source and destination with ports (for ICMP: the identifier, then type and code), as in a packet of this
+    /// direction.
     pub(super) fn ends(&self, downwards: bool) -> [(IpAddr, u16); 2] {
         let [low0, low1, high0, high1, tail, _] = self.0;
         let address = |first: u64, second: u64| {
@@ -299,8 +297,7 @@ impl FlowKey {
     }
 }
 
-/// The ports of protocols that are not looked into: 0 where there are none. `None` if they are cut
-/// off.
+/// Returns the ports of protocols that are not parsed: 0 where there are none. `None` if they are truncated.
 fn leading_ports(protocol: u8, rest: &[u8]) -> Option<u32> {
     match protocol {
         DCCP | SCTP | UDP_LITE => Some(u32::from_be_bytes(*rest.first_chunk()?)),
@@ -308,7 +305,7 @@ fn leading_ports(protocol: u8, rest: &[u8]) -> Option<u32> {
     }
 }
 
-/// The head of a packet in an ICMP error: its length fields speak of bytes that are not there.
+/// The head of a packet in an ICMP error: its length fields count bytes that are not there.
 struct Inner<'a> {
     source: IpAddr,
     destination: IpAddr,
@@ -348,7 +345,7 @@ impl<'a> Inner<'a> {
             let length = match protocol {
                 // Hop-by-hop options, routing, destination options.
                 0 | 43 | 60 => units.wrapping_add(1).wrapping_mul(8),
-                // A piece that is not the first has no ports.
+                // A fragment that is not the first has no ports.
                 44 if u16::from_be_bytes([offset0, offset1]) & !7 != 0 => return None,
                 44 => 8,
                 // Authentication header.

@@ -1,6 +1,5 @@
-//! Where flows lie: slots that never move, an index of them that grows by one bucket at a time
-//! (linear hashing, W. Litwin 1980), and a queue for each class. No insertion pays for the growth
-//! of the whole.
+//! The storage of flows: slots that never move, an index of them that grows by one bucket at a time (linear hashing, W.
+//! Litwin 1980), and a queue for each class. No insertion pays for the growth of the whole.
 
 use super::flow::{Class, Flow, NONE, seconds};
 use super::flow_key::FlowKey;
@@ -26,7 +25,7 @@ pub(super) struct FlowTable {
     len: u32,
 }
 
-/// Flows of a class, by when they were put here.
+/// Flows of a class, in the order in which they were queued.
 #[derive(Copy, Clone, Debug)]
 struct Queue {
     oldest: u32,
@@ -57,12 +56,12 @@ impl FlowTable {
         self.queue(class).len
     }
 
-    /// Slots that there are, free ones among them.
+    /// Returns the number of slots, including free ones.
     pub(super) fn slots(&self) -> u32 {
         u32::try_from(self.segments.len()).unwrap_or(u32::MAX).saturating_mul(SEGMENT)
     }
 
-    /// All that it has allocated.
+    /// Returns the allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         let flows = self.segments.len().saturating_mul(SEGMENT as usize);
         let buckets = self.chunks.len().saturating_mul(CHUNK as usize);
@@ -83,7 +82,7 @@ impl FlowTable {
         self.segments.get_mut((slot / SEGMENT) as usize)?.get_mut((slot % SEGMENT) as usize)
     }
 
-    /// The flows of a segment that is there, free slots among them.
+    /// Returns the flows of an existing segment, including free slots.
     pub(super) fn segment(&self, index: usize) -> Option<&[Flow]> {
         self.segments.get(index).map(|segment| &**segment)
     }
@@ -100,10 +99,10 @@ impl FlowTable {
         None
     }
 
-    /// Enters a flow that is not there yet; `None` if slots cannot be numbered any more.
+    /// Inserts a flow that does not exist yet; `None` if no further slot can be numbered.
     pub(super) fn insert(&mut self, flow: Flow, hash: u64, now: Nanos) -> Option<u32> {
         let slot = self.take_slot()?;
-        // Twice as many buckets as flows keep chains near one flow; two new ones each time get there.
+        // Twice as many buckets as flows keep chains near one flow; two new ones per insertion reach that.
         let wanted = self.len.saturating_add(1).saturating_mul(2).max(FIRST_BUCKETS);
         while self.buckets < FIRST_BUCKETS {
             self.split();
@@ -125,7 +124,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Forgets a flow.
+    /// Removes a flow.
     pub(super) fn remove(&mut self, slot: u32) -> Option<Flow> {
         let flow = *self.get(slot)?;
         if flow.class == Class::Free {
@@ -143,13 +142,13 @@ impl FlowTable {
         Some(flow)
     }
 
-    /// The flow that has waited longest in a class without being looked at.
+    /// Returns the flow that was queued longest ago in a class.
     pub(super) fn oldest(&self, class: Class) -> Option<u32> {
         let slot = self.queue(class).oldest;
         (slot != NONE).then_some(slot)
     }
 
-    /// Puts a flow at the end of a class's queue.
+    /// Moves a flow to the end of a class's queue.
     pub(super) fn requeue(&mut self, slot: u32, class: Class, now: Nanos) {
         self.unlink(slot);
         self.push(slot, class, now);
@@ -244,7 +243,7 @@ impl FlowTable {
         }
     }
 
-    /// Adds one bucket, which takes its part of the flows of the one that stood for both.
+    /// Adds one bucket, which takes its part of the flows of the bucket that served both.
     fn split(&mut self) {
         let new = self.buckets;
         if (new / CHUNK) as usize >= self.chunks.len() {

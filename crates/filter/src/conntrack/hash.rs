@@ -1,5 +1,5 @@
-/// SipHash-1-3 of a few words with a secret key, as the standard library's maps use it: who
-/// chooses addresses and ports cannot choose where in the table they lie. Written out because the
+/// SipHash-1-3 of a few words with a secret key, as in the standard library's maps: a sender who
+/// chooses addresses and ports cannot choose their place in the table. Implemented here because the
 /// standard one takes no key of ours and costs twice as much on so few words.
 #[derive(Copy, Clone)]
 pub(super) struct Seed([u64; 2]);
@@ -19,7 +19,8 @@ impl Seed {
             k0 ^ 0x6c79_6765_6e65_7261,
             k1 ^ 0x7465_6462_7974_6573,
         ];
-        // The last word holds the length in bytes and the bytes left over: none.
+        // The last word contains the length in bytes and the remaining bytes, of which there are
+        // none.
         let last = (N as u64).wrapping_mul(8) << 56;
         for word in words.into_iter().chain([last]) {
             v[3] ^= word;

@@ -2,22 +2,21 @@ use std::time::Duration;
 
 use crate::ruleset::FlowLimits;
 
-/// How much a [`super::Tracker`] keeps, and for how long.
+/// The bounds and timeouts of a [`super::Tracker`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Flows in all shards together. At the bound, those make room that are over, that no answer came to, or whose
-    /// source has more than its share.
-    /// About 200 bytes each, taken only as they come.
+    /// Flows in all shards together. At the bound, flows are evicted that have expired, that have no answer, or whose
+    /// source exceeds its share. About 200 bytes each, allocated only as needed.
     pub flows: usize,
     /// Flows without an answer that one source (an IPv4 address, an IPv6 /64) may have.
     pub unanswered_per_source: usize,
-    /// Flows that one source keeps in a full table. A source with more makes room for others and for itself.
-    /// `None`: a 256th of all.
+    /// Flows that one source keeps in a full table. A source with more makes space for others and for itself. `None`: a
+    /// 256th of all.
     pub flows_per_source: Option<usize>,
-    /// Parts with a lock of their own: as many as threads use it.
+    /// Parts with a lock of their own: as many as threads use the table.
     pub shards: usize,
-    /// Whether TCP connections that were there before are taken up in the middle, as new
-    /// (the kernel's `nf_conntrack_tcp_loose`, on there too).
+    /// Whether TCP connections that existed before are picked up in the middle, as new (the kernel's
+    /// `nf_conntrack_tcp_loose`, whose default is the same).
     pub loose: bool,
     /// How long each kind of flow is kept without a packet.
     pub timeouts: Timeouts,
@@ -27,7 +26,7 @@ impl Limits {
     /// The default of [`Self::flows_per_source`].
     const SOURCES: usize = 256;
 
-    /// These, but for what a rule file states.
+    /// Returns these limits, overridden by those that a rule file states.
     pub fn stated(&self, by: &FlowLimits) -> Self {
         let or = |stated: Option<u32>, own: usize| {
             stated.and_then(|stated| usize::try_from(stated).ok()).unwrap_or(own)
@@ -41,7 +40,7 @@ impl Limits {
         }
     }
 
-    /// What one source keeps in a full table; at least 1.
+    /// Returns the share that one source keeps in a full table; at least 1.
     pub(super) fn source_share(&self) -> usize {
         let share = self.flows_per_source.unwrap_or(self.flows / Self::SOURCES);
         share.max(1)
@@ -61,7 +60,7 @@ impl Default for Limits {
     }
 }
 
-/// How long a flow is kept without a packet. The defaults are the kernel's.
+/// The timeouts of a flow without a packet. The defaults are the kernel's.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Timeouts {
     /// TCP: a SYN was seen, or one from both ends.
@@ -80,9 +79,8 @@ pub struct Timeouts {
     pub time_wait: Duration,
     /// TCP: it was reset.
     pub close: Duration,
-    /// TCP, established: data is not acknowledged, the same segment came again
-    /// [`Self::MAX_COPIES`] times, the window is shut, or it was taken up in the middle and has no
-    /// answer yet.
+    /// TCP, established: data is not acknowledged, the same segment was repeated [`Self::MAX_COPIES`] times, the window
+    /// is zero, or it was picked up in the middle and has no answer yet.
     pub stuck: Duration,
     /// UDP.
     pub udp: Duration,
@@ -95,10 +93,10 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// A full table gives up connections that were silent for so long (RFC 5382, REQ-5), and no
-    /// others that are established.
+    /// A full table evicts established connections that were silent for this long (RFC 5382, REQ-5), and no other
+    /// established ones.
     pub const IDLE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
-    /// After so many copies of a segment in a row, a connection counts as stuck.
+    /// After this many consecutive copies of a segment, a connection counts as stuck.
     pub const MAX_COPIES: u8 = 3;
 }
 

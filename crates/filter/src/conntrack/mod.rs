@@ -1,16 +1,16 @@
-//! Connection tracking: which packets belong together, and what their ends can have sent.
+//! Connection tracking: the flows of packets, and the segments that their ends can have sent.
 //!
 //! ```text
 //!   Tracker::burst ──► Burst::look(packet) ──► Tracked { state, direction } ──► the rules
 //!                      Burst::confirm(tracked) ◄── accepted: only now a new flow is entered
 //! ```
 //!
-//! States, timeouts and windows are those of Linux, so that a rule file means the same in both.
-//! A known flow's time starts again when its packet is looked at, not when the rules have accepted
-//! it, as there too: a flow whose packets are dropped lives on as long as they come.
+//! States, timeouts and windows are those of Linux, so that a rule file has the same meaning in both. As in Linux, a
+//! known flow's timeout restarts when its packet is looked up, not when the rules have accepted it: a flow whose
+//! packets are dropped stays as long as they arrive.
 //!
-//! After a start the table is empty, and what was open before is taken up from the middle
-//! ([`Limits::loose`]): its next packet is new, the answer to that is established.
+//! After a start the table is empty, and open connections are picked up in the middle ([`Limits::loose`]): the next
+//! packet of one is new, the answer to it is established.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,14 +48,14 @@ use hash::Seed;
 use shard::{Seen, Shard};
 use tcp::{Segment, Tcp};
 
-/// Flows that [`Tracker::sweep`] looks at in one call.
+/// The number of flows that [`Tracker::sweep`] checks in one call.
 const SWEEP: u32 = 1024;
 
 /// All flows, in as many shards as there are workers. Any number of threads may use it.
 #[derive(Debug)]
 pub struct Tracker {
     limits: Limits,
-    /// Flows at most, now.
+    /// The present limit of flows.
     most: AtomicU64,
     seed: Seed,
     shards: Box<[Mutex<Shard>]>,
@@ -64,8 +64,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Creates an empty table. `seed` is random: it keeps senders from choosing the places of
-    /// their flows.
+    /// Creates an empty table. `seed` is random: it keeps senders from choosing the places of their flows.
     pub fn new(limits: Limits, seed: [u8; 16]) -> Self {
         let seed = Seed::new(seed);
         let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
@@ -74,19 +73,19 @@ impl Tracker {
         Self { seed, shards: shards.collect(), most, limits, clients, invalid }
     }
 
-    /// A client has this network from now on; `None`: it has it no more.
+    /// Assigns this network to a client from now on; `None` removes it.
     pub(crate) fn set_network(&self, address: IpAddr, length: u8, client: Option<&str>) {
         self.clients.set_network(address, length, self.number(client));
     }
 
-    /// A tunnel peer belongs to this client from now on; `None`: it is gone.
+    /// Assigns a tunnel peer to this client from now on; `None` removes it.
     pub(crate) fn set_peer(&self, peer: u32, client: Option<&str>) {
         self.clients.set_peer(peer, self.number(client));
     }
 
-    /// The number of a client. The flows of clients that are forgotten for it end.
+    /// Returns the number of a client. The flows of clients that are forgotten for it end.
     fn number(&self, client: Option<&str>) -> Client {
-        // No lock is held meanwhile: a burst that holds a shard asks for the client of an address.
+        // No lock is held meanwhile: a burst that holds a shard looks up the client of an address.
         let (number, retired) = self.clients.number_of(client);
         if !retired.is_empty() {
             let all = |flow: &Flowing| flow.clients.into_iter().chain([flow.owner]);
@@ -95,30 +94,30 @@ impl Tracker {
         number
     }
 
-    /// The clients of peers and addresses.
+    /// Returns the clients of peers and addresses.
     pub(crate) fn clients(&self) -> &Clients {
         &self.clients
     }
 
-    /// Changes the numbers of flows that there may be; those that are there stay until others need their place.
+    /// Changes the limits of flows; existing flows stay until others need their place.
     pub fn resize(&self, limits: &Limits) {
         self.most.store(limits.flows as u64, Ordering::Relaxed);
         let limits = Limits { shards: self.limits.shards, ..limits.clone() };
         self.shards.iter().for_each(|shard| lock(shard).resize(&limits));
     }
 
-    /// The bounds it was made with.
+    /// Returns the bounds it was created with.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// For a run of packets, all taken to be of the moment `now`. It holds the lock of one shard
-    /// at a time, until it is dropped: keep none while waiting, and one at a time in a thread.
+    /// Begins a run of packets that are treated as arriving at `now`. It holds the lock of one shard at a time until it
+    /// is dropped: a thread must have one at most, and must not wait meanwhile.
     pub fn burst(&self, now: Nanos) -> Burst<'_> {
         Burst { tracker: self, now, generation: 0, held: None, invalid: [0; Invalid::COUNT] }
     }
 
-    /// Counts, of all shards.
+    /// Returns the counters of all shards.
     pub fn stats(&self) -> TrackStats {
         let mut stats =
             TrackStats { limit: self.most.load(Ordering::Relaxed), ..TrackStats::default() };
@@ -134,8 +133,8 @@ impl Tracker {
         stats
     }
 
-    /// Some of the flows, from `cursor` on (0 at first), and where to go on; `None` at the end.
-    /// Flows that come or go meanwhile may be seen or not.
+    /// Returns some of the flows, from `cursor` on (0 at first), and the next cursor; `None` at the end. Flows that are
+    /// added or removed meanwhile may be missing.
     pub fn flows(&self, now: Nanos, cursor: u64) -> (Vec<FlowInfo>, Option<u64>) {
         let (index, segment) = (cursor >> 32, cursor & u64::from(u32::MAX));
         let Some(shard) = usize::try_from(index).ok().and_then(|index| self.shards.get(index))
@@ -148,11 +147,11 @@ impl Tracker {
         }
     }
 
-    /// Ends the flows that `matches` names, and returns how many there were.
+    /// Ends the flows that `matches` selects, and returns their number.
     pub(crate) fn flush(&self, matches: impl Fn(&Flowing) -> bool) -> u64 {
         let mut ended = 0u64;
         for shard in &self.shards {
-            // A part at a time: workers wait for the lock.
+            // One segment at a time: workers wait for the lock.
             let mut segment = 0usize;
             while let Some(some) = lock(shard).flush(segment, &matches) {
                 ended = ended.saturating_add(some);
@@ -162,15 +161,15 @@ impl Tracker {
         ended
     }
 
-    /// Removes flows whose time is over, at most a thousand of each shard at a time; true if more are left.
-    /// Bursts do this too: it is for when no packets come.
+    /// Removes expired flows, at most a thousand of each shard at a time; returns true if more are left. Bursts do this
+    /// too: this method is for times without packets.
     pub fn sweep(&self, now: Nanos) -> bool {
-        // Each shard, whatever the one before says.
+        // Every shard, whatever the previous one returned.
         self.shards.iter().filter(|shard| lock(shard).sweep(now, SWEEP)).count() > 0
     }
 }
 
-/// Between whom a flow is, as its first packet has them.
+/// The ends of a flow, as in its first packet.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Flowing {
     /// Source and destination.
@@ -185,17 +184,17 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of one packet. [`Burst::confirm`] enters it if it starts a flow.
+/// The state of one packet. [`Burst::confirm`] enters it if it starts a flow.
 #[derive(Copy, Clone, Debug)]
 pub struct Tracked {
     /// One bit.
     pub state: CtState,
-    /// Which way it goes in its flow. [`CtDirection::Original`] without one.
+    /// Its direction in its flow. [`CtDirection::Original`] without one.
     pub direction: CtDirection,
-    /// The flow's transport protocol: for an ICMP error, that of the flow it is about. `None`
-    /// without a flow (invalid, untracked): there, `ct direction` and `ct l4proto` do not match.
+    /// The flow's transport protocol: for an ICMP error, that of the flow it reports on. `None` without a flow
+    /// (invalid, untracked): there, `ct direction` and `ct l4proto` do not match.
     pub protocol: Option<u8>,
-    /// Whether its flow was accepted by other rules than those in force, or for other members.
+    /// Whether its flow was accepted by former rules, or with former members.
     pub stale: bool,
     place: Place,
 }
@@ -203,7 +202,7 @@ pub struct Tracked {
 #[derive(Copy, Clone, Debug)]
 enum Place {
     Nowhere,
-    /// About a flow, but not of it.
+    /// It reports on a flow without belonging to it.
     About {
         slot: u32,
         key: FlowKey,
@@ -230,7 +229,7 @@ impl Tracked {
         }
     }
 
-    /// For a packet of no flow: not tracked at all, or invalid.
+    /// Describes a packet of no flow: not tracked at all, or invalid.
     pub const fn without(state: CtState) -> Self {
         let direction = CtDirection::Original;
         Self { state, direction, protocol: None, stale: false, place: Place::Nowhere }
@@ -248,13 +247,12 @@ pub struct Burst<'a> {
 }
 
 impl Burst<'_> {
-    /// What a packet is to the flows that are known. A known flow is brought up to date here,
-    /// whatever becomes of the packet, as the kernel does; a new one waits for
-    /// [`Self::confirm`].
+    /// Looks up a packet. A known flow is updated here, whatever the verdict on the packet, as in the kernel; a new one
+    /// waits for [`Self::confirm`].
     ///
-    /// `path` and VLAN tags tell flows with the same addresses apart: an answer has to take the opposite path.
+    /// `path` and VLAN tags distinguish flows with the same addresses: an answer has to take the opposite path.
     ///
-    /// Takes whole packets: a fragment, and whatever fails its checksum, is invalid.
+    /// It takes whole packets: a fragment, and a packet with a wrong checksum, is invalid.
     #[inline]
     pub fn look(&mut self, packet: &Packet<'_>, path: Path) -> Tracked {
         let Network::Ip(ip) = &packet.network else { return Tracked::without(CtState::UNTRACKED) };
@@ -314,7 +312,7 @@ impl Burst<'_> {
         Ok(tracked(CtState::NEW, CtDirection::Original, Place::New { way, hash }))
     }
 
-    /// Whether a packet without a flow may start one.
+    /// Returns whether a packet without a flow may start one.
     fn may_start(
         &self,
         packet: &Packet<'_>,
@@ -334,8 +332,8 @@ impl Burst<'_> {
         Ok(())
     }
 
-    /// An ICMP error: of the flow whose packet it carries the head of, if it goes to where that
-    /// packet came from. It changes nothing there.
+    /// Looks up an ICMP error: it is related to the flow of the packet whose head it carries, if it is sent to the
+    /// source of that packet. It does not change the flow.
     fn related(&mut self, packet: &Packet<'_>, ip: &Ip, path: Path) -> Result<Tracked, Invalid> {
         let head = packet.transport_bytes().get(8..).ok_or(Invalid::IcmpError)?;
         let (way, source) =
@@ -343,7 +341,7 @@ impl Burst<'_> {
         if source != ip.destination {
             return Err(Invalid::IcmpError);
         }
-        // That packet went the other way.
+        // That packet went in the opposite direction.
         let way = way.within(packet.vlans(), path.back());
         let hash = way.key.hash(&self.tracker.seed);
         let (now, generation) = (self.now, self.generation);
@@ -360,8 +358,8 @@ impl Burst<'_> {
         })
     }
 
-    /// Enters the flow of a packet that was accepted; does nothing for one of a known flow.
-    /// False if there is no room, which is counted: the packet is to be dropped.
+    /// Enters the flow of a packet that was accepted; does nothing for one of a known flow. Returns false if there is
+    /// no space, which is counted: the packet must be dropped.
     #[inline]
     pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
         let Place::New { way, hash } = &tracked.place else { return true };
@@ -374,14 +372,14 @@ impl Burst<'_> {
         shard.is_some_and(|shard| shard.enter(way, *hash, packet, (owner, generation), now))
     }
 
-    /// By which rules and members the packets from here on are evaluated. Flows that were accepted by others are
+    /// Sets the generation of rules and members for the following packets. Flows that another one accepted are
     /// [`Tracked::stale`].
     #[inline]
     pub(crate) fn set_generation(&mut self, generation: u32) {
         self.generation = generation;
     }
 
-    /// The ends of the flow that a packet is of or about.
+    /// Returns the ends of the flow that a packet belongs to or reports on.
     pub(crate) fn ends(&mut self, tracked: &Tracked) -> Option<Ends> {
         let (slot, key, hash) = tracked.flow()?;
         let flow = self.shard(hash)?.table().get(slot).filter(|flow| flow.key == key)?;
@@ -389,7 +387,7 @@ impl Burst<'_> {
         Some(Ends { protocol: key.protocol(), source, destination })
     }
 
-    /// A stale flow was evaluated again: it goes on, or it ends.
+    /// Records that a stale flow was evaluated again: it continues, or it ends.
     pub(crate) fn reevaluated(&mut self, tracked: &Tracked, accepted: bool) {
         let (Some((slot, key, hash)), generation) = (tracked.flow(), self.generation) else {
             return;
@@ -399,15 +397,14 @@ impl Burst<'_> {
         }
     }
 
-    /// Returns the cache for the rules' verdict on the last packet of the flow in the same
-    /// direction.
-    /// Returns `None` for a packet of no known flow, and for ICMP errors.
+    /// Returns the cache for the rules' verdict on the last packet of the flow in the same direction. Returns `None`
+    /// for a packet of no known flow, and for ICMP errors.
     #[inline]
     pub fn verdict_cache(&mut self, tracked: &Tracked) -> Option<&mut VerdictCache> {
         let Place::Known { slot, key, hash } = tracked.place else { return None };
         let direction = tracked.direction;
         let flow = self.shard(hash)?.table().get_mut(slot)?;
-        // Another packet may have made the flow give up its place.
+        // The flow may have been evicted for another packet.
         (flow.class != Class::Free && flow.key == key).then(|| flow.verdict_cache(direction))
     }
 
@@ -418,7 +415,7 @@ impl Burst<'_> {
         // The low half chooses the bucket.
         let index = if count == 1 { 0 } else { ((hash >> 32) as usize).checked_rem(count)? };
         if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
-            // Never two at once, lest two bursts wait for each other.
+            // Never two at once, because two bursts could wait for each other.
             self.held = None;
             let mut shard = lock(self.tracker.shards.get(index)?);
             shard.tick(self.now);

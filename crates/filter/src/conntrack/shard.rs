@@ -1,4 +1,4 @@
-//! A part of the table, under one lock: what a packet does to its flow, and who has to go.
+//! A part of the table, under one lock: the effect of a packet on its flow, and eviction.
 
 use super::clients::{Client, Clients};
 use super::flow::{Class, Flow, seconds, sixteenths, source_hash};
@@ -13,22 +13,22 @@ use crate::ruleset::{CtDirection, CtState};
 use adit_wire::ip::{ICMP, ICMPV6, TCP, UDP};
 use std::time::Duration;
 
-/// Flows that are looked at for their time in one go, at most.
+/// The most flows that are checked for expiry at once.
 const SWEEP: u32 = 64;
-/// How often they are looked at.
+/// The interval of these checks.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// A flow is looked at no later than this after the last time.
+/// A flow is checked again at most this many seconds after the last check.
 const LOOK_AGAIN: u16 = 300;
-/// Of so many that have waited longest, the one silent for longest makes room.
+/// Of this many that were queued longest ago, the one that was silent for longest is evicted.
 const CANDIDATES: usize = 8;
-/// Flows that are looked at for one of a source that has more than its share, and slots, free ones among them.
+/// The number of flows that are sampled for one of a source that exceeds its share, including free slots.
 const SAMPLE: u32 = 64;
 const SAMPLE_SLOTS: u32 = 512;
-/// How far apart they are, modulo all slots: a prime, so that a sample of all reaches all.
+/// The distance of samples, modulo all slots: a prime, so that a sample of all reaches all.
 const STRIDE: u64 = 2_654_435_761;
-/// How long a full table refuses without looking for room.
+/// How long a full table refuses flows without searching for space.
 const FULL_FOR: Duration = Duration::from_millis(1);
-/// UDP: who still talks after so many sixteenths of a second is a stream.
+/// UDP: a flow with packets after this many sixteenths of a second is a stream.
 const STREAM_AGE: u32 = 2 * 16;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Shard {
     timeouts: Timeouts,
     most: u32,
     most_unanswered: u32,
-    /// What one source keeps when the table is full.
+    /// The share that one source keeps when the table is full.
     share: u32,
     /// Where the next sample begins.
     hand: u32,
@@ -60,13 +60,13 @@ pub(super) struct Counts {
     pub(super) refused_source: u64,
 }
 
-/// What became of a packet of a known flow.
+/// The result for a packet of a known flow.
 pub(super) enum Seen {
-    /// It belongs to it.
+    /// It belongs to the flow.
     Known(CtState, CtDirection),
-    /// It was the last of it.
+    /// It ends the flow.
     Last(CtState, CtDirection),
-    /// It cannot belong to it.
+    /// It cannot belong to the flow.
     Invalid(Invalid),
     /// The flow is over; this packet starts another.
     Over,
@@ -91,7 +91,7 @@ impl Shard {
         shard
     }
 
-    /// Takes its part of these numbers.
+    /// Applies its part of these limits.
     pub(super) fn resize(&mut self, limits: &Limits) {
         let part = |whole: usize| {
             let part = whole.div_ceil(limits.shards.max(1));
@@ -111,7 +111,7 @@ impl Shard {
         self.table.bytes().saturating_add(Sources::BYTES)
     }
 
-    /// Looks for flows whose time is over, if it was not done within the last second.
+    /// Checks for expired flows, at most once a second.
     #[inline]
     pub(super) fn tick(&mut self, now: Nanos) {
         if now >= self.next_sweep {
@@ -120,7 +120,7 @@ impl Shard {
         }
     }
 
-    /// Looks at up to `budget` flows; true if there are more to be looked at.
+    /// Checks up to `budget` flows; returns true if more are to be checked.
     pub(super) fn sweep(&mut self, now: Nanos, mut budget: u32) -> bool {
         for class in Class::ALL {
             let timeout = class.timeout(&self.timeouts).as_secs().max(1);
@@ -143,7 +143,7 @@ impl Shard {
         false
     }
 
-    /// The slot of a flow whose time is not over.
+    /// Returns the slot of a flow that has not expired.
     #[inline]
     pub(super) fn find(&mut self, way: &FlowTuple, hash: u64, now: Nanos) -> Option<u32> {
         let slot = self.table.find(&way.key, hash)?;
@@ -167,7 +167,7 @@ impl Shard {
         if stuck { timeout.min(self.timeouts.stuck) } else { timeout }
     }
 
-    /// Brings a flow up to date by a packet of it.
+    /// Updates a flow by one of its packets.
     #[inline]
     pub(super) fn advance(
         &mut self,
@@ -222,7 +222,7 @@ impl Shard {
         Seen::Known(state, direction)
     }
 
-    /// Enters the flow of a packet, unless it is there; false if there is no room.
+    /// Enters the flow of a packet, unless it exists; returns false if there is no space.
     pub(super) fn enter(
         &mut self,
         way: &FlowTuple,
@@ -265,13 +265,13 @@ impl Shard {
         true
     }
 
-    /// Whether a flow was accepted by another generation.
+    /// Returns whether another generation accepted a flow.
     #[inline]
     pub(super) fn is_stale(&self, slot: u32, generation: u32) -> bool {
         self.table.get(slot).is_some_and(|flow| flow.generation != generation)
     }
 
-    /// Notes the generation that has accepted a flow; `None` ends it.
+    /// Records the generation that has accepted a flow; `None` ends it.
     pub(super) fn reevaluated(&mut self, slot: u32, key: &FlowKey, generation: Option<u32>) {
         let Some(flow) = self.table.get_mut(slot).filter(|flow| flow.key == *key) else { return };
         match generation {
@@ -283,7 +283,7 @@ impl Shard {
         }
     }
 
-    /// Ends the flows of one segment of slots whose ends match, and says how many; `None` behind the last.
+    /// Ends the flows of one segment of slots whose ends match, and returns their number; `None` after the last.
     pub(super) fn flush(
         &mut self,
         segment: usize,
@@ -305,17 +305,18 @@ impl Shard {
         }
     }
 
-    /// Twice what others add to a source's counts on average: a flood from forged addresses must not count for all.
+    /// Returns twice the average amount that others add to a source's counts: a flood from forged addresses must not
+    /// count for all.
     fn others(&self) -> u32 {
         (self.table.len() / Sources::WIDTH).saturating_mul(2)
     }
 
-    /// Gives up a flow for one of `source`. False if there is none to give up.
+    /// Evicts a flow for one of `source`. Returns false if there is none to evict.
     ///
-    /// First goes what is over. Unanswered flows that take more than a quarter of the table are a flood: the oldest of
-    /// them. Then a flow of the source that has most, if that is more than its share and more than `source` has; a
-    /// source beyond its share takes the place of its own flows only. Then unanswered and half-open flows, and
-    /// established ones that were silent for [`Timeouts::IDLE`].
+    /// Expired flows are evicted first. Unanswered flows that take more than a quarter of the table are a flood: then
+    /// the oldest of them is evicted. Next is a flow of the source that has most, if that exceeds its share and the
+    /// number of `source`; a source beyond its share replaces its own flows only. Last are unanswered and half-open
+    /// flows, and established ones that were silent for [`Timeouts::IDLE`].
     fn make_room(&mut self, source: u64, now: Nanos) -> bool {
         const OVER: [Class; 2] = [Class::Close, Class::TimeWait];
         const UNANSWERED: [Class; 6] = [
@@ -362,7 +363,7 @@ impl Shard {
         true
     }
 
-    /// Of the first of these groups that has a flow: one of the kind that there is most of.
+    /// Returns a flow of the first of these groups that has any: one of its most frequent class.
     fn oldest_of(&self, groups: &[&[Class]]) -> Option<u32> {
         groups.iter().find_map(|group| {
             let longest = group.iter().max_by_key(|class| self.table.class_len(**class))?;
@@ -370,8 +371,8 @@ impl Shard {
         })
     }
 
-    /// A flow of `own`, or of the source that has most, if that is more than `least`: of a sample the one that was
-    /// silent for longest. What takes a large part of the table is in each sample.
+    /// Returns a flow of `own`, or of the source that has most, if that is more than `least`: within a sample, the one
+    /// that was silent for longest. A source with a large part of the table is in each sample.
     fn heaviest(&mut self, own: Option<u64>, least: u32) -> Option<u32> {
         let others = self.others();
         let mut best: Option<(u32, std::cmp::Reverse<u64>, u32)> = None;
@@ -398,7 +399,7 @@ impl Shard {
         best.map(|(.., slot)| slot)
     }
 
-    /// Of the flows of a class that were queued first, the one that was silent for longest.
+    /// Returns the flow that was silent for longest, of those of a class that were queued first.
     fn silent_longest(&self, class: Class) -> Option<u32> {
         let mut best: Option<(u32, Nanos)> = None;
         let mut slot = self.table.oldest(class)?;
@@ -412,7 +413,7 @@ impl Shard {
         best.map(|(slot, _)| slot)
     }
 
-    /// An established flow that was silent for long.
+    /// Returns an established flow that was silent for long.
     fn idle(&mut self, now: Nanos) -> Option<u32> {
         for class in [Class::UdpStream, Class::Established] {
             for _ in 0..CANDIDATES {
@@ -427,7 +428,7 @@ impl Shard {
         None
     }
 
-    /// The flows of one segment of slots; `None` behind the last.
+    /// Returns the flows of one segment of slots; `None` after the last.
     pub(super) fn describe(
         &self,
         segment: usize,
@@ -458,7 +459,7 @@ impl Shard {
     }
 }
 
-/// The class of a flow whose protocol has no states of its own.
+/// Returns the class of a flow whose protocol has no states of its own.
 fn untold(flow: &Flow, answered: bool, answering: bool, now: Nanos) -> Class {
     match flow.class {
         class if !answering => class,
@@ -486,8 +487,8 @@ const fn tcp_class(state: State, answered: bool) -> Class {
     }
 }
 
-/// How many flows each source has, in a fixed space: two counters for each, shared with others; the
-/// smaller is never too small.
+/// The number of flows of each source, in a fixed space: each has two counters that it shares with others; the smaller
+/// one is never too small.
 #[derive(Debug)]
 struct Sources {
     rows: [Box<[Count]>; 2],
@@ -545,7 +546,7 @@ impl Sources {
         }
     }
 
-    /// A flow of the source has an answer now, or waits for one again.
+    /// Records that a flow of the source has an answer now, or waits for one again.
     fn answered(&mut self, source: u64, now: bool) {
         for count in self.places(source) {
             count.unanswered = match now {

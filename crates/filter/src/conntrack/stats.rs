@@ -5,28 +5,28 @@ use std::time::Duration;
 use super::flow::Class;
 use super::shard::Shard;
 
-/// What a [`super::Tracker`] holds and has done.
+/// The contents and counters of a [`super::Tracker`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TrackStats {
     /// Flows now.
     pub flows: u64,
-    /// The most there may be.
+    /// The limit of flows.
     pub limit: u64,
-    /// Bytes that the table has taken.
+    /// Allocated bytes.
     pub bytes: u64,
     /// Flows now, by state: only those that are not zero.
     pub states: Vec<(FlowState, u64)>,
     /// Flows entered since the start.
     pub entered: u64,
-    /// Flows whose time was over.
+    /// Flows that expired.
     pub expired: u64,
-    /// Flows that made room for others.
+    /// Flows that were evicted for others.
     pub evicted: u64,
-    /// Those of them whose source had more than its share.
+    /// Those of them whose source exceeded its share.
     pub evicted_share: u64,
     /// Flows that ended because the rules or clients in force would not accept them, or on request.
     pub withdrawn: u64,
-    /// Packets refused because the table was full of flows that make no room.
+    /// Packets refused because the table was full of flows that must not be evicted.
     pub refused_full: u64,
     /// Packets refused because their source has too many unanswered flows.
     pub refused_source: u64,
@@ -57,13 +57,13 @@ impl TrackStats {
     }
 }
 
-/// What a flow is waiting for; it decides how long.
+/// The state of a flow, which determines its timeout.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 #[allow(missing_docs, reason = "TCP's are named as in RFC 9293 and the kernel's list")]
 pub enum FlowState {
     SynSent,
     SynRecv,
-    /// TCP taken up in the middle, no answer yet.
+    /// TCP picked up in the middle, no answer yet.
     PickedUp,
     Established,
     FinWait,
@@ -79,26 +79,26 @@ pub enum FlowState {
     Stream,
 }
 
-/// Why a packet belongs to no flow and cannot start one.
+/// The reason why a packet belongs to no flow and cannot start one.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Invalid {
     /// A fragment, or without a transport header.
     Headers,
     /// The transport checksum is wrong.
     Checksum,
-    /// TCP flags that never go together.
+    /// TCP flags that never occur together.
     Flags,
     /// TCP: no such segment in this state.
     State,
-    /// TCP: beyond what the receiver has offered.
+    /// TCP: beyond the receiver's window.
     Sequence,
-    /// TCP: acknowledges what was not sent.
+    /// TCP: acknowledges data that was not sent.
     Acknowledgement,
-    /// TCP: a reset that is not where the next byte is expected.
+    /// TCP: a reset that is not at the next expected byte.
     Reset,
-    /// An ICMP reply that no one asked for, or a type that is not tracked.
+    /// An ICMP reply without a query, or a type that is not tracked.
     Icmp,
-    /// An ICMP error about no known flow, or not sent to where the packet came from.
+    /// An ICMP error about no known flow, or not sent to the packet's source.
     IcmpError,
 }
 
@@ -118,7 +118,7 @@ impl Invalid {
     ];
 }
 
-/// A flow, for people to read.
+/// A flow, for reports.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FlowInfo {
     /// Transport protocol.
@@ -133,13 +133,14 @@ pub struct FlowInfo {
     pub clients: [Option<Arc<str>>; 2],
     /// Its state.
     pub state: FlowState,
-    /// Whether it is past its handshake and makes no room for others.
+    /// Whether it is past its handshake and is not evicted for others.
     pub assured: bool,
-    /// Since its first packet.
+    /// The time since its first packet.
     pub age: Duration,
-    /// Until it is forgotten, if no packet comes.
+    /// The time until it expires without a packet.
     pub left: Duration,
-    /// Packets as the first, and against it; a super-packet counts as its segments.
+    /// Packets in the original and in the opposite direction; a super-packet counts as its
+    /// segments.
     pub packets: [u64; 2],
     /// Bytes from the network header on, likewise.
     pub bytes: [u64; 2],

@@ -1,11 +1,9 @@
-//! TCP as it looks from between its two ends: which state both must be in, and which sequence
-//! numbers they can be at.
+//! TCP as seen between its two ends: the state of both, and the sequence numbers that they can be at.
 //!
-//! States, their order and the bounds of the windows are those of Linux, so that the same rule
-//! file means the same in both; they go back to G. van Rooij, "Real Stateful TCP Packet Filtering
-//! in IP Filter". A reset ends a connection only where the next byte is expected (RFC 5961
-//! section 3), a SYN in an open one changes nothing (section 4): the answers that its owner gives
-//! to either pass.
+//! States, their order and the bounds of the windows are those of Linux, so that the same rule file has the same
+//! meaning in both; they are based on G. van Rooij, "Real Stateful TCP Packet Filtering in IP Filter". A reset ends a
+//! connection only at the next expected byte (RFC 5961 section 3), and a SYN in an open one changes nothing (section
+//! 4): the answers that its receiver gives to either pass.
 
 use super::{Invalid, Timeouts};
 use crate::packet::{Packet, Transport};
@@ -32,7 +30,7 @@ pub(super) enum State {
     Close,
 }
 
-/// What a segment does.
+/// The kind of a segment.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -44,12 +42,12 @@ pub(super) enum Kind {
     Rst,
 }
 
-/// What one end has shown.
+/// The observed state of one end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 struct Side {
-    /// Behind the last byte that it has sent.
+    /// The number after the last byte that it has sent.
     end: u32,
-    /// Behind the last byte that it may send.
+    /// The number after the last byte that it may send.
     limit: u32,
     /// The largest window that it has offered, in bytes; 0 before its first packet.
     window: u32,
@@ -62,15 +60,15 @@ struct Side {
 
 /// It scales windows.
 const SCALES: u8 = 1;
-/// It understands selective acknowledgements.
+/// It supports selective acknowledgements.
 const SACK: u8 = 2;
 /// It closed first.
 const CLOSED: u8 = 4;
-/// Its scale is not known: no window is evaluated.
+/// Its scale is unknown: its windows are not checked.
 const LIBERAL: u8 = 8;
-/// Something that it sent is not acknowledged.
+/// Some of its data is not acknowledged.
 const UNACKNOWLEDGED: u8 = 16;
-/// `acked` holds something.
+/// `acked` is valid.
 const ACKED: u8 = 32;
 
 impl Side {
@@ -91,9 +89,9 @@ pub(super) struct Tcp {
     last_window: u16,
     last_kind: Kind,
     last_reply: bool,
-    /// Times in a row that the last acknowledgement was repeated.
+    /// How often the last acknowledgement was repeated in sequence.
     copies: u8,
-    /// Flags and scale of a SYN that was let through without believing it.
+    /// Flags and scale of a SYN that passed without being trusted.
     doubted_flags: u8,
     doubted_scale: u8,
     pub(super) state: State,
@@ -101,8 +99,8 @@ pub(super) struct Tcp {
 
 /// A SYN carries no more than a full segment (RFC 7413).
 const SYN_DATA: u32 = 1460;
-/// The SYN that was let through may be answered by an acknowledgement which looks like that of the
-/// last FIN (RFC 5961 section 4.2).
+/// The SYN that passed may be answered by an acknowledgement which looks like that of the last FIN (RFC 5961 section
+/// 4.2).
 const CHALLENGED: u8 = 64;
 /// Both ends sent a SYN.
 const SIMULTANEOUS: u8 = 128;
@@ -113,29 +111,29 @@ pub(super) struct Segment<'a> {
     kind: Kind,
     seq: u32,
     ack: u32,
-    /// Behind its last byte; SYN and FIN count one each. A super-packet is one segment.
+    /// The number after its last byte; SYN and FIN count one each. A super-packet is one segment.
     end: u32,
     window: u16,
     flags: u8,
     options: &'a [u8],
 }
 
-/// What becomes of a connection by a segment.
+/// The result of a segment for a connection.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
-    /// It goes on.
+    /// It continues.
     Accept(Accepted),
-    /// The segment passes but nothing is learnt from it.
+    /// The segment passes, but changes nothing.
     Ignore,
-    /// No such segment can be.
+    /// The segment is impossible.
     Invalid(Invalid),
     /// The segment starts another connection in place of this one, which is over.
     Reopen,
-    /// Over before anybody answered.
+    /// It is over before it was answered.
     Gone,
 }
 
-/// How a connection goes on.
+/// The continuation of a connection.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Accepted {
     /// The segment shows that it is alive.
@@ -152,7 +150,7 @@ enum Next {
     Invalid,
 }
 
-/// The state after a segment, by the order of segments alone.
+/// Returns the state after a segment, based on the order of segments alone.
 fn next(state: State, kind: Kind, direction: CtDirection) -> Next {
     use CtDirection::{Original, Reply};
     use Kind::{Ack, Fin, Rst, Syn, SynAck};
@@ -184,7 +182,7 @@ fn next(state: State, kind: Kind, direction: CtDirection) -> Next {
 }
 
 impl<'a> Segment<'a> {
-    /// The segment of a packet; `None` if its flags never go together, or it is not TCP.
+    /// Returns the segment of a packet; `None` if its flags never occur together, or it is not TCP.
     pub(super) fn of(packet: &Packet<'a>) -> Option<Self> {
         let (Transport::Tcp(tcp), Some(ip)) = (packet.transport, packet.ip()) else { return None };
         let bytes: &'a [u8] = packet.bytes.get(ip.payload..)?;
@@ -209,12 +207,12 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What a segment with these flags does; `None` for those that never go together.
+/// Returns the kind of a segment with these flags; `None` for those that never occur together.
 const fn kind(flags: u8) -> Option<Kind> {
     const FIN_ACK: u8 = bits::FIN | bits::ACK;
     const SYN_ACK: u8 = bits::SYN | bits::ACK;
     const RST_ACK: u8 = bits::RST | bits::ACK;
-    // PSH and the ECN bits go with anything, URG with what may carry data.
+    // PSH and the ECN bits occur with anything, URG with segments that may carry data.
     let urgent = flags & bits::URG != 0;
     match flags & !(bits::PSH | bits::ECE | bits::CWR | bits::URG) {
         bits::SYN => Some(Kind::Syn),
@@ -241,8 +239,8 @@ impl Tcp {
         state: State::None,
     };
 
-    /// Whether a segment can be the first of a connection: a SYN, or with `loose` an
-    /// acknowledgement from the middle.
+    /// Returns whether a segment can be the first of a connection: a SYN, or with `loose` an acknowledgement from the
+    /// middle.
     pub(super) fn may_start(segment: &Segment<'_>, loose: bool) -> bool {
         match segment.kind {
             Kind::Syn => true,
@@ -251,7 +249,7 @@ impl Tcp {
         }
     }
 
-    /// A connection from the first segment that is seen of it.
+    /// Creates a connection from the first observed segment.
     pub(super) fn start(segment: &Segment<'_>) -> Self {
         let mut tcp = Self::EMPTY;
         let [sender, receiver] = &mut tcp.sides;
@@ -264,15 +262,15 @@ impl Tcp {
             sender.limit = sender.end.wrapping_add(sender.window);
             (sender.flags, receiver.flags) = (SACK | LIBERAL, SACK | LIBERAL);
         }
-        // Its effect on the windows, not its verdict: there is nothing yet to contradict.
+        // For its effect on the windows, not its verdict: there is nothing yet to contradict.
         let _ = tcp.window(segment, CtDirection::Original);
         tcp.state = if segment.kind == Kind::Syn { State::SynSent } else { State::Established };
         tcp.remember(segment.kind, CtDirection::Original);
         tcp
     }
 
-    /// Takes one segment into account. `answered`: a packet against the first was seen before;
-    /// `assured`: the handshake was seen to be complete.
+    /// Processes one segment. `answered`: a packet in the opposite direction was seen before; `assured`: the handshake
+    /// was seen to be complete.
     pub(super) fn segment(
         &mut self,
         segment: &Segment<'_>,
@@ -356,7 +354,7 @@ impl Tcp {
         }
         let waiting = self.sides.iter().any(|side| side.is(UNACKNOWLEDGED));
         Outcome::Accept(Accepted {
-            // A SYN that no one answers must not keep its place by being repeated.
+            // An unanswered SYN must not keep its place by being repeated.
             refresh: answered
                 || segment.kind != Kind::Syn
                 || (old, new) != (State::SynSent, State::SynSent),
@@ -384,7 +382,7 @@ impl Tcp {
         self.ends(direction).0
     }
 
-    /// Sender and receiver.
+    /// Returns sender and receiver.
     fn ends(&mut self, direction: CtDirection) -> (&mut Side, &mut Side) {
         let [original, reply] = &mut self.sides;
         match direction {
@@ -393,13 +391,13 @@ impl Tcp {
         }
     }
 
-    /// Whether a SYN may replace a connection that is over: it was closed in order (RFC 9293
-    /// 3.6.1), or the SYN's sender has reset it.
+    /// Returns whether a SYN may replace a connection that is over: it was closed in order (RFC 9293 3.6.1), or the
+    /// SYN's sender has reset it.
     fn reopens(&self, direction: CtDirection) -> bool {
         self.sides.iter().any(|side| side.is(CLOSED)) || self.last_was(Kind::Rst, direction)
     }
 
-    /// Lets a segment through that does not fit, and remembers it: the ends may know better.
+    /// Passes a segment that does not fit, and records it: the ends may have other information.
     fn doubt(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Outcome {
         self.remember(segment.kind, direction);
         self.last_seq = segment.seq;
@@ -421,7 +419,7 @@ impl Tcp {
         Outcome::Ignore
     }
 
-    /// Whether a SYN/ACK acknowledges the SYN that was let through: both ends have started again.
+    /// Returns whether a SYN/ACK acknowledges the SYN that passed: both ends have started again.
     fn answers_doubted(&self, segment: &Segment<'_>, direction: CtDirection) -> bool {
         segment.kind == Kind::SynAck
             && self.last_was(Kind::Syn, against(direction))
@@ -437,7 +435,7 @@ impl Tcp {
         self.doubted_flags = flags;
     }
 
-    /// Whether an acknowledgement answers the SYN that was let through, not the last FIN.
+    /// Returns whether an acknowledgement answers the SYN that passed, not the last FIN.
     fn is_challenge_ack(&self, segment: &Segment<'_>, direction: CtDirection, old: State) -> bool {
         old == State::LastAck
             && segment.kind == Kind::Ack
@@ -489,7 +487,7 @@ impl Tcp {
                 && self.last_was(Kind::Ack, CtDirection::Reply)
                 && segment.seq == self.last_ack
         {
-            // It answers a segment that was let through.
+            // It answers a segment that passed.
             Reset::Certain
         } else if established && receiver.is(ACKED) && !exact {
             Reset::Challenge
@@ -499,15 +497,15 @@ impl Tcp {
     }
 }
 
-/// What a reset is taken for.
+/// The assessment of a reset.
 enum Reset {
-    /// Behind what was acknowledged already: no end that knows the connection sends it.
+    /// Before data that was acknowledged already: no end of the connection sends it.
     Invalid,
     /// It ends the connection if it is in the window.
     Likely,
     /// It ends the connection.
     Certain,
-    /// In the window but not where the next byte is expected: its receiver asks back.
+    /// In the window but not at the next expected byte: its receiver sends a challenge.
     Challenge,
     /// It may belong to another connection with the same ports.
     Doubtful,
@@ -520,7 +518,7 @@ const fn against(direction: CtDirection) -> CtDirection {
     }
 }
 
-/// Whether `a` comes before `b` in the circle of sequence numbers.
+/// Returns whether `a` precedes `b` in the circle of sequence numbers.
 const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }

@@ -1,9 +1,9 @@
-//! Packet and state in, verdict out. A [`Evaluator`] is one worker's: it counts without atomics and hands
-//! its counts over once per burst.
+//! Evaluation: packet and state in, verdict out. An [`Evaluator`] belongs to one worker: it counts without atomics and
+//! flushes its counts once per burst.
 //!
-//! The order is nftables': the base chains of bridge tables, then those of the tables of the packet's
-//! own family, each kind by priority and then as written. `accept` ends its base chain only, `drop`
-//! and `reject` are final.
+//! The order is nftables': the base chains of bridge tables, then those of the tables of the packet's own family, each
+//! kind by priority and then in the order of the file. `accept` ends its base chain only, `drop` and `reject` are
+//! final.
 
 pub(crate) mod read_field;
 pub(crate) mod run;
@@ -36,7 +36,7 @@ use crate::ruleset::{CtDirection, CtState, Log, Reject};
 pub struct IfName(pub u128);
 
 impl IfName {
-    /// The first 16 bytes of `name`.
+    /// Takes the first 16 bytes of `name`.
     pub fn new(name: &str) -> Self {
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
@@ -44,18 +44,18 @@ impl IfName {
     }
 }
 
-/// What a packet does not say itself.
+/// The metadata of a packet.
 #[derive(Copy, Clone, Debug)]
 pub struct Context {
     /// The time, for limits.
     pub now: Nanos,
-    /// Where the packet came in.
+    /// The interface by which the packet arrived.
     pub iif: IfName,
-    /// Where it will go out.
+    /// The interface by which it will leave.
     pub oif: IfName,
     /// The state of its connection.
     pub state: CtState,
-    /// Which way it goes in its connection.
+    /// Its direction in its connection.
     pub direction: CtDirection,
     /// The transport protocol of its connection; `None` without one.
     pub protocol: Option<u8>,
@@ -66,23 +66,23 @@ pub struct Context {
 pub enum Verdict {
     /// It passes.
     Accept,
-    /// It ends here.
+    /// It is dropped.
     Drop,
-    /// It ends here and its sender is notified.
+    /// It is dropped and its sender is notified.
     Reject(Reject),
 }
 
-/// A verdict and the rule that gave it.
+/// A verdict and the rule that decided.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Evaluation {
     /// The verdict on the packet.
     pub verdict: Verdict,
-    /// Handle of the rule that decided in the last base chain; `None` where a policy did or where
-    /// there is no chain for the packet.
+    /// Handle of the rule that decided in the last base chain; `None` if a policy did or if there is no chain for the
+    /// packet.
     pub by: Option<u32>,
 }
 
-/// Takes what `log` statements write down. Called while a packet is evaluated, so it must not block.
+/// A receiver of the packets of `log` statements. Called during evaluation, so it must not block.
 pub trait LogSink {
     /// The rule with this handle logs the packet.
     fn log(&mut self, rule: u32, log: &Log, packet: &Packet<'_>);
@@ -105,21 +105,21 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// An evaluator for one worker. It takes 20 bytes for each counter of the rules.
+    /// Creates an evaluator for one worker. It takes 20 bytes for each counter of the rules.
     pub fn new(filter: Arc<Filter>) -> Self {
         let (live, counts) = (filter.live(), filter.pending());
         Self { filter, live, counts, recall: Recall::default(), counted: Vec::new() }
     }
 
-    /// The rules that it evaluates by.
+    /// Returns the rules that it evaluates.
     pub fn filter(&self) -> &Arc<Filter> {
         &self.filter
     }
 
-    /// Evaluates one packet, counts it, and logs it where a rule says so.
+    /// Evaluates one packet, counts it, and logs it if a rule requires it.
     ///
-    /// `verdict_cache` is the flow's own slot for this direction, if it has one: an established flow whose
-    /// evaluation depends only on what is the same for all its packets is then not evaluated again.
+    /// `verdict_cache` is the flow's own slot for this direction, if it has one: an established flow whose evaluation
+    /// depends only on properties that all its packets share is then not evaluated again.
     pub fn evaluate(
         &mut self,
         packet: &Packet<'_>,
@@ -169,14 +169,14 @@ impl Evaluator {
         evaluation
     }
 
-    /// The generation of the rules and members by which it evaluates from now on.
+    /// Returns the generation of the rules and members that it evaluates from now on.
     #[inline]
     pub(crate) fn generation(&mut self) -> u32 {
         self.filter.refresh(&mut self.live);
         self.live.generation
     }
 
-    /// What the rules say of a packet, without counting, logging or taking tokens: no rate is reached.
+    /// Returns the verdict on a packet without counting, logging or taking tokens: no rate is exceeded.
     #[cold]
     pub(crate) fn would(&mut self, packet: &Packet<'_>, context: &Context) -> Evaluation {
         let filter = &*self.filter;
@@ -195,7 +195,7 @@ impl Evaluator {
         run.evaluate(filter.starts(packet))
     }
 
-    /// Whether the cache holds for this packet.
+    /// Returns whether the cache is valid for this packet.
     #[cfg(any(test, feature = "oracle"))]
     pub(crate) fn remembers(
         &mut self,
@@ -209,7 +209,7 @@ impl Evaluator {
         now.is_some_and(|now| self.recall.recall(traces, verdict_cache, now).is_some())
     }
 
-    /// Hands the counts of this evaluator over to the filter's. Once per burst.
+    /// Adds the counts of this evaluator to the filter's. Call it once per burst.
     pub fn flush(&mut self) {
         self.filter.add(&mut self.counts);
     }

@@ -1,4 +1,4 @@
-//! What a packet has in a field, as the number that rules compare.
+//! Reading a packet's fields as the numbers that rules compare.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// Protocols whose first four bytes are ports, as TCP's and UDP's are: DCCP, SCTP, UDP-Lite.
+/// Protocols whose first four bytes are ports, as in TCP and UDP: DCCP, SCTP, UDP-Lite.
 const PORTED: [u8; 3] = [33, 132, 136];
 
 fn get8(bytes: &[u8], at: usize) -> Option<u128> {
@@ -32,8 +32,8 @@ fn get48(bytes: &[u8], at: usize) -> Option<u128> {
     Some(field.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte)))
 }
 
-/// The value of `field`; `None` if the packet has none. What most rules ask comes first, without a
-/// way through all fields.
+/// Returns the value of `field`; `None` if the packet has none. The most used fields come first, without a match of all
+/// fields.
 #[inline]
 pub(crate) fn read(field: Field, packet: &Packet<'_>, context: &Context) -> Option<u128> {
     match (field, &packet.network, &packet.transport) {
@@ -63,7 +63,7 @@ pub(crate) fn read(field: Field, packet: &Packet<'_>, context: &Context) -> Opti
     }
 }
 
-/// As [`read`], for every field.
+/// Returns the value of any field, see [`read`].
 #[inline(never)]
 fn read_any(field: Field, packet: &Packet<'_>, context: &Context) -> Option<u128> {
     use Field::*;
@@ -99,7 +99,7 @@ fn ether(field: Field, packet: &Packet<'_>) -> Option<u128> {
         Field::VlanId => Some(u128::from(ether.vlan? & 0x0fff)),
         Field::VlanPcp => Some(u128::from(ether.vlan? >> 13)),
         Field::VlanType => {
-            // What follows the outermost tag, which may stand beside the frame.
+            // The type after the outermost tag, which may be outside of the frame.
             ether.vlan?;
             get16(packet.bytes, if ether.beside { 12 } else { 16 })
         }
@@ -202,7 +202,7 @@ fn ipv6(field: Field, packet: &Packet<'_>) -> Option<u128> {
     }
 }
 
-/// The bytes from the transport header on, if it is of one of these protocols and all there.
+/// Returns the bytes from the transport header on, if it is of one of these protocols and complete.
 fn behind_ip<'a>(packet: &Packet<'a>, protocols: &[u8]) -> Option<&'a [u8]> {
     let Network::Ip(ip) = packet.network else { return None };
     let whole = !matches!(packet.transport, Transport::None) && protocols.contains(&ip.protocol);
@@ -251,7 +251,8 @@ fn ports(field: Field, packet: &Packet<'_>) -> Option<u128> {
     }
 }
 
-/// Identifier and sequence exist in echoes only, an MTU only where a router says "too big" (RFC 1191).
+/// Reads ICMP fields. Identifier and sequence exist in echoes only, an MTU only if a router reports "too big" (RFC
+/// 1191).
 fn icmp(field: Field, packet: &Packet<'_>) -> Option<u128> {
     let Transport::Icmp(icmp) = packet.transport else { return None };
     v4(packet)?;
@@ -279,7 +280,7 @@ fn icmpv6(field: Field, packet: &Packet<'_>) -> Option<u128> {
     }
 }
 
-/// Only what belongs to a connection has a direction.
+/// Returns whether the packet belongs to a connection: only then it has a direction.
 fn tracked(context: &Context) -> bool {
     !matches!(context.state, CtState::INVALID | CtState::UNTRACKED)
 }

@@ -9,7 +9,7 @@ use crate::evaluate::{Context, Evaluation, LogSink, RuleLocation, Verdict};
 use crate::packet::Packet;
 use crate::ruleset::{Field, Policy, Range, Ruleset};
 
-/// One packet's way.
+/// The evaluation of one packet.
 pub(crate) struct Run<'a, 'p> {
     pub filter: &'a Filter,
     pub program: &'a Program,
@@ -18,11 +18,11 @@ pub(crate) struct Run<'a, 'p> {
     pub context: &'a Context,
     pub counts: &'a mut Pending,
     pub logs: &'a mut dyn LogSink,
-    /// Set once something mattered that may differ between packets of one flow.
+    /// Set once a property mattered that may differ between packets of one flow.
     pub unsteady: &'a Cell<bool>,
-    /// The counters that counted, if the caller wants them.
+    /// The counters that were incremented, if the caller wants them.
     pub counted: Option<&'a mut Vec<u32>>,
-    /// Only the verdict matters: nothing is counted or logged, and no rate is reached.
+    /// Only the verdict is needed: nothing is counted or logged, and no rate is exceeded.
     pub dry: bool,
 }
 
@@ -41,7 +41,7 @@ enum Next {
 }
 
 impl Run<'_, '_> {
-    /// Evaluates by the base chains at these places.
+    /// Evaluates the base chains at these indices.
     #[inline]
     pub fn evaluate(&mut self, bases: &[(u32, Policy)]) -> Evaluation {
         let mut by = None;
@@ -59,7 +59,7 @@ impl Run<'_, '_> {
         Evaluation { verdict: Verdict::Accept, by }
     }
 
-    /// `None` at the chain's end or after a return. As deep as jumps go, which was bounded when compiled.
+    /// Evaluates a chain; `None` at its end or after a return. The depth of jumps was bounded by the compiler.
     fn chain(&mut self, mut number: u32) -> Option<(Verdict, u32)> {
         loop {
             let chain = self.program.chains.get(number as usize)?;
@@ -92,7 +92,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Carries out a rule and what it jumps to.
+    /// Executes a rule and its jumps.
     #[inline]
     fn visit(&mut self, rule: &RuleAt) -> Option<End> {
         match self.rule(rule) {
@@ -160,7 +160,7 @@ impl Run<'_, '_> {
         Next::Rule
     }
 
-    /// A packet that lacks the field matches neither way.
+    /// Compares a field. A packet that lacks the field matches neither a comparison nor its negation.
     #[inline]
     fn test(&self, op: Op) -> bool {
         let passes = |field, negate: bool, test: &dyn Fn(u64) -> bool| {
@@ -245,7 +245,7 @@ impl Run<'_, '_> {
         })
     }
 
-    /// The operation of a map's verdict; `None` if there was none.
+    /// Returns the operation of a map's verdict; `None` if there was none.
     fn verdict(&self, map: u32, found: u32) -> Option<Op> {
         let verdicts = self.program.verdicts.get(map as usize)?;
         verdicts.get(found.checked_sub(1)? as usize).copied()
@@ -289,7 +289,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// What a deciding operation does; `None` if it does not apply or lets the rule go on.
+/// Returns the result of a deciding operation; `None` if it does not apply or lets the rule continue.
 #[inline]
 fn decide(op: Op, handle: u32, packet: &Packet<'_>) -> Option<Next> {
     Some(match op {
@@ -305,9 +305,8 @@ fn decide(op: Op, handle: u32, packet: &Packet<'_>) -> Option<Next> {
     })
 }
 
-/// Notes whether a field was asked that is not the same for all packets of a flow (in one direction
-/// and state, between the same interfaces). One that is not there is so for the whole flow, but for
-/// a VLAN tag.
+/// Records the use of a field that differs between the packets of a flow (in one direction and state, between the same
+/// interfaces). A missing field is missing for the whole flow, except a VLAN tag.
 #[inline]
 fn note(field: Field, there: bool, unsteady: &Cell<bool>) {
     let vlan = matches!(field, Field::VlanId | Field::VlanPcp | Field::VlanType);
@@ -316,7 +315,7 @@ fn note(field: Field, there: bool, unsteady: &Cell<bool>) {
     }
 }
 
-/// What a flow's packets have in common.
+/// Returns whether all packets of a flow have the same value in a field.
 #[inline]
 fn steady(field: Field) -> bool {
     matches!(
@@ -346,7 +345,7 @@ fn steady(field: Field) -> bool {
     )
 }
 
-/// The number of a base chain in the program, and its policy.
+/// Returns the number of a base chain in the program, and its policy.
 pub(crate) fn base(ruleset: &Ruleset, place: RuleLocation) -> (u32, Policy) {
     let tables = &ruleset.tables;
     let before = tables.iter().take(place.table).map(|table| table.chains.len());

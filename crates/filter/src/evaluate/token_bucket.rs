@@ -1,7 +1,7 @@
 //! `limit rate`: a token bucket without a lock, whose tokens are nanoseconds.
 //!
-//! What is stored is the moment at which the bucket was empty: the tokens of now are the time since
-//! then, at most the bucket's size.
+//! The stored value is the time at which the bucket was empty: the present tokens are the time
+//! since then, at most the bucket's size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use crate::Nanos;
 use crate::ruleset::Limit;
 
-/// Packets in a bucket for which the file states no burst.
+/// The packets in a bucket if the file states no burst.
 const DEFAULT_BURST: u128 = 5;
 
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     limit: Limit,
-    /// The bucket's size: a packet bucket holds `burst` packets, a byte bucket a period's bytes and
-    /// `burst` more, as nftables has it.
+    /// The bucket's size: a packet bucket holds `burst` packets, a byte bucket the bytes of a
+    /// period and `burst` more, as in nftables.
     size: i64,
-    /// Shared with the same limit of the rules that follow.
+    /// Shared with the same limit in the rules that replace these.
     empty_at: Arc<AtomicI64>,
 }
 
@@ -33,13 +33,13 @@ impl TokenBucket {
         Self { limit, size, empty_at: Arc::new(AtomicI64::new(i64::MIN / 2)) }
     }
 
-    /// Goes on with the tokens of another bucket of the same limit.
+    /// Continues with the tokens of another bucket of the same limit.
     pub(crate) fn share(&mut self, other: &Self) {
         self.empty_at = Arc::clone(&other.empty_at);
     }
 
-    /// What a packet takes. A super-packet costs as its segments, but no more than a full bucket:
-    /// else it could never pass.
+    /// Returns the cost of a packet. A super-packet costs as much as its segments, but at most a
+    /// full bucket: otherwise it could never pass.
     fn cost(&self, segments: u64, bytes: u64) -> i64 {
         let units = if self.limit.bytes { bytes } else { segments };
         let cost = nanoseconds(self.limit, u128::from(units));
@@ -50,7 +50,7 @@ impl TokenBucket {
         now.saturating_sub(empty_at).clamp(0, self.size)
     }
 
-    /// Whether the statement matches; takes tokens if there are enough.
+    /// Returns whether the statement matches; takes tokens if there are enough.
     pub(crate) fn take(&self, now: Nanos, segments: u64, bytes: u64) -> bool {
         let (now, cost) = (moment(now), self.cost(segments, bytes));
         let mut empty_at = self.empty_at.load(Ordering::Relaxed);
@@ -73,20 +73,20 @@ impl TokenBucket {
         }
     }
 
-    /// Whether the statement matches while the rate is not reached.
+    /// Returns whether the statement matches while the rate is not exceeded.
     pub(crate) const fn matches_below(&self) -> bool {
         !self.limit.over
     }
 
-    /// Whether the statement would match; takes nothing.
+    /// Returns whether the statement would match; takes nothing.
     pub(crate) fn would(&self, now: Nanos, segments: u64, bytes: u64) -> bool {
         let tokens = self.tokens(self.empty_at.load(Ordering::Relaxed), moment(now));
         (tokens >= self.cost(segments, bytes)) != self.limit.over
     }
 }
 
-/// How long the rate takes for so many units; at most half of the range, so that sums with a moment
-/// cannot leave it. Packets are rounded one by one, bytes together, as nftables does it.
+/// Returns how long the rate takes for this many units; at most half of the range, so that sums
+/// with a time cannot overflow. Packets are rounded one by one, bytes together, as in nftables.
 fn nanoseconds(limit: Limit, units: u128) -> i64 {
     let (per, rate) = (u128::from(limit.per), u128::from(limit.rate.max(1)));
     let all = if limit.bytes {

@@ -1,20 +1,20 @@
-//! Why a packet was evaluated as it was: what `adit filter explain` prints.
+//! The explanation of a verdict, which `adit filter explain` prints.
 
 use crate::evaluate::Verdict;
 use crate::ruleset::{ChainId, Field, Policy, Reject, RuleVerdict};
 
-/// A packet's way through the rules.
+/// The path of a packet through the rules.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Trace {
-    /// What happened, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What came out.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The rule that decided; `None` where a policy did.
+    /// The rule that decided; `None` if a policy did.
     pub by: Option<u32>,
 }
 
-/// One step of a packet's way.
+/// One step of the path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Step {
     /// A base chain begins.
@@ -30,7 +30,7 @@ pub enum Step {
         /// How it ended.
         end: RuleEnd,
     },
-    /// A chain ended or returned: the one that jumped to it goes on.
+    /// A chain ended or returned: the one that jumped to it continues.
     Back(RuleLocation),
     /// No rule of a base chain decided.
     Policy(RuleLocation, Policy),
@@ -50,7 +50,7 @@ pub struct RuleLocation {
 pub enum RuleEnd {
     /// A statement did not match.
     NoMatch(Mismatch),
-    /// All statements were carried out and none decided.
+    /// All statements were executed and none decided.
     Undecided,
     /// It decided, jumped or returned.
     Verdict(RuleVerdict),
@@ -63,6 +63,6 @@ pub enum RuleEnd {
 pub struct Mismatch {
     /// Index into the rule's statements.
     pub statement: usize,
-    /// The fields that it compares and what the packet has there, `None` where it has none. Empty for a limit.
+    /// The fields that it compares and their values in the packet, `None` if missing. Empty for a limit.
     pub values: Vec<(Field, Option<u128>)>,
 }

@@ -16,32 +16,32 @@ use crate::evaluate::{Context, Evaluation, IfName, Verdict};
 use crate::packet::{Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
-/// An evaluation of one direction of a flow, remembered in the flow's record: 9 bytes. It holds for
-/// one generation of one filter only; its holder need not clear it when rules change.
+/// A cached evaluation of one direction of a flow, in the flow's record: 9 bytes. It is valid for one generation of one
+/// filter only; its owner need not clear it when rules change.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 #[repr(C, packed)]
 pub struct VerdictCache {
-    /// The filter's generation for which it holds; 0 for none.
+    /// The filter's generation for which it is valid; 0 for none.
     pub(crate) generation: u32,
-    /// The remembered evaluation: below [`MAX_TRACES`].
+    /// The cached evaluation: below [`MAX_TRACES`].
     trace: u16,
-    /// The pair of interfaces for which it holds.
+    /// The pair of interfaces for which it is valid.
     ports: u16,
-    /// The connection's state for which it holds, with two bits that no remembered state has: the
-    /// direction, and whether there is an Ethernet header.
+    /// The connection's state for which it is valid, with two bits that no cached state has: the direction, and whether
+    /// there is an Ethernet header.
     state: u8,
 }
 
-/// Different evaluations that are remembered; flows with others are evaluated packet by packet.
+/// The most different evaluations that are cached; flows with others are evaluated packet by packet.
 pub(crate) const MAX_TRACES: usize = 1 << 16;
-/// Counters of one remembered evaluation.
+/// The most counters of one cached evaluation.
 const MAX_COUNTERS: usize = 1024;
-/// Counters of all.
+/// The most counters of all.
 const MAX_ALL_COUNTERS: usize = 1 << 20;
 /// The most pairs of interfaces that are distinguished.
 const MAX_PORTS: usize = 4096;
 
-/// An evaluation and what it counts.
+/// An evaluation and its counters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Kept {
     pub evaluation: Evaluation,
@@ -56,7 +56,7 @@ struct Table {
     ports: Vec<(IfName, IfName)>,
 }
 
-/// What all evaluators of a filter remember.
+/// The cached evaluations of all evaluators of a filter.
 #[derive(Debug, Default)]
 pub(crate) struct Traces(Mutex<Table>);
 
@@ -65,7 +65,7 @@ impl Traces {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The number of this evaluation; `None` if there is no room, or for another with its hash.
+    /// Returns the number of this evaluation; `None` if there is no space, or if another has its hash.
     fn intern(&self, hash: u64, evaluation: Evaluation, counters: &[u32]) -> Option<u16> {
         let mut table = self.lock();
         if let Some(number) = table.by_hash.get(&hash) {
@@ -99,7 +99,7 @@ impl Traces {
     }
 }
 
-/// One evaluator's copy of what is remembered.
+/// One evaluator's copy of cached evaluations.
 #[derive(Debug, Default)]
 pub(crate) struct Recall {
     all: Vec<Arc<Kept>>,
@@ -108,7 +108,7 @@ pub(crate) struct Recall {
     ports: [Option<((IfName, IfName), u16)>; 2],
 }
 
-/// The numbers to which a memo must be equal to hold now.
+/// The numbers that a cache entry must have to be valid now.
 #[derive(Copy, Clone)]
 pub(crate) struct Now {
     generation: u32,
@@ -116,9 +116,9 @@ pub(crate) struct Now {
     state: u8,
 }
 
-/// Whether packets like this one are all evaluated alike if nothing unsteady matters: TCP and UDP of a
-/// known flow. Errors about a flow have addresses of their own. A flow is the same with and without
-/// VLAN tags, but `ether type` and the fields of tags are not: frames with tags are evaluated each.
+/// Returns whether all packets like this one are evaluated alike unless a changing property matters: TCP and UDP of a
+/// known flow. Errors about a flow have addresses of their own. A flow is the same with and without VLAN tags, but
+/// `ether type` and the fields of tags are not: frames with tags are evaluated each time.
 fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
     let plain = packet.ether.is_none_or(|ether| ether.outer == ether.ethertype);
     let transport = matches!(packet.transport, Transport::Tcp(_) | Transport::Udp(_));
@@ -127,7 +127,7 @@ fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
 }
 
 impl Recall {
-    /// What a memo must say to hold; `None` if nothing can be remembered of this packet.
+    /// Returns what a cache entry must have to be valid; `None` if nothing can be cached for this packet.
     #[inline]
     pub fn now(
         &mut self,
@@ -159,7 +159,7 @@ impl Recall {
         Some(number)
     }
 
-    /// What the cache remembers, if it holds.
+    /// Returns the cached evaluation, if it is valid.
     #[inline]
     pub fn recall(
         &mut self,
@@ -175,14 +175,14 @@ impl Recall {
         }
         let at = usize::from(verdict_cache.trace);
         if at >= self.all.len() {
-            // Another evaluator's.
+            // It belongs to another evaluator.
             let table = traces.lock();
             self.all.extend_from_slice(table.all.get(self.all.len()..).unwrap_or_default());
         }
         self.all.get(at).map(|kept| &**kept)
     }
 
-    /// What to remember of an evaluation.
+    /// Caches an evaluation.
     pub fn keep(
         &mut self,
         traces: &Traces,

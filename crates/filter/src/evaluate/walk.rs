@@ -1,5 +1,5 @@
-//! Rules carried out as they are written, statement by statement: the meaning of a rule set, with
-//! which the compiled form is compared, and what `explain` shows. Slow and simple.
+//! Execution of rules in the form of the source, statement by statement: the meaning of a rule set, with which the
+//! compiled form is compared, and which `explain` shows. Slow and simple.
 
 use crate::compile::{Filter, LiveSets};
 use crate::evaluate::read_field::read;
@@ -11,26 +11,26 @@ use crate::ruleset::{
     Statement, Table, Test,
 };
 
-/// What rules do beyond deciding.
+/// The effects of rules besides decisions.
 pub(crate) trait Effects {
     /// Counts the packet.
     fn count(&mut self, counter: usize);
-    /// Whether a limit matches.
+    /// Returns whether a limit matches.
     fn limit(&mut self, bucket: &TokenBucket) -> bool;
-    /// Writes the packet down.
+    /// Logs the packet.
     fn log(&mut self, rule: u32, log: &Log);
-    /// Notes what happened.
+    /// Records a step.
     fn step(&mut self, step: impl FnOnce() -> Step);
 }
 
-/// A chain that waits for the one that it jumped to: where it goes on.
+/// A chain that has jumped to another: where it continues.
 #[derive(Copy, Clone)]
 struct Frame {
     chain: ChainId,
     next: usize,
 }
 
-/// What a rule says about what comes next.
+/// The continuation after a rule.
 enum Next {
     Rule,
     Verdict(RuleVerdict),
@@ -45,7 +45,7 @@ struct Walk<'a, 'p, E> {
     effects: &'a mut E,
 }
 
-/// Evaluates by carrying out every rule.
+/// Evaluates by executing every rule.
 pub(crate) fn walk<E: Effects>(
     filter: &Filter,
     live: &LiveSets,
@@ -64,7 +64,7 @@ pub(crate) fn walk<E: Effects>(
     evaluation
 }
 
-/// As [`walk`], with every step written down and without taking tokens, counting or logging.
+/// Evaluates as [`walk`] does and records every step, without taking tokens, counting or logging.
 pub(crate) fn explain(
     filter: &Filter,
     live: &LiveSets,
@@ -273,7 +273,7 @@ pub(crate) fn rejectable(how: Reject, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// What counters and limits count: segments, and bytes from the network header on.
+/// Returns the units of counters and limits: segments, and bytes from the network header on.
 pub(crate) fn measure(packet: &Packet<'_>) -> (u64, u64) {
     (packet.segments().into(), packet.length() as u64)
 }

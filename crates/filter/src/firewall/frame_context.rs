@@ -1,4 +1,4 @@
-//! What callers tell of a frame, and of flows.
+//! The callers' metadata of a frame, and their selection of flows.
 
 use adit_wire::VnetHeader;
 
@@ -6,27 +6,27 @@ use crate::compile::IpRange;
 use crate::evaluate::IfName;
 use crate::packet::Layer;
 
-/// Where a frame came from and will go, and the device's metadata about it.
+/// The origin and destination of a frame, and the device's metadata about it.
 #[derive(Copy, Clone, Debug)]
 pub struct FrameContext {
-    /// What the frame begins with.
+    /// The layer at which the frame begins.
     pub layer: Layer,
     /// The VLAN tag next to the frame.
     pub vlan: Option<u16>,
-    /// Of a super-packet; all zeros for a plain one.
+    /// The header of a super-packet; all zeros for a plain one.
     pub vnet: VnetHeader,
-    /// Where it came in.
+    /// The interface by which it arrived.
     pub iif: IfName,
-    /// Where it will go out.
+    /// The interface by which it will leave.
     pub oif: IfName,
-    /// Between which tunnel peers it goes.
+    /// The tunnel peers of the frame.
     pub peers: Peers,
-    /// Keeps pieces of packets apart that must not be put together: one for each direction or peer.
+    /// Separates fragments that must not be combined: one for each direction or peer.
     pub zone: u32,
 }
 
-/// The tunnel peers that a frame comes from and goes to, as [`Firewall::set_peer`](super::Firewall::set_peer) knows them;
-/// `None` where it is none, or all.
+/// The tunnel peers that a frame comes from and goes to, with the numbers of
+/// [`Firewall::set_peer`](super::Firewall::set_peer); `None` if it is none, or all.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Peers {
     /// Where it comes from.
@@ -35,7 +35,7 @@ pub struct Peers {
     pub to: Option<u32>,
 }
 
-/// Which flows [`Firewall::flush`](super::Firewall::flush) ends.
+/// The flows that [`Firewall::flush`](super::Firewall::flush) ends.
 #[derive(Copy, Clone, Debug)]
 pub enum Flush<'a> {
     /// All.

@@ -11,46 +11,46 @@ use crate::evaluate::{IfName, LogSink};
 use crate::packet::{Layer, Packet};
 use crate::ruleset::Log;
 
-/// Records that may wait.
+/// The most records that may wait.
 const MAX_RECORDS: usize = 4096;
-/// Bytes of packets that may wait.
+/// The most bytes of packets that may wait.
 const MAX_BYTES: usize = 4 << 20;
-/// Bytes kept for a line of the log, where no `snaplen` is stated: all headers.
+/// The bytes kept for a line of the log, if no `snaplen` is stated: all headers.
 const LINE_BYTES: usize = 128;
 
 /// A packet that a rule logged.
 #[derive(Clone, Debug)]
 pub struct LogRecord {
-    /// When it was evaluated.
+    /// The time of its evaluation.
     pub at: Nanos,
     /// Handle of the rule.
     pub rule: u32,
-    /// What the rule says to write before it.
+    /// The prefix of the rule.
     pub prefix: Arc<str>,
-    /// For whom; `None`: for the log.
+    /// The group; `None`: for the log.
     pub group: Option<u16>,
-    /// What `bytes` begin with.
+    /// The layer at which `bytes` begin.
     pub layer: Layer,
     /// The VLAN tag next to the frame.
     pub vlan: Option<u16>,
-    /// Where it came in.
+    /// The interface by which it arrived.
     pub iif: IfName,
-    /// Where it was to go out.
+    /// The interface by which it would leave.
     pub oif: IfName,
-    /// How long the frame was.
+    /// The length of the frame.
     pub length: usize,
-    /// As much of it as the rule wants.
+    /// As many of its bytes as the rule requires.
     pub bytes: Box<[u8]>,
 }
 
-/// Records that wait to be taken. What finds no room is counted and lost: evaluation never waits for it.
+/// Records that wait for a reader. A record without space is counted and lost: evaluation never waits.
 #[derive(Default)]
 pub struct LogQueue {
     waiting: Mutex<Waiting>,
     lost: AtomicU64,
-    /// How many want the records of groups.
+    /// The number of readers of groups.
     readers: AtomicUsize,
-    /// There are rules that write to the log, and a reader that takes the lines.
+    /// Whether rules write to the log and a reader takes the lines.
     lines: AtomicBool,
     wake: Mutex<Option<Wake>>,
 }
@@ -64,35 +64,35 @@ struct Waiting {
 }
 
 impl LogQueue {
-    /// Calls `wake` when something waits that no one knows of yet. From now on lines are kept.
+    /// Calls `wake` when there is a first new record. From now on lines are kept.
     pub fn on_record(&self, wake: impl Fn() + Send + 'static) {
         *lock(&self.wake) = Some(Box::new(wake));
         self.lines.store(true, Relaxed);
     }
 
-    /// A reader wants what rules log to groups. Without a reader it is not kept.
+    /// Adds a reader of what rules log to groups. Without a reader it is not kept.
     pub fn add_reader(&self) {
         self.readers.fetch_add(1, Relaxed);
     }
 
-    /// Whether anybody does: who evaluates headers alone must then give whole packets.
+    /// Returns whether there are readers: then a caller that evaluates headers alone must pass whole packets.
     pub fn has_readers(&self) -> bool {
         self.readers.load(Relaxed) > 0
     }
 
-    /// The reverse of [`LogQueue::add_reader`].
+    /// Removes a reader, see [`LogQueue::add_reader`].
     pub fn remove_reader(&self) {
         let _ = self.readers.fetch_update(Relaxed, Relaxed, |readers| readers.checked_sub(1));
     }
 
-    /// Takes what waits.
+    /// Takes all records.
     pub fn take(&self) -> Vec<LogRecord> {
         let mut waiting = lock(&self.waiting);
         waiting.bytes = 0;
         std::mem::take(&mut waiting.records).into()
     }
 
-    /// Records that found no room.
+    /// Returns the number of records that were lost.
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
@@ -128,7 +128,7 @@ impl fmt::Debug for LogQueue {
     }
 }
 
-/// Writes down the packets of one burst.
+/// Writes the packets of one burst to the queue.
 pub(super) struct Writer<'a> {
     pub queue: &'a LogQueue,
     pub now: Nanos,

@@ -1,12 +1,12 @@
-//! The whole of it: what a bridge or a tunnel asks about every frame.
+//! The complete firewall: the interface of a bridge or a tunnel, for every frame.
 //!
 //! ```text
 //!   frame ──► headers ──► pieces held until whole ──► connection ──► rules ──► FrameVerdict
 //! ```
 //!
-//! A [`Firewall`] is one of a process; each of its threads has a [`Worker`], and evaluates in bursts:
-//! the rules and the time are the same for all of a burst, and what was counted is handed over at its
-//! end. A new rule set is put in place as a whole, between bursts, so no packet sees half of two.
+//! A process has one [`Firewall`]; each of its threads has a [`Worker`], and evaluates in bursts: the rules and the
+//! time are the same for all of a burst, and counts are flushed at its end. A new rule set is installed as a whole,
+//! between bursts, so no packet sees half of two.
 
 mod frame_context;
 mod log;
@@ -40,38 +40,39 @@ use crate::{Nanos, evaluate};
 
 /// ICMP errors that all workers together send in a second, as Linux does (`icmp_msgs_per_sec`).
 const ERRORS_PER_SECOND: u32 = 1000;
-/// Resets of TCP, likewise. They are smaller than what they answer, but a flood of SYNs would keep workers at it.
+/// TCP resets likewise. They are smaller than the packets that they answer, but a flood of SYNs would keep workers
+/// busy.
 const RESETS_PER_SECOND: u32 = 10_000;
 
-/// How much may be remembered.
+/// The limits of memory.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Of connections.
+    /// Limits of connections.
     pub track: conntrack::Limits,
-    /// Of pieces of packets.
+    /// Limits of fragments.
     pub fragments: fragment::Limits,
 }
 
-/// Rules in force, with all that they need to know.
+/// The rules in force, with all of their state.
 #[derive(Debug)]
 pub struct Firewall {
     filter: ArcSwap<Filter>,
     tracker: Tracker,
-    /// Of connections, where a rule file states nothing else.
+    /// Limits of connections, unless a rule file states others.
     track: conntrack::Limits,
-    /// Pieces are rare, and those of one packet may come to different workers.
+    /// Fragments are rare, and those of one packet may reach different workers.
     fragments: Mutex<Reassembler>,
-    /// What a new rule set has to know from its first packet on.
+    /// The state that a new rule set needs from its first packet on.
     known: Mutex<Known>,
     logs: LogQueue,
     totals: Totals,
-    /// ICMP errors.
+    /// The rate limit of ICMP errors.
     errors: Allowance,
-    /// Resets of TCP.
+    /// The rate limit of TCP resets.
     resets: Allowance,
 }
 
-/// What comes from elsewhere than from the rule file.
+/// State that does not come from the rule file.
 #[derive(Debug, Default)]
 struct Known {
     /// Addresses of clients and groups.
@@ -81,7 +82,7 @@ struct Known {
 }
 
 impl Firewall {
-    /// Puts `filter` in force. `seed` is random: it keeps senders from choosing the places of their
+    /// Creates a firewall with `filter` in force. `seed` is random: it keeps senders from choosing the places of their
     /// flows in the tables.
     pub fn new(filter: Filter, limits: Limits, seed: [u8; 16]) -> Arc<Self> {
         let mut known = Known::default();
@@ -99,15 +100,16 @@ impl Firewall {
         })
     }
 
-    /// Puts other rules in force, from every worker's next burst on. Each flow is evaluated again when its next packet comes:
-    /// it goes on if its first packet would be accepted, else it ends.
+    /// Replaces the rules, from every worker's next burst on. Each flow is evaluated again when its next packet
+    /// arrives: it continues if its first packet would be accepted, else it ends.
     ///
-    /// Counters and limits go on for rules that are in both, and so do elements that were added to sets of the same name.
+    /// Counters and limits continue for rules that are in both, and so do elements that were added to sets of the same
+    /// name.
     pub fn replace(&self, mut filter: Filter) {
         let mut known = lock(&self.known);
         known.elements.adopt(sets_of(&filter));
         let changing = sets_of(&filter).filter(|(name, _)| known.elements.knows(name)).count();
-        // Sets that were changed have to be looked up where they can change again. What compiles does so twice.
+        // Sets that were changed must be in a form that can change again, which takes a second compilation.
         if changing != filter.slots_by_name().count()
             && let Ok(other) =
                 Filter::compile_with(filter.ruleset().clone(), &|name| known.elements.knows(name))
@@ -127,8 +129,8 @@ impl Firewall {
         self.filter.store(Arc::new(filter));
     }
 
-    /// Changes elements of a set of the rules in force, wholly or not at all. No packet sees half of it. Returns how
-    /// many elements are others now.
+    /// Changes elements of a set of the rules in force, entirely or not at all. No packet sees half of it. Returns how
+    /// many elements changed.
     ///
     /// The first change of a set without timeouts compiles the rules again; each later one costs a few microseconds.
     ///
@@ -165,19 +167,19 @@ impl Firewall {
         Ok(count)
     }
 
-    /// The elements of now of a set of the rules in force; `None` if they are those of the file.
+    /// Returns the present elements of a set of the rules in force; `None` if they are those of the file.
     pub fn elements(&self, table: usize, set: SetId, now: Nanos) -> Option<Vec<Element>> {
         let filter = self.filter.load();
         let table = filter.ruleset().tables.get(table)?;
         lock(&self.known).elements.list(&name_of(table, table.sets.get(set.0)?), now)
     }
 
-    /// How many elements were added while rules were in force, and what became of them.
+    /// Returns how many elements were added while rules were in force, with the counters of their changes.
     pub fn element_totals(&self) -> ElementTotals {
         lock(&self.known).elements.totals()
     }
 
-    /// Takes elements out whose time is over; true if there are more.
+    /// Removes expired elements; returns true if there are more.
     fn expire_elements(&self, now: Nanos) -> bool {
         let mut known = lock(&self.known);
         let (changed, more) = known.elements.expire(now);
@@ -194,8 +196,7 @@ impl Firewall {
         more
     }
 
-    /// Replaces the addresses of a client or a group; with none, it is gone.
-    /// Later rule sets know them too.
+    /// Replaces the addresses of a client or a group; with none, it is removed. Later rule sets use them too.
     pub fn set_members(&self, who: &Members, addresses: Vec<IpRange>) {
         let mut known = lock(&self.known);
         self.filter.load().set_members(who, &addresses);
@@ -205,40 +206,41 @@ impl Firewall {
         };
     }
 
-    /// The rules in force.
+    /// Returns the rules in force.
     pub fn filter(&self) -> Arc<Filter> {
         self.filter.load_full()
     }
 
-    /// The connections.
+    /// Returns the connections.
     pub fn tracker(&self) -> &Tracker {
         &self.tracker
     }
 
-    /// What rules have logged.
+    /// Returns the queue of logged packets.
     pub fn logs(&self) -> &LogQueue {
         &self.logs
     }
 
-    /// What became of all packets so far.
+    /// Returns the results for all packets so far.
     pub fn stats(&self) -> Stats {
         let fragments = lock(&self.fragments).stats();
         self.totals.read(self.tracker.stats(), fragments, self.logs.lost())
     }
 
-    /// A client has this address or network from now on: what flows it starts from all of its addresses counts as of one
-    /// source. `None`: it has it no more.
+    /// Assigns this address or network to a client from now on: flows from all of its addresses count as those of one
+    /// source. `None` removes the assignment.
     pub fn set_owner(&self, address: IpAddr, length: u8, client: Option<&str>) {
         self.tracker.set_network(address, length, client);
     }
 
-    /// A tunnel peer belongs to this client from now on: flows from and to it are that client's, and no other client's packets
-    /// are of them, whatever their addresses. They go on when the client is back by another peer. `None`: it is gone.
+    /// Assigns a tunnel peer to this client from now on: flows from and to it are that client's, and no other client's
+    /// packets belong to them, whatever their addresses. They continue when the client reconnects as another peer.
+    /// `None` removes the assignment.
     pub fn set_peer(&self, peer: u32, client: Option<&str>) {
         self.tracker.set_peer(peer, client);
     }
 
-    /// Ends flows, and returns how many there were.
+    /// Ends flows, and returns their number.
     pub fn flush(&self, which: Flush<'_>) -> u64 {
         let within = |all: &[IpRange], address: IpAddr| all.iter().any(|one| one.contains(address));
         match which {
@@ -259,7 +261,7 @@ impl Firewall {
         }
     }
 
-    /// Forgets what is over. Bursts do so too; this is for when no packets come. True if there is
+    /// Removes what has expired. Bursts do so too; this method is for times without packets. Returns true if there is
     /// more to do.
     pub fn sweep(&self, now: Nanos) -> bool {
         lock(&self.fragments).expire(now);
@@ -267,7 +269,7 @@ impl Firewall {
         self.tracker.sweep(now) || more
     }
 
-    /// For one thread.
+    /// Creates a worker for one thread.
     pub fn worker(self: &Arc<Self>) -> Worker {
         Worker {
             evaluator: Evaluator::new(self.filter()),
@@ -279,7 +281,7 @@ impl Firewall {
     }
 }
 
-/// The named sets of rules.
+/// Returns the named sets of rules.
 fn sets_of(filter: &Filter) -> impl Iterator<Item = (SetName, &Set)> {
     filter.ruleset().tables.iter().flat_map(|table| {
         let named = table.sets.iter().filter(|set| set.name.is_some());
@@ -287,21 +289,21 @@ fn sets_of(filter: &Filter) -> impl Iterator<Item = (SetName, &Set)> {
     })
 }
 
-/// What one thread needs to evaluate. About 2 KiB, and 20 bytes for each counter of the rules.
+/// The state of one thread for evaluation. About 2 KiB, and 20 bytes for each counter of the rules.
 #[derive(Debug)]
 pub struct Worker {
     firewall: Arc<Firewall>,
     evaluator: Evaluator,
-    /// Which client each tunnel peer belongs to.
+    /// The clients of tunnel peers.
     peers: Cache<Arc<ArcSwap<conntrack::Peers>>, Arc<conntrack::Peers>>,
     answer: Box<[u8; MAX_REJECTION]>,
     pending: Pending,
 }
 
 impl Worker {
-    /// Begins a burst: a run of packets that are taken to be of the moment `now`.
+    /// Begins a burst: a run of packets that are treated as arriving at `now`.
     ///
-    /// Until it is dropped it holds locks that other workers may need: it must not wait for anything.
+    /// Until it is dropped it holds locks that other workers may need: the thread must not wait for anything.
     pub fn burst(&mut self, now: Nanos) -> Burst<'_> {
         let filter = self.firewall.filter.load();
         if !Arc::ptr_eq(&filter, self.evaluator.filter()) {
@@ -312,29 +314,29 @@ impl Worker {
         Burst { now, firewall, evaluator, peers: peers.load(), answer, pending, track }
     }
 
-    /// Whose worker it is.
+    /// Returns the worker's firewall.
     pub fn firewall(&self) -> &Arc<Firewall> {
         &self.firewall
     }
 }
 
-/// What is to be done with a frame.
+/// The treatment of a frame.
 #[derive(Debug)]
 pub enum FrameVerdict<'b> {
-    /// Pass it on as it is.
+    /// Forward it unchanged.
     Pass,
-    /// Do not.
+    /// Drop it.
     Drop,
-    /// Do not, and send this back to where it came from, with the VLAN tag that was next to it.
+    /// Drop it, and send this back to where it came from, with the VLAN tag that was next to it.
     Reply(&'b [u8]),
-    /// Do not: it is a piece of a packet, and the others are awaited.
+    /// Do not forward it: it is a fragment, and the others are awaited.
     Held,
-    /// Pass these on in its place: all pieces of a packet, itself the last that came.
+    /// Forward these in its place: all fragments of a packet, of which it was the last to arrive.
     Release(Assembled),
 }
 
 impl FrameVerdict<'_> {
-    /// Whether the frame may go on as it is.
+    /// Returns whether the frame may be forwarded unchanged.
     pub fn passes(&self) -> bool {
         matches!(self, Self::Pass)
     }
@@ -349,7 +351,7 @@ pub struct Burst<'w> {
     peers: &'w conntrack::Peers,
     answer: &'w mut [u8; MAX_REJECTION],
     pending: &'w mut Pending,
-    /// Only where the rules ask for connections.
+    /// Present only if the rules use connections.
     track: Option<conntrack::Burst<'w>>,
 }
 
@@ -360,8 +362,8 @@ impl Burst<'_> {
         self.evaluate_as(frame, frame_context, false)
     }
 
-    /// As [`Burst::evaluate`], for what is forbidden anyway unless a rule says otherwise: that a policy
-    /// would let the frame pass is not enough.
+    /// Evaluates a frame as [`Burst::evaluate`] does, for traffic that is forbidden unless a rule accepts it: a policy
+    /// that accepts is not enough.
     pub fn evaluate_explicit(
         &mut self,
         frame: &[u8],
@@ -389,7 +391,7 @@ impl Burst<'_> {
                 return FrameVerdict::Drop;
             }
         };
-        // The kernel cuts all of a super-packet into segments, whatever the length that was evaluated.
+        // The kernel splits all of a super-packet into segments, whatever the length that was evaluated.
         let more = frame_context.vnet.gso != Gso::None && packet.bytes.len() != frame.len();
         if more || !packet.sum_spares_headers(&frame_context.vnet) {
             self.pending.malformed(Malformed::Offload);
@@ -404,7 +406,7 @@ impl Burst<'_> {
         }
     }
 
-    /// `Err`: how the sender is notified, if at all.
+    /// Returns the verdict. `Err`: how the sender is notified, if at all.
     #[inline]
     fn decide(
         &mut self,
@@ -466,8 +468,8 @@ impl Burst<'_> {
         Ok(())
     }
 
-    /// Evaluates the flow of a packet again: by what its record says, as if it was new. It goes on as if nothing had been, or
-    /// it ends, and the packet is looked at once more.
+    /// Evaluates the flow of a packet again, from its record, as if it was new. It continues unchanged, or it ends, and
+    /// the packet is looked up once more.
     #[cold]
     fn again(
         &mut self,
@@ -523,7 +525,7 @@ impl Burst<'_> {
         }
     }
 
-    /// A piece of a packet: evaluated when the packet is whole, and then all or nothing passes.
+    /// Processes a fragment: it is evaluated when the packet is complete, and then all or nothing passes.
     #[cold]
     fn piece(
         &mut self,
@@ -566,7 +568,7 @@ impl std::ops::Drop for Burst<'_> {
     }
 }
 
-/// What all workers may send: the second in the upper half, in the lower what was sent in it.
+/// The common limit of all workers: the second in the upper half, in the lower the number sent in it.
 #[derive(Debug, Default)]
 struct Allowance(AtomicU64);
 
@@ -582,7 +584,7 @@ impl Allowance {
     }
 }
 
-/// Nothing here panics while it holds a lock, but a thread that did must not stop the others.
+/// Locks a mutex. Nothing here panics while it holds a lock, but a thread that did must not stop the others.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

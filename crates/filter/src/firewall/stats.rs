@@ -1,4 +1,4 @@
-//! What became of packets: counted by each worker for itself, added up at the end of a burst.
+//! The results of packets: each worker counts its own, and adds them up at the end of a burst.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -6,23 +6,23 @@ use crate::conntrack::TrackStats;
 use crate::fragment::FragmentStats;
 use crate::packet::Malformed;
 
-/// Why a packet did not pass.
+/// The reason why a packet was dropped.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Drop {
     /// A rule, or a chain's policy.
     Rules,
-    /// No rule let it pass, where a policy is not enough.
+    /// No rule accepted it, where a policy is not enough.
     Unasked,
-    /// No room for its connection.
+    /// There was no space for its connection.
     TableFull,
-    /// A piece that no packet can be made of; [`FragmentStats`] says why.
+    /// A fragment that cannot be part of a packet; [`FragmentStats`] has the reasons.
     Fragment,
-    /// No packet that could be evaluated.
+    /// It could not be evaluated.
     Malformed(Malformed),
 }
 
 impl Drop {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 12] = [
         Self::Rules,
         Self::Unasked,
@@ -38,7 +38,7 @@ impl Drop {
         Self::Malformed(Malformed::SourceRoute),
     ];
 
-    /// One word for reports.
+    /// Returns one word for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rules => "rules",
@@ -74,24 +74,24 @@ impl Drop {
     }
 }
 
-/// What became of all packets so far. Super-packets count once here.
+/// The results of all packets so far. Super-packets count once here.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Packets that passed; a packet in pieces counts once.
+    /// Packets that passed; a fragmented packet counts once.
     pub passed: u64,
     /// Their bytes from the network header on.
     pub passed_bytes: u64,
-    /// Packets that did not, by reason: only those that are not zero.
+    /// Packets that were dropped, by reason: only those that are not zero.
     pub dropped: Vec<(Drop, u64)>,
     /// Senders that were notified.
     pub answers: u64,
-    /// Senders that were not, because too many had been.
+    /// Senders that were not notified because of the rate limit.
     pub answers_suppressed: u64,
-    /// Records of `log` that no one took in time.
+    /// Records of `log` that were not taken in time.
     pub logs_lost: u64,
     /// Connections.
     pub track: TrackStats,
-    /// Pieces of packets.
+    /// Fragments.
     pub fragments: FragmentStats,
 }
 
@@ -101,13 +101,13 @@ const ANSWERS: usize = PASSED + 2;
 const SUPPRESSED: usize = PASSED + 3;
 const COUNTERS: usize = PASSED + 4;
 
-/// Workers count in parts of their own, by turns if there are more: all add something with each burst.
+/// Workers count in separate parts, in turn if there are more workers: all add to them with each burst.
 const PARTS: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     parts: [Part; PARTS],
-    /// Workers so far.
+    /// The number of workers so far.
     workers: AtomicUsize,
 }
 
@@ -118,7 +118,7 @@ struct Part([AtomicU64; COUNTERS]);
 
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Where it is added in the end.
+    /// The part to which it is added in the end.
     part: usize,
     counts: [u64; COUNTERS],
 }
@@ -155,7 +155,7 @@ impl Pending {
 }
 
 impl Totals {
-    /// For one more worker.
+    /// Returns the counters of one more worker.
     pub fn pending(&self) -> Pending {
         let part = self.workers.fetch_add(1, Relaxed) % PARTS;
         Pending { part, counts: [0; COUNTERS] }

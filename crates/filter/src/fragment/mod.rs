@@ -30,22 +30,22 @@ use crate::packet::{Fragment, Ip, Packet};
 
 use partial_packet::{PartialPacket, Piece};
 
-/// What a piece costs beyond its bytes, so that small ones are not for free.
+/// The cost of a fragment in addition to its bytes, so that small ones are not free.
 const PIECE_COST: usize = 128;
 
-/// How much is held, and for how long.
+/// The limits of held fragments.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Packets that are held incomplete, and as many again that are remembered as refused. The oldest
-    /// of each makes room.
+    /// Packets that are held incomplete, and as many again that are remembered as refused. The oldest of each is
+    /// evicted.
     pub packets: usize,
-    /// Bytes of frames in all, and 128 for each of them. The oldest packet makes room.
+    /// Bytes of frames in all, and 128 for each of them. The oldest packet is evicted.
     pub bytes: usize,
     /// The same from one source address (a /64 of IPv6).
     pub source_bytes: usize,
-    /// Pieces of one packet.
+    /// Fragments of one packet.
     pub pieces: usize,
-    /// How long a packet may take from its first piece on. Linux gives it 30 s, RFC 8200 60 s.
+    /// How long a packet may take from its first fragment on. Linux allows 30 s, RFC 8200 60 s.
     pub hold: Duration,
 }
 
@@ -61,65 +61,65 @@ impl Default for Limits {
     }
 }
 
-/// What became of a piece.
+/// The result for a fragment.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is no piece: evaluate it as it is.
+    /// It is no fragment: evaluate it unchanged.
     NotAPiece,
-    /// It is kept; the rest is awaited.
+    /// It is held; the rest is awaited.
     Held,
     /// It is dropped.
     Dropped(FragmentDrop),
-    /// It was the last one missing. Evaluator the whole, then forward the pieces or do not.
+    /// It was the last missing one. Evaluate the whole, then forward or drop the fragments.
     Whole(Assembled),
 }
 
-/// Why a piece is dropped.
+/// The reason why a fragment is dropped.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum FragmentDrop {
-    /// It overlaps another piece: its packet is refused (RFC 5722).
+    /// It overlaps another fragment: its packet is refused (RFC 5722).
     #[error("overlaps another piece")]
     Overlap,
-    /// It is another piece once more, to the byte. Its packet stays.
+    /// It is an exact repetition of another fragment. Its packet stays.
     #[error("repeats another piece")]
     Duplicate,
-    /// Its packet was refused before, and its time is not over.
+    /// Its packet was refused before, and that has not expired.
     #[error("of a packet that was refused")]
     Refused,
     /// The whole would be longer than 65,535 bytes.
     #[error("reaches beyond the longest packet")]
     TooLong,
-    /// It carries nothing.
+    /// It is empty.
     #[error("carries nothing")]
     Empty,
     /// More follow, but its length is not a multiple of eight.
     #[error("not the last, and not a multiple of eight bytes long")]
     Uneven,
-    /// It reaches beyond the last piece, or there are two last pieces: its packet is refused.
+    /// It reaches beyond the last fragment, or there are two last ones: its packet is refused.
     #[error("contradicts another piece about where the packet ends")]
     Ends,
-    /// Its packet is in more pieces than [`Limits::pieces`], and refused.
+    /// Its packet has more fragments than [`Limits::pieces`], and is refused.
     #[error("too many pieces")]
     TooMany,
-    /// Its source holds [`Limits::source_bytes`] already; what is there of its packet is refused.
+    /// Its source uses [`Limits::source_bytes`] already; what is there of its packet is refused.
     #[error("too many bytes from one source")]
     SourceFull,
     /// It does not fit into [`Limits::bytes`] at all, or the limits allow no packets.
     #[error("no room")]
     Full,
-    /// A device says that it is a super-packet or lacks its checksum, which no piece can.
+    /// A device states that it is a super-packet or lacks its checksum, which is impossible for a fragment.
     #[error("a piece with offloads")]
     Offload,
 }
 
-/// What the reassembler did, ever since.
+/// The counters of the reassembler since its start.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct FragmentStats {
-    /// Pieces that were taken.
+    /// Fragments that were held.
     pub held: u64,
-    /// Packets that became whole.
+    /// Packets that became complete.
     pub whole: u64,
-    /// See [`FragmentDrop::Overlap`]. This and what follows counts pieces.
+    /// See [`FragmentDrop::Overlap`]. This and the following count fragments.
     pub overlap: u64,
     /// See [`FragmentDrop::Duplicate`].
     pub duplicate: u64,
@@ -141,9 +141,9 @@ pub struct FragmentStats {
     pub full: u64,
     /// See [`FragmentDrop::Offload`].
     pub offload: u64,
-    /// Packets that did not become whole in time.
+    /// Packets that did not become complete in time.
     pub late: u64,
-    /// Packets that made room for newer ones.
+    /// Packets that were evicted for newer ones.
     pub evicted: u64,
     /// Packets that are held at the moment.
     pub packets: usize,
@@ -151,7 +151,7 @@ pub struct FragmentStats {
     pub bytes: usize,
 }
 
-/// A packet whose pieces are all there.
+/// A packet whose fragments are complete.
 #[derive(Debug, Default)]
 pub struct Assembled {
     whole: Vec<u8>,
@@ -160,34 +160,34 @@ pub struct Assembled {
 }
 
 impl Assembled {
-    /// The packet as if it had never been cut, behind the link header of its first piece.
+    /// Returns the packet as before fragmentation, after the link header of its first fragment.
     pub fn whole(&self) -> &[u8] {
         &self.whole
     }
 
-    /// The pieces as they came, in the order of their offsets. None of them needs offloads.
+    /// Returns the original fragments, in the order of their offsets. None of them needs offloads.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(|piece| piece.frame.as_slice())
     }
 
-    /// The VLAN tag next to the piece that came last; the others have the same id there.
+    /// Returns the VLAN tag next to the fragment that arrived last; the others have the same id there.
     pub fn vlan_beside(&self) -> Option<u16> {
         self.beside
     }
 }
 
-/// What all pieces of a packet have in common (RFC 791, RFC 8200 4.5).
+/// The properties that all fragments of a packet share (RFC 791, RFC 8200 4.5).
 #[derive(Copy, Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Key {
     zone: u32,
     source: IpAddr,
     destination: IpAddr,
     id: u32,
-    /// IPv4 only: pieces of IPv6 need not agree about it.
+    /// IPv4 only: fragments of IPv6 need not agree about it.
     protocol: u8,
-    /// Both stations: who is evaluated by the first piece must be who sends and gets the others.
+    /// Both stations: the one that is evaluated by the first fragment must send and receive the others.
     stations: Option<(u64, u64)>,
-    /// Ids of the tags next to and in the frame; pieces of different networks are never mixed.
+    /// Ids of the tags next to and in the frame; fragments of different networks are never mixed.
     vlans: [Option<u16>; 3],
 }
 
@@ -215,7 +215,7 @@ impl Key {
         }
     }
 
-    /// Whose bytes they are: many addresses of one network get no larger share.
+    /// Returns the source that is charged: many addresses of one network get no larger share.
     fn source(&self) -> (u32, IpAddr) {
         let network = match self.source {
             IpAddr::V4(address) => IpAddr::V4(address),
@@ -225,7 +225,7 @@ impl Key {
     }
 }
 
-/// Holds pieces.
+/// Holds fragments until their packet is complete.
 #[derive(Debug)]
 pub struct Reassembler {
     limits: Limits,
@@ -234,7 +234,7 @@ pub struct Reassembler {
     held: BTreeMap<u64, Key>,
     /// Those that are refused, by age.
     refused: BTreeMap<u64, Key>,
-    /// What each source holds; nothing is not remembered.
+    /// Bytes held of each source; zero is not stored.
     sources: BTreeMap<(u32, IpAddr), usize>,
     bytes: usize,
     next: u64,
@@ -242,7 +242,7 @@ pub struct Reassembler {
 }
 
 impl Reassembler {
-    /// Holds nothing yet, and allocates nothing until a piece comes.
+    /// Creates an empty reassembler, which allocates nothing before the first fragment.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -256,7 +256,7 @@ impl Reassembler {
         }
     }
 
-    /// Takes a piece. `zone` keeps apart what must not be mixed: directions, peers.
+    /// Processes a fragment. `zone` separates what must not be mixed: directions, peers.
     pub fn push(
         &mut self,
         packet: &Packet<'_>,
@@ -285,8 +285,7 @@ impl Reassembler {
         }
     }
 
-    /// Forgets packets whose time is over. [`Reassembler::push`] does so too; this is for when no
-    /// pieces come.
+    /// Removes expired packets. [`Reassembler::push`] does so too; this method is for times without fragments.
     pub fn expire(&mut self, now: Nanos) {
         while let Some(key) = self.over(&self.held, now) {
             self.forget(&key);
@@ -297,19 +296,19 @@ impl Reassembler {
         }
     }
 
-    /// What it did, and what it holds.
+    /// Returns its counters and contents.
     pub fn stats(&self) -> FragmentStats {
         FragmentStats { packets: self.held.len(), bytes: self.bytes, ..self.stats }
     }
 
-    /// The oldest of `order` if its time is over.
+    /// Returns the oldest of `order` if it has expired.
     fn over(&self, order: &BTreeMap<u64, Key>, now: Nanos) -> Option<Key> {
         let (_, key) = order.first_key_value()?;
         let over = self.packets.get(key).is_none_or(|packet| packet.deadline <= now);
         over.then_some(*key)
     }
 
-    /// Enters a piece. Whether its packet is whole now.
+    /// Inserts a fragment. Returns whether its packet is complete now.
     fn take(&mut self, key: Key, piece: Piece, now: Nanos) -> Result<bool, FragmentDrop> {
         if let Some(packet) = self.packets.get(&key) {
             if packet.refused {
@@ -344,7 +343,7 @@ impl Reassembler {
         Ok(whole)
     }
 
-    /// Lets the oldest packets go until `cost` more bytes fit, and one more packet if `key` is new.
+    /// Evicts the oldest packets until `cost` more bytes fit, and one more packet if `key` is new.
     fn make_room(&mut self, key: &Key, cost: usize) -> Result<(), FragmentDrop> {
         let packet = self.packets.get(key);
         let own = packet.map_or(0, PartialPacket::cost);
@@ -363,7 +362,7 @@ impl Reassembler {
         Ok(())
     }
 
-    /// Drops what is held of a packet and all that will come of it until its time is over.
+    /// Drops what is held of a packet, and all later fragments until it expires.
     fn refuse(&mut self, key: &Key) {
         let Some(mut packet) = self.forget(key) else { return };
         while self.refused.len() >= self.limits.packets {
@@ -376,7 +375,7 @@ impl Reassembler {
         self.packets.insert(*key, packet);
     }
 
-    /// Takes a packet out, and its bytes off the accounts.
+    /// Removes a packet, and its bytes from the accounts.
     fn forget(&mut self, key: &Key) -> Option<PartialPacket> {
         let Some(packet) = self.packets.remove(key) else {
             // Impossible, because every number belongs to a packet. If it occurred, the packet must not stay for ever.
@@ -397,7 +396,7 @@ impl Reassembler {
         Some(packet)
     }
 
-    /// Makes the whole of a packet whose pieces are all there.
+    /// Assembles a packet whose fragments are complete.
     fn assemble(&mut self, key: &Key, last: &Packet<'_>) -> Result<Assembled, FragmentDrop> {
         let mut whole = Vec::new();
         let made = self.packets.get(key).and_then(|packet| packet.whole(&mut whole));

@@ -6,15 +6,15 @@ use crate::packet::{Fragment, Ip, Packet, extension};
 
 use super::{FragmentDrop, PIECE_COST};
 
-/// The longest that an IPv4 packet and the payload of an IPv6 packet can be.
+/// The greatest length of an IPv4 packet and of the payload of an IPv6 packet.
 const LONGEST: usize = 65_535;
-/// Length of the IPv6 header, which its length field leaves out.
+/// The length of the IPv6 header, which its length field excludes.
 const V6_LEN: usize = adit_wire::ip::V6_LEN;
 
-/// One piece.
+/// One fragment.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// The frame as it came.
+    /// The original frame.
     pub(super) frame: Vec<u8>,
     /// Where its IP header starts.
     at: usize,
@@ -28,7 +28,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Copies a piece with which nothing is wrong.
+    /// Copies a valid fragment.
     pub(super) fn new(
         packet: &Packet<'_>,
         ip: &Ip,
@@ -67,19 +67,19 @@ impl Piece {
     }
 }
 
-/// Length of the extension headers before IPv6's fragment header.
+/// Returns the length of the extension headers before IPv6's fragment header.
 fn unfragmentable(at: usize, data: usize) -> usize {
     data.saturating_sub(extension::FRAGMENT_LEN).saturating_sub(at).saturating_sub(V6_LEN)
 }
 
-/// What there is of a packet.
+/// The fragments of a packet so far.
 #[derive(Debug)]
 pub(super) struct PartialPacket {
-    /// Its place in the order of age.
+    /// Its index in the order of age.
     pub(super) number: u64,
-    /// When its time is over.
+    /// When it expires.
     pub(super) deadline: Nanos,
-    /// Nothing more of it is taken.
+    /// No further fragments of it are accepted.
     pub(super) refused: bool,
     /// In the order of their offsets; they never overlap.
     pub(super) pieces: Vec<Piece>,
@@ -94,7 +94,7 @@ impl PartialPacket {
         self.pieces.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.cost()))
     }
 
-    /// Whether a piece fits among the others.
+    /// Checks whether a fragment fits among the others.
     pub(super) fn admits(&self, new: &Piece, limit: usize) -> Result<(), FragmentDrop> {
         for old in &self.pieces {
             if new.start < old.end && old.start < new.end {
@@ -103,8 +103,7 @@ impl PartialPacket {
                 return Err(if same { FragmentDrop::Duplicate } else { FragmentDrop::Overlap });
             }
         }
-        // Where nothing overlaps, all pieces lie before the last one, which alone says that no more
-        // follow.
+        // Without overlaps, all fragments precede the last one, which alone states that no more follow.
         let contradicts = |old: &Piece| {
             (!old.more && new.start >= old.end) || (!new.more && old.start >= new.end)
         };
@@ -114,7 +113,7 @@ impl PartialPacket {
         if self.pieces.len() >= limit { Err(FragmentDrop::TooMany) } else { Ok(()) }
     }
 
-    /// Enters a piece that is admitted. Whether none is missing now.
+    /// Inserts a fragment that was admitted. Returns whether none is missing now.
     pub(super) fn insert(&mut self, piece: Piece) -> bool {
         let at = self.pieces.partition_point(|other| other.start < piece.start);
         self.pieces.insert(at, piece);
@@ -128,8 +127,8 @@ impl PartialPacket {
         self.pieces.last().is_some_and(|last| !last.more)
     }
 
-    /// Writes the packet as if it had never been cut; `None` if it would be too long, which the first
-    /// piece's longer headers can make it.
+    /// Writes the packet as before fragmentation; `None` if it would be too long, which longer headers of the first
+    /// fragment can cause.
     pub(super) fn whole(&self, out: &mut Vec<u8>) -> Option<()> {
         let first = self.pieces.first()?;
         let headers = first.frame.get(..first.data)?;
@@ -157,11 +156,11 @@ fn mend_v4(header: &mut [u8], total: usize) -> Option<()> {
     Some(())
 }
 
-/// `header` ends where the fragment header `cut` stood.
+/// Completes `header`, which ends at the place of the fragment header `cut`.
 fn mend_v6(header: &mut [u8], total: usize, cut: &[u8]) -> Option<()> {
     let payload = u16::try_from(total.checked_sub(V6_LEN)?).ok()?.to_be_bytes();
     header.get_mut(4..6)?.copy_from_slice(&payload);
-    // Who announced the fragment header announces what followed it.
+    // The header that announced the fragment header announces the next one.
     let (mut announcing, mut kind, mut at) = (6, *header.get(6)?, V6_LEN);
     while at < header.len() {
         let (next, units) = (*header.get(at)?, usize::from(*header.get(at.checked_add(1)?)?));

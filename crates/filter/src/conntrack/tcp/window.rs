@@ -6,14 +6,13 @@ use super::{
 use crate::conntrack::Invalid;
 use crate::ruleset::CtDirection;
 
-/// Acknowledgements may be older than the newest byte by the largest window, and by this much at
-/// least.
+/// Acknowledgements may be older than the newest byte by the largest window, and at least by this.
 const ACK_WINDOW: u32 = 66_000;
 /// RFC 7323 2.3.
 const MAX_SCALE: u8 = 14;
 
 impl Side {
-    /// Window scale and selective acknowledgements, as a SYN offers them.
+    /// Takes over window scale and selective acknowledgements that a SYN offers.
     pub(super) fn take_options(&mut self, options: &[u8]) {
         if options.is_empty() {
             return;
@@ -34,14 +33,15 @@ impl Side {
 }
 
 impl Tcp {
-    /// Whether a segment fits what both ends have shown: if so, they have shown that too
-    /// (`true`). `false` for one that passes but shows nothing: late, as a repetition of what the
-    /// receiver has long had, or a little beyond what the receiver offered, as some senders do.
+    /// Checks whether a segment fits the state of both ends. If so, updates that state and returns
+    /// `true`. Returns `false` for a segment that passes without an update: a late one, such as a
+    /// repetition of data that the receiver has, or one a little beyond the receiver's window, as
+    /// some senders do.
     ///
-    /// With `end` of the sender, `limit` of what it may send, and the receiver's window:
-    /// `seq <= limit`, or `end < limit + window` if it is no reset (RFC 5961 3.2), and
-    /// `ack <= receiver.end`, else it is invalid; `end > sender.end - window` and
-    /// `ack > receiver.end - largest window`, else it is late.
+    /// With `end` of the sender, `limit` of what it may send, and the receiver's window: `seq <=
+    /// limit`, or `end < limit + window` if it is no reset (RFC 5961 3.2), and `ack <=
+    /// receiver.end`, else it is invalid; `end > sender.end - window` and `ack > receiver.end -
+    /// largest window`, else it is late.
     pub(super) fn window(
         &mut self,
         segment: &Segment<'_>,
@@ -50,11 +50,12 @@ impl Tcp {
         let before = self.sides;
         let verdict = self.fits(segment, direction);
         if verdict != Ok(Fit::Good) {
-            // What it seemed to begin, it did not.
+            // Its apparent beginning of a connection is reverted.
             self.sides = before;
         }
         if verdict == Ok(Fit::Beyond) {
-            // If the receiver takes it, its acknowledgement has to pass, or all is lost after it.
+            // If the receiver accepts it, its acknowledgement has to pass, or everything after it
+            // is lost.
             self.side(direction).end = segment.end;
         }
         verdict.map(|fit| fit == Fit::Good)
@@ -81,7 +82,7 @@ impl Tcp {
             (ack, sack) = (receiver.end, receiver.end);
         }
         if reset && seq == 0 && state == State::SynSent {
-            // The answer to a SYN has nothing to count from.
+            // The answer to a SYN has no number to start from.
             (seq, end) = (sender.end, sender.end);
         }
         let liberal = sender.is(LIBERAL);
@@ -152,7 +153,7 @@ fn verdict(
 }
 
 impl Side {
-    /// The first that is seen of this end, or again, is a SYN.
+    /// The first observed segment of this end, or the first again, is a SYN.
     fn begin(&mut self, receiver: &mut Self, segment: &Segment<'_>, direction: CtDirection) {
         self.end = segment.end;
         self.limit = segment.end;
@@ -164,7 +165,7 @@ impl Side {
         }
     }
 
-    /// The first that is seen of this end is from the middle.
+    /// The first observed segment of this end is from the middle.
     fn pick_up(&mut self, receiver: &mut Self, segment: &Segment<'_>, sack: u32) {
         self.end = segment.end;
         self.window = (u32::from(segment.window) << self.scale.min(MAX_SCALE)).max(1);
@@ -177,7 +178,7 @@ impl Side {
         }
     }
 
-    /// Takes over what a segment of this end, found good, shows of both.
+    /// Takes over the state of both ends that a valid segment of this end shows.
     fn learn(
         &mut self,
         receiver: &mut Self,
@@ -200,7 +201,7 @@ impl Side {
         }
         let offered = sack.wrapping_add(window);
         if !before(offered, receiver.limit) {
-            // A shut window is probed with one byte.
+            // A zero window is probed with one byte.
             receiver.limit = if window == 0 { offered.wrapping_add(1) } else { offered };
         }
         if ack == receiver.end {
@@ -209,7 +210,7 @@ impl Side {
     }
 }
 
-/// The highest byte that a segment acknowledges, selectively or not (RFC 2018).
+/// Returns the highest byte that a segment acknowledges, selectively or not (RFC 2018).
 fn highest(ack: u32, options: &[u8]) -> u32 {
     let mut highest = ack;
     for (kind, body) in Options(options) {
@@ -227,7 +228,7 @@ fn highest(ack: u32, options: &[u8]) -> u32 {
     highest
 }
 
-/// Options with a body, up to the first that is broken.
+/// Options with a body, up to the first malformed one.
 struct Options<'a>(&'a [u8]);
 
 impl<'a> Iterator for Options<'a> {
