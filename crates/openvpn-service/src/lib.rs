@@ -21,7 +21,7 @@ use adit_openvpn::server::{Offer, ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
-pub use adit_plane::{Relay, StreamOptions};
+pub use adit_dataplane::{Relay, StreamOptions};
 pub use service::Service;
 pub use service::{next_request, tun_report};
 pub use sessions::{Session, Sessions};
@@ -87,7 +87,7 @@ pub struct MacLimits {
 
 impl Default for MacLimits {
     fn default() -> Self {
-        Self { per_client: adit_plane::MACS_PER_PEER, age: None }
+        Self { per_client: adit_dataplane::MACS_PER_PEER, age: None }
     }
 }
 

@@ -3,11 +3,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_dataplane::{FilterConfig, PlaneConfig};
 use adit_engine::{Instant, PeerId, Transport};
 use adit_linux::tun::TunDevice;
 use adit_openvpn::server::{Disconnect, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
-use adit_plane::{FilterConfig, Plane, PlaneConfig};
+use adit_openvpn_data::Plane;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 

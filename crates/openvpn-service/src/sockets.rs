@@ -3,7 +3,7 @@
 use adit_engine::Transport;
 use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::udp::{UdpOptions, UdpSocket, steer};
-use adit_plane::packet::SENDER;
+use adit_openvpn_data::packet::SENDER;
 
 use super::{Listener, Options, SocketTuning};
 use adit_runtime::driver::bind_problem;

@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use adit_dataplane::{Failure, Histogram, Offloads, StreamOptions, Upcalls};
 use adit_engine::{Command, Link, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
-use adit_plane::{Failure, Histogram, Offloads, Plane, StreamOptions, Upcalls};
+use adit_openvpn_data::Plane;
 
 use crate::control::StatusReport;
 use crate::driver::{self, Backend};
@@ -81,14 +82,14 @@ impl Backend for PlaneBackend {
     }
 }
 
-fn convert(upcall: adit_plane::Upcall) -> driver::Upcall {
+fn convert(upcall: adit_dataplane::Upcall) -> driver::Upcall {
     match upcall {
-        adit_plane::Upcall::ControlPacket(link, packet)
-        | adit_plane::Upcall::Unauthenticated(link, packet) => {
+        adit_dataplane::Upcall::ControlPacket(link, packet)
+        | adit_dataplane::Upcall::Unauthenticated(link, packet) => {
             driver::Upcall::ControlPacket(link, packet)
         }
-        adit_plane::Upcall::Notice(notice) => driver::Upcall::Notice(notice),
-        adit_plane::Upcall::StreamEnded(link, why) => {
+        adit_dataplane::Upcall::Notice(notice) => driver::Upcall::Notice(notice),
+        adit_dataplane::Upcall::StreamEnded(link, why) => {
             driver::Upcall::StreamEnded(link, why.to_string())
         }
     }
@@ -155,10 +156,10 @@ mod tests {
         use adit_engine::PeerId;
         use adit_engine::command::PeerSpec;
 
-        let config = adit_plane::PlaneConfig {
+        let config = adit_dataplane::PlaneConfig {
             tun: None,
             sockets: Vec::new(),
-            relay: adit_plane::Relay::Kernel,
+            relay: adit_dataplane::Relay::Kernel,
             gates: Offloads::ALL,
             client: false,
             ethernet: false,

@@ -9,14 +9,15 @@ use adit_testbed::process::output;
 use crate::subject::git;
 
 /// What decides about the figures: the data path, the protocols' engines, and the peers' counterparts in the lab.
-const MEASURED: [&str; 10] = [
+const MEASURED: [&str; 11] = [
     "crates/wire/src",
     "crates/crypto/src",
     "crates/filter/src",
     "crates/linux/src",
     "crates/engine/src",
     "crates/openvpn/src",
-    "crates/plane/src",
+    "crates/dataplane/src",
+    "crates/openvpn-data/src",
     "crates/bridge/src",
     "crates/postgres/src",
     "lab/src",

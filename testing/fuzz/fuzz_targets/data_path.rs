@@ -10,8 +10,8 @@ use adit_engine::command::{
     DataKey, Framing, InnerMtu, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Instant, Link, Command, PeerId};
-use adit_plane::Relay;
-use adit_plane::loopback::LoopbackPlane;
+use adit_dataplane::Relay;
+use adit_openvpn_data::LoopbackPlane;
 use adit_wire::VnetHeader;
 
 #[cfg(fuzzing)]

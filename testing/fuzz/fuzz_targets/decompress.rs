@@ -1,7 +1,7 @@
 //! Fuzzes compressed packets of an authentic but malicious peer.
 #![cfg_attr(fuzzing, no_main)]
 
-use adit_plane::decompress::{Compression, decompress};
+use adit_openvpn_data::decompress::{Compression, decompress};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));

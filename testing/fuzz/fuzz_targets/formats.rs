@@ -11,8 +11,8 @@ use adit_engine::command::{
     BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Instant, Link, Command, PeerId};
-use adit_plane::Relay;
-use adit_plane::loopback::LoopbackPlane;
+use adit_dataplane::Relay;
+use adit_openvpn_data::LoopbackPlane;
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));

@@ -3,7 +3,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_engine::Instant;
-use adit_plane::fragment::{FragmentResult, Reassembler, HEADER, MAX_FRAGMENTS, Origin, Fragments};
+use adit_openvpn_data::fragment::{FragmentResult, Reassembler, HEADER, MAX_FRAGMENTS, Origin, Fragments};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));

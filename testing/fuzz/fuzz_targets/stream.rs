@@ -10,9 +10,10 @@ use adit_engine::command::{
     DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Instant, Link, Command, PeerId};
-use adit_plane::loopback::{Delivered, LoopbackPlane};
-use adit_plane::stream::frames::{Next, Packets, run as first_run};
-use adit_plane::{MAX_FRAME, Relay, StreamEnd, Upcall};
+use adit_dataplane::loopback::Delivered;
+use adit_openvpn_data::{LoopbackPlane, Openvpn};
+use adit_dataplane::stream::frames::{Next, Packets, run as first_run};
+use adit_dataplane::{MAX_FRAME, Relay, StreamEnd, Upcall};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -35,7 +36,7 @@ fn cut(bytes: &[u8]) {
     let mut copy = bytes.to_vec();
     let mut rest = &mut copy[..];
     loop {
-        let found = first_run(rest, MAX_FRAME.into(), false);
+        let found = first_run::<Openvpn>(rest, MAX_FRAME.into(), false);
         let (here, after) = rest.split_at_mut(found.len);
         assert_eq!(Packets::new(here).count(), found.count);
         rest = after;

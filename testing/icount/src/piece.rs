@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::thread;
 
 use adit_crypto::Cipher;
+use adit_dataplane::{ReplayWindow, Routes};
 use adit_engine::PeerId;
 use adit_filter::packet::{Layer, Packet};
 use adit_filter::ruleset::{CtDirection, CtState};
 use adit_filter::{Context, Evaluator, Filter, IfName, Nanos, Verdict, VerdictCache, lang};
-use adit_plane::{ReplayWindow, Routes};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
 use adit_wire::merge::Merger;

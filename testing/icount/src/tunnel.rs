@@ -1,12 +1,14 @@
 //! Two ends of a tunnel with fixed keys that exchange packets in memory.
 
 use adit_crypto::{Cipher, DirectionKey};
+use adit_dataplane::loopback::Delivered;
+use adit_dataplane::{MAX_FRAME, Relay, Upcalls};
 use adit_engine::command::{
     DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
 };
 use adit_engine::{Command, Instant, Link, PeerId, SocketId};
-use adit_plane::loopback::{Delivered, LoopbackPlane};
-use adit_plane::{MAX_FRAME, Plane, Relay, Upcalls};
+use adit_openvpn_data::LoopbackPlane;
+use adit_openvpn_data::Plane;
 use adit_wire::VnetHeader;
 
 /// Each end has one peer, so any number is suitable.

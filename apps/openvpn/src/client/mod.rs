@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_dataplane::{PlaneConfig, Relay};
 use adit_engine::command::Counters;
 use adit_engine::{Command, Instant, PeerId};
 use adit_linux::tcp::TcpListener;
@@ -19,7 +20,7 @@ use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
 use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
-use adit_plane::{Plane, PlaneConfig, Relay};
+use adit_openvpn_data::Plane;
 use tokio::time::{MissedTickBehavior, interval};
 
 use adit_openvpn_service::next_request;

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use adit_dataplane::{DropReason, OwnTransport};
 use adit_engine::{Command, Instant};
-use adit_plane::framing::PING;
-use adit_plane::{DropReason, OwnTransport};
+use adit_openvpn_data::framing::PING;
 
 use super::Running;
 use super::engines::DrivenEngine;

@@ -15,7 +15,7 @@ use super::{Backend, FIRST_DIALLED, ResolveRetry};
 use crate::helper;
 use crate::port_share::PortShare;
 use crate::proxy::{Association, Proxy};
-use adit_plane::StreamOptions;
+use adit_dataplane::StreamOptions;
 
 /// How a client opens its sockets.
 #[derive(Clone, Debug)]

@@ -1,7 +1,8 @@
 //! Traffic as one line a second from `verb 5` on, where OpenVPN prints a letter for each packet.
 
+use adit_dataplane::{DropReason, Totals};
 use adit_engine::Instant;
-use adit_plane::{DropReason, Plane, Totals};
+use adit_openvpn_data::Plane;
 
 use super::wanted;
 use crate::say;
@@ -64,7 +65,7 @@ fn passed(before: &Totals, now: &Totals) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use adit_plane::Histogram;
+    use adit_dataplane::Histogram;
 
     use super::*;
 

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream, UdpSocket as Udp};
 use std::sync::Arc;
 
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamOptions, Upcalls};
 use adit_engine::command::{InnerMtu, PeerSpec, Protection};
 use adit_engine::{Command, Link, PeerId, SocketId};
 use adit_linux::net::Address;
@@ -11,7 +12,7 @@ use adit_linux::netns::NetNs;
 use adit_linux::tcp::{TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, StreamOptions, Upcalls};
+use adit_openvpn_data::Plane;
 
 use crate::workers::{Network, PATIENCE, Tunnel, boot_clock, connection, wire_id};
 

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
+use adit_dataplane::loopback::Delivered;
+use adit_dataplane::{Relay, Upcall, Upcalls};
 use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{
     Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Target,
@@ -17,8 +19,7 @@ use adit_openvpn::p2p::{
 };
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
-use adit_plane::loopback::{Delivered, LoopbackPlane};
-use adit_plane::{Relay, Upcall, Upcalls};
+use adit_openvpn_data::LoopbackPlane;
 
 use crate::alone;
 use crate::pki::Pki;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher};
+use adit_dataplane::{Relay, Upcall, Upcalls};
 use adit_engine::command::KeySlot;
 use adit_engine::{
     Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Target,
@@ -15,8 +16,7 @@ use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
-use adit_plane::loopback::LoopbackPlane;
-use adit_plane::{Relay, Upcall, Upcalls};
+use adit_openvpn_data::LoopbackPlane;
 use zeroize::Zeroizing;
 
 use crate::alone;

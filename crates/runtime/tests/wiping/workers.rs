@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamOptions, Upcalls};
 use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
 use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, StreamOptions, Upcalls};
+use adit_openvpn_data::Plane;
 
 use crate::alone;
 use crate::devices::Devices;

@@ -1,0 +1,529 @@
+//! The interface for the control thread.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use adit_engine::command::{Counters, DataKey, Keepalive, KeySlot, PeerSpec};
+use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
+use adit_linux::poll::{EventFd, Poller};
+use adit_linux::tcp::TcpStream;
+use adit_linux::tun::{TunDevice, TunQueue};
+use adit_linux::udp::UdpSocket;
+use adit_wire::ethernet::Mac;
+use arc_swap::ArcSwapOption;
+
+use crate::egress::Arena;
+use crate::ethernet::{MacTotals, Switch};
+use crate::filter_hook::FilterConfig;
+use crate::format::Format;
+use crate::key::Key;
+use crate::peer::{Keys, MAX_PENDING_MESSAGES, Peer};
+use crate::recursion::OwnTransport;
+use crate::shared::{Failure, NO_SWEEP, Shared};
+use crate::sockets::{Group, grouped};
+use crate::stats::{DropReason, Offloads, Stats, Totals};
+use crate::stream::{Stream, StreamOptions};
+use crate::tables::{MAX_PEER_ID, Tables};
+use crate::upcall::{self, Upcalls};
+use crate::worker::{Tun, Worker};
+
+/// What happens to packets from one peer to another.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Relay {
+    /// They go to the TUN device like everything else; the kernel's routes and firewall decide.
+    #[default]
+    Kernel,
+    /// They are sent on inside the plane (`client-to-client`).
+    Direct,
+    /// They are dropped and counted.
+    Deny,
+}
+
+/// How to start a plane.
+#[derive(Debug)]
+pub struct PlaneConfig {
+    /// The TUN device; `None` for `dev null`.
+    pub tun: Option<TunDevice>,
+    /// Sockets to begin with; more can be added. Several with one id share its port, one for each
+    /// worker (see [`UdpSocket::bind_group`]).
+    pub sockets: Vec<(SocketId, Arc<UdpSocket>)>,
+    /// Packets from peer to peer.
+    pub relay: Relay,
+    /// Offloads that may be used, each a kill-switch of its own.
+    pub gates: Offloads,
+    /// Client mode: all packets come from one server. Control packets never count as unauthenticated, peers are found by
+    /// address, and a full socket stops reading the TUN device instead of dropping.
+    pub client: bool,
+    /// `dev tap`: the device and the peers carry Ethernet frames, which find their peer by MAC address.
+    pub ethernet: bool,
+}
+
+/// A running data plane. Dropping it stops the workers.
+pub struct Plane<F: Format> {
+    shared: Arc<Shared<F>>,
+    workers: Vec<JoinHandle<()>>,
+    /// Where control seals its own messages.
+    arena: Mutex<Arena>,
+}
+
+impl<F: Format> std::fmt::Debug for Plane<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plane").field("workers", &self.workers.len()).finish_non_exhaustive()
+    }
+}
+
+/// A thread that waits for the worker it is to run.
+type IdleThread<F> = (mpsc::Sender<Worker<F>>, JoinHandle<()>);
+
+/// Starts as many threads as requested or as the system allows, before any resource is divided among them.
+fn start_threads<F: Format>(wanted: usize) -> io::Result<Vec<IdleThread<F>>> {
+    let mut threads: Vec<IdleThread<F>> = Vec::with_capacity(wanted);
+    for index in 0..wanted {
+        let (start, worker) = mpsc::channel::<Worker<F>>();
+        let builder = std::thread::Builder::new().name(format!("plane-{index}"));
+        let spawned = builder.spawn(move || {
+            if let Ok(worker) = worker.recv() {
+                let confined = adit_linux::privileges::confine_worker();
+                // A panic of a worker ends the process, as every failure to give up rights must.
+                assert!(confined.is_ok(), "the worker's filter of system calls: {confined:?}");
+                worker.run();
+            }
+        });
+        match spawned {
+            Ok(thread) => threads.push((start, thread)),
+            Err(error) if threads.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(threads)
+}
+
+impl<F: Format> Plane<F> {
+    /// Spawns the workers: as many as the TUN device has queues or one id has sockets, whichever is
+    /// more, and at least one; fewer where the system allows no more threads (see [`Plane::workers`]). A socket that shares its id with none is served by the first; all may
+    /// send through it. `clock` must be the control thread's.
+    pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
+        Self::start_filtered(config, None, clock)
+    }
+
+    /// As [`Plane::start`], with rules for what passes. Packets between peers are judged too: with
+    /// [`Relay::Deny`] those pass that a rule accepts, with [`Relay::Direct`] those that a policy
+    /// accepts as well. With [`Relay::Kernel`] they are judged on their way to the device and again on
+    /// their way back from it.
+    pub fn start_filtered(
+        config: PlaneConfig,
+        filtered: Option<FilterConfig>,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
+        let PlaneConfig { tun, sockets, relay, gates, client, ethernet } = config;
+        let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
+        let gates = Offloads {
+            tun_tso: gates.tun_tso && granted.tso,
+            tun_uso: gates.tun_uso && granted.uso,
+            ..gates
+        };
+        let mut queues: Vec<Arc<TunQueue>> =
+            tun.map(|tun| tun.queues).unwrap_or_default().into_iter().map(Arc::new).collect();
+        let sockets = grouped(sockets);
+        let shared_ports = sockets.iter().map(Group::len).max().unwrap_or(0);
+        let threads = start_threads(queues.len().max(shared_ports).max(1))?;
+        let count = threads.len();
+        // A queue without a reader would hold what the kernel puts into it.
+        queues.truncate(count);
+        let (mut plane, shared, upcalls) =
+            Self::idle(relay, client, !queues.is_empty(), ethernet, gates, count, clock)?;
+        if let Some(filtered) = filtered {
+            // It is set here alone.
+            let _ = shared.filtered.set(filtered);
+        }
+        if let Some(queue) = queues.first() {
+            restrict_tun(queue, granted, gates);
+            if let (Some(switch), Ok(mac)) = (&shared.ethernet, queue.mac()) {
+                switch.macs.set_own(Mac(mac));
+            }
+        }
+        sockets.into_iter().for_each(|group| plane.add_group(group));
+        for (index, (start, thread)) in threads.into_iter().enumerate() {
+            let worker = Worker::new(Arc::clone(&shared), index, Tun::of_worker(&queues, index))?;
+            // It waits for nothing else.
+            let _ = start.send(worker);
+            plane.workers.push(thread);
+        }
+        Ok((plane, upcalls))
+    }
+
+    /// A plane without workers.
+    pub(crate) fn idle(
+        relay: Relay,
+        client: bool,
+        has_tun: bool,
+        ethernet: bool,
+        gates: Offloads,
+        workers: usize,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Arc<Shared<F>>, Upcalls)> {
+        let (sender, upcalls) = upcall::channel()?;
+        let shared = Arc::new(Shared {
+            tables: Tables::default(),
+            stats: Stats::new(gates, workers),
+            upcalls: sender,
+            relay,
+            client,
+            own: ArcSwapOption::empty(),
+            has_tun,
+            ethernet: ethernet.then(Switch::default),
+            filtered: OnceLock::new(),
+            clock,
+            stop: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            needs_scratch: AtomicBool::new(false),
+            release_requests: AtomicU64::new(0),
+            retired_keys: AtomicU64::new(0),
+            sweep_at: AtomicU64::new(NO_SWEEP),
+            wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
+            pollers: (0..workers)
+                .map(|_| Poller::new().map(Arc::new))
+                .collect::<io::Result<_>>()?,
+        });
+        let arena = Mutex::new(Arena::new::<F>(0));
+        Ok((Self { shared: Arc::clone(&shared), workers: Vec::new(), arena }, shared, upcalls))
+    }
+
+    /// Another handle of a plane without workers.
+    pub(crate) fn another_worker(&self) -> Self {
+        let arena = Mutex::new(Arena::new::<F>(0));
+        Self { shared: Arc::clone(&self.shared), workers: Vec::new(), arena }
+    }
+
+    /// Drops packets of this transport that come back through the device, from now on; `None`: none.
+    pub fn set_own_transport(&self, own: Option<OwnTransport>) {
+        let former = self.shared.own.load();
+        if former.as_deref() != own.as_ref() {
+            self.shared.own.store(own.map(Arc::new));
+        }
+    }
+
+    /// Performs one command. Never waits for a worker longer than it takes to send one burst.
+    pub fn apply(&self, command: Command) {
+        let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
+        match command {
+            Command::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
+                if F::needs_scratch(&spec) {
+                    self.shared.needs_scratch.store(true, Ordering::Relaxed);
+                }
+                let (now, keepalive) = (clock(), spec.keepalive);
+                tables.add_peer(Peer::new(id, spec, now));
+                self.shared.expect_sweep(first_due(keepalive, now));
+            }
+            Command::AddPeer(id, _) => {
+                upcalls.notice(stats, Notice::PeerGone(id, Counters::default()))
+            }
+            Command::SetLink(id, link) => self.with(id, |peer| {
+                tables.set_link(peer, link);
+                peer.lock_tx().oversize = 0;
+            }),
+            Command::SetKeepalive(id, keepalive) => {
+                self.with(id, |peer| {
+                    peer.update(|spec| spec.keepalive = keepalive);
+                    peer.restart_timeout(clock());
+                });
+                self.wake();
+            }
+            Command::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
+            Command::ProbePath(id, size) => self.with(id, |peer| self.probe(peer, size)),
+            Command::ReadTraffic(id) => self.with(id, |peer| {
+                upcalls.notice(stats, Notice::Traffic(id, peer.traffic()));
+            }),
+            Command::DelPeer(id) => {
+                if let Some(peer) = tables.remove_peer(id) {
+                    if let Some(switch) = &self.shared.ethernet {
+                        switch.macs.remove(id);
+                    }
+                    upcalls.notice(stats, Notice::PeerGone(id, peer.counters()));
+                    let had_keys = !peer.keys.load().is_empty();
+                    drop(peer);
+                    if had_keys {
+                        self.clear_stacks();
+                    }
+                }
+            }
+            Command::InstallKey(id, slot, key) => {
+                let mut replaces = false;
+                self.with(id, |peer| {
+                    replaces = peer.keys.load().has(slot);
+                    self.install(peer, slot, &key);
+                });
+                drop(key);
+                match replaces {
+                    true => self.clear_stacks(),
+                    false => adit_crypto::scrub_stack(),
+                }
+            }
+            Command::SwapKeys(id) => self.with(id, |peer| {
+                change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));
+            }),
+            Command::DelKey(id, slot) => {
+                self.with(id, |peer| change_keys(peer, |keys| *keys.slot(slot) = None));
+                self.clear_stacks();
+            }
+            Command::SetRoutes(id, prefixes) => {
+                if tables.peers.load().get(id).is_some() {
+                    tables.set_routes(id, &prefixes);
+                }
+            }
+            Command::SendData(id, message) => self.with(id, |peer| self.send_data(peer, message)),
+            Command::AdmitLink(link) => tables.admit(link),
+            Command::DismissLink(link) => tables.dismiss(&link),
+        }
+    }
+
+    /// Serves one more socket, or another in place of those with the same id.
+    pub fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) {
+        self.add_sockets(id, vec![socket]);
+    }
+
+    /// As [`Plane::add_socket`], with several that share a port: every worker receives from its own.
+    /// The former ones of this id are closed as soon as no worker uses them; what waits in them is
+    /// lost, as it is with a single one.
+    pub fn add_sockets(&self, id: SocketId, sockets: Vec<Arc<UdpSocket>>) {
+        self.add_group(Group::new(id, sockets));
+    }
+
+    fn add_group(&self, group: Group) {
+        if !self.shared.stats.gates.udp_gro.load(Ordering::Relaxed) {
+            // Failure leaves coalescing on, which is only slower to split, not wrong.
+            group.of_worker(0, 1).for_each(|socket| drop(socket.set_gro(false)));
+        }
+        self.shared.tables.sockets.rcu(|sockets| {
+            let mut sockets = Vec::clone(sockets);
+            sockets.retain(|other| other.id != group.id);
+            sockets.push(group.clone());
+            sockets
+        });
+        self.wake();
+    }
+
+    /// Stops serving a socket. It is closed when its last user drops it.
+    pub fn remove_socket(&self, id: SocketId) {
+        self.shared.tables.sockets.rcu(|sockets| {
+            let mut sockets = Vec::clone(sockets);
+            sockets.retain(|group| group.id != id);
+            sockets
+        });
+        self.wake();
+    }
+
+    /// Serves a stream from now on; the plane owns it. `link` must be [`Link::stream`] with an id
+    /// below 2^62 that was never used before.
+    pub fn add_stream(
+        &self,
+        link: Link,
+        stream: TcpStream,
+        options: StreamOptions,
+    ) -> io::Result<()> {
+        let streams = &self.shared.tables.streams;
+        let stream = Stream::open(link, stream, options, self.shared.poller_of(&link)?)?;
+        streams.insert(Arc::clone(&stream));
+        stream.watch().inspect_err(|_| drop(streams.remove(stream.id)))
+    }
+
+    /// Sends the control packets that wait, as far as the socket takes them, and closes the stream.
+    pub fn remove_stream(&self, link: Link) {
+        let streams = &self.shared.tables.streams;
+        if let Some(stream) = link.stream_id().and_then(|id| streams.remove(id)) {
+            stream.drain();
+            stream.end();
+            self.shared.tables.dismiss(&link);
+            // Workers may be waiting for room in it.
+            self.wake();
+        }
+    }
+
+    /// Sends a whole control packet on a stream, ahead of all data that has not begun to leave.
+    /// `false` if there is no such stream, or too much waits already (counted).
+    pub fn send_control(&self, link: Link, frame: &[u8]) -> bool {
+        let Some(stream) = self.shared.tables.streams.of(&link) else { return false };
+        let taken = stream.send_control(frame);
+        if !taken {
+            self.shared.stats.drop(DropReason::ControlFull);
+        }
+        taken
+    }
+
+    /// Traffic of a peer so far.
+    pub fn counters(&self, id: PeerId) -> Option<Counters> {
+        self.shared.tables.peers.load().get(id).map(|peer| peer.counters())
+    }
+
+    /// Pings and messages received from a peer so far: packets, and their bytes inside the encryption.
+    pub fn in_band_received(&self, id: PeerId) -> Option<(u64, u64)> {
+        self.shared.tables.peers.load().get(id).map(|peer| peer.in_band_received())
+    }
+
+    /// Where a peer is now, floats included.
+    pub fn link(&self, id: PeerId) -> Option<Link> {
+        self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
+    }
+
+    /// Whether the far end of a stream has not acknowledged all that was sent.
+    pub fn is_unacknowledged(&self, link: Link) -> bool {
+        self.shared.tables.streams.of(&link).is_some_and(|stream| stream.is_unacknowledged())
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Why packets no longer move, if so. The upcalls' descriptor becomes readable when that happens:
+    /// look after each drain.
+    pub fn failure(&self) -> Option<Failure> {
+        self.shared.failure.get().copied()
+    }
+
+    /// Drops, train lengths and offloads since the start.
+    pub fn totals(&self) -> Totals {
+        self.shared.stats.totals()
+    }
+
+    /// `max-routes-per-client` and `stale-routes-check`: how many stations one peer may have behind
+    /// it, and after how long a silent one is forgotten. Without effect on a plane without a TAP device.
+    pub fn limit_macs(&self, per_peer: usize, age: Option<Duration>) {
+        if let Some(switch) = &self.shared.ethernet {
+            switch.macs.limit(per_peer, age);
+            self.wake();
+        }
+    }
+
+    /// What the table of stations counts; `None` without a TAP device.
+    pub fn mac_totals(&self) -> Option<MacTotals> {
+        self.shared.ethernet.as_ref().map(|switch| switch.macs.totals())
+    }
+
+    /// Shrinks the tables to their contents, after many clients have disconnected.
+    pub fn shrink(&self) {
+        self.shared.tables.release_memory();
+        self.shared.upcalls.release_memory();
+    }
+
+    /// Releases the workers' buffers too, which take megabytes after heavy traffic: for a server without clients. The next
+    /// packets cost a little more.
+    pub fn release_memory(&self) {
+        self.shrink();
+        let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        arena.clear();
+        arena.release_memory();
+        drop(arena);
+        self.shared.release_requests.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Stops the workers and closes the TUN device.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+
+    /// Checks the peers' timers soon. After the machine resumed from sleep they are overdue, and a worker's timeout did not
+    /// advance.
+    pub fn resumed(&self) {
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.shared.wake_all();
+    }
+
+    /// Clears the stacks of all threads that may have used a key which was just retired. A worker does so after the burst in
+    /// which it may still use it.
+    fn clear_stacks(&self) {
+        adit_crypto::scrub_stack();
+        self.shared.retired_keys.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Ignores commands for a removed peer: it may have been removed at the same moment.
+    fn with(&self, id: PeerId, f: impl FnOnce(&Peer<F>)) {
+        if let Some(peer) = self.shared.tables.peers.load().get(id) {
+            f(peer);
+        }
+    }
+
+    /// A separate function, so that what it leaves on the stack is below its caller.
+    #[inline(never)]
+    fn install(&self, peer: &Peer<F>, slot: KeySlot, key: &DataKey) {
+        let PeerSpec { replay_window, link, .. } = **peer.settings.load();
+        // A stream reorders nothing.
+        let replay_window = if link.is_stream() { 1 } else { replay_window };
+        // Key material of the right length by type: the library has no reason to refuse it.
+        let Some(key) = Key::new(key, replay_window, peer.next_key_origin()) else { return };
+        if key.is_headerless() {
+            self.shared.tables.has_headerless_keys.store(true, Ordering::Relaxed);
+        }
+        let key = Arc::new(key);
+        change_keys(peer, |keys| *keys.slot(slot) = Some(Arc::clone(&key)));
+    }
+
+    fn probe(&self, peer: &Peer<F>, size: u16) {
+        let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let probed = self.shared.probe(peer, &mut peer.lock_tx(), size, &mut arena);
+        // A probe that was sent, without a path MTU from the kernel, has no result to report.
+        if probed.size == 0 || probed.kernel != 0 {
+            self.shared.upcalls.notice(&self.shared.stats, Notice::ProbeResult(peer.id, probed));
+        }
+    }
+
+    fn send_data(&self, peer: &Peer<F>, message: Vec<u8>) {
+        let stats = &self.shared.stats;
+        let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tx = peer.lock_tx();
+        if tx.blocked {
+            // Sealed packets wait: this one must not overtake them.
+            if tx.waiting.len() < MAX_PENDING_MESSAGES {
+                tx.waiting.push_back(message);
+            } else {
+                stats.drop(DropReason::SocketFull);
+            }
+            return;
+        }
+        if let Err(reason) = self.shared.send_message(peer, &mut tx, &message, &mut arena) {
+            stats.drop(reason);
+        }
+    }
+}
+
+impl<F: Format> Drop for Plane<F> {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+        for worker in self.workers.drain(..) {
+            // A panic was reported by the worker's panic guard.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Returns when the first timer of a peer added at `now` is due, if it has any.
+fn first_due(keepalive: Keepalive, now: Instant) -> Option<Instant> {
+    let timers = [keepalive.interval, keepalive.timeout];
+    timers.into_iter().filter(|time| !time.is_zero()).min().map(|time| now + time)
+}
+
+fn change_keys<F: Format>(peer: &Peer<F>, change: impl Fn(&mut Keys<F>)) {
+    peer.keys.rcu(|keys| {
+        let mut keys = Keys::clone(keys);
+        change(&mut keys);
+        keys
+    });
+}
+
+/// Applies the kill-switches to the device. If it refuses, it still hands out super-packets, which
+/// are cut all the same.
+fn restrict_tun(queue: &TunQueue, granted: adit_linux::tun::TunOffloads, gates: Offloads) {
+    let wanted = adit_linux::tun::TunOffloads { tso: gates.tun_tso, uso: gates.tun_uso, ..granted };
+    if wanted != granted {
+        let _ = queue.set_offloads(wanted);
+    }
+}

@@ -1,0 +1,399 @@
+//! Which peer a station is behind.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use adit_engine::{Instant, PeerId};
+use adit_wire::ethernet::Mac;
+
+use crate::stats::DropReason;
+
+/// Stations behind one peer at most (the default of `max-routes-per-client`).
+pub const MACS_PER_PEER: usize = 256;
+/// Stations at most.
+pub const MAX_MACS: usize = 65_536;
+/// A station that was silent for this long makes room for another where there is none: the age at
+/// which bridges forget.
+const IDLE: Duration = Duration::from_secs(300);
+/// All stations, or those of one peer, are looked through for such no more often than this: a sender of made-up
+/// addresses has each frame looked up, and must not have the table locked and searched as well.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+
+/// The table. Read once per flow and burst, written when a station is new or has moved.
+#[derive(Debug)]
+pub(crate) struct Macs {
+    stations: RwLock<Stations>,
+    /// The device's own address.
+    own: OnceLock<Mac>,
+    per_peer: AtomicUsize,
+    /// Stations silent for this many nanoseconds are forgotten; 0: only for others.
+    age: AtomicU64,
+    /// When to look for these next, in nanoseconds.
+    next_expiry: AtomicU64,
+    learnt: AtomicU64,
+    moved: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Stations {
+    by_mac: HashMap<Mac, Station>,
+    /// The same from the other side.
+    owned: HashMap<PeerId, Owned>,
+    searched: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Owned {
+    macs: Vec<Mac>,
+    /// When a search among them was in vain.
+    searched: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Station {
+    peer: PeerId,
+    /// When it last spoke, in nanoseconds.
+    heard: AtomicU64,
+}
+
+/// What the table of stations counts.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct MacTotals {
+    /// Stations known now.
+    pub known: u64,
+    /// Stations learnt since the start.
+    pub learnt: u64,
+    /// Stations that moved from one peer to another.
+    pub moved: u64,
+}
+
+impl Default for Macs {
+    fn default() -> Self {
+        Self {
+            stations: RwLock::default(),
+            own: OnceLock::new(),
+            per_peer: AtomicUsize::new(MACS_PER_PEER),
+            age: AtomicU64::new(0),
+            next_expiry: AtomicU64::new(0),
+            learnt: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Macs {
+    /// The address that no peer can have.
+    pub fn set_own(&self, mac: Mac) {
+        // Set once, before there is a worker.
+        let _ = self.own.set(mac);
+    }
+
+    /// `max-routes-per-client` and `stale-routes-check`.
+    pub fn limit(&self, per_peer: usize, age: Option<Duration>) {
+        self.per_peer.store(per_peer.min(MAX_MACS), Relaxed);
+        let nanos = age.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+        self.age.store(nanos, Relaxed);
+    }
+
+    /// The peer that a station is behind.
+    pub fn owner(&self, mac: Mac) -> Option<PeerId> {
+        if mac.is_group() {
+            return None;
+        }
+        self.read().by_mac.get(&mac).map(|station| station.peer)
+    }
+
+    /// A peer has sent a frame from this station, which is behind it from now on. `alive` says whether
+    /// the peer is still in the table of peers: control removes it there before it removes it here.
+    pub fn claim(
+        &self,
+        mac: Mac,
+        peer: PeerId,
+        now: Instant,
+        alive: impl Fn() -> bool,
+    ) -> Result<(), DropReason> {
+        let stations = self.read();
+        if let Some(station) = stations.by_mac.get(&mac)
+            && station.peer == peer
+        {
+            station.heard.store(now.as_nanos(), Relaxed);
+            return Ok(());
+        }
+        if self.is_full(&stations, mac, peer, now) {
+            return Err(DropReason::MacsFull);
+        }
+        drop(stations);
+        if !mac.is_station() || self.own.get() == Some(&mac) {
+            return Err(DropReason::SourceSpoofed);
+        }
+        let mut stations = self.write();
+        if !alive() {
+            return Err(DropReason::UnknownPeer);
+        }
+        self.make_room(&mut stations, mac, peer, now)?;
+        let heard = AtomicU64::new(now.as_nanos());
+        match stations.by_mac.insert(mac, Station { peer, heard }) {
+            Some(former) if former.peer == peer => return Ok(()),
+            Some(former) => {
+                stations.disown(mac, former.peer);
+                self.moved.fetch_add(1, Relaxed);
+            }
+            None => {
+                self.learnt.fetch_add(1, Relaxed);
+            }
+        }
+        stations.owned.entry(peer).or_default().macs.push(mac);
+        Ok(())
+    }
+
+    /// Whether there was no room a moment ago.
+    fn is_full(&self, stations: &Stations, mac: Mac, peer: PeerId, now: Instant) -> bool {
+        let recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < SEARCH_EVERY);
+        let owned = stations.owned.get(&peer);
+        owned.is_some_and(|owned| {
+            owned.macs.len() >= self.per_peer.load(Relaxed) && recent(owned.searched)
+        }) || stations.is_full_for(mac) && recent(stations.searched)
+    }
+
+    fn make_room(
+        &self,
+        stations: &mut Stations,
+        mac: Mac,
+        peer: PeerId,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        // Another worker may have searched while this one waited for the lock.
+        if self.is_full(stations, mac, peer, now) {
+            return Err(DropReason::MacsFull);
+        }
+        let idle = |station: &Station| since(station, now) >= IDLE.as_nanos() as u64;
+        let Stations { by_mac, owned, .. } = stations;
+        if let Some(owned) = owned.get_mut(&peer)
+            && owned.macs.len() >= self.per_peer.load(Relaxed)
+        {
+            let silent = owned.macs.iter().find(|mac| by_mac.get(mac).is_some_and(idle)).copied();
+            let Some(silent) = silent else {
+                owned.searched = Some(now);
+                return Err(DropReason::MacsFull);
+            };
+            stations.forget(silent);
+        }
+        if stations.is_full_for(mac) {
+            stations.searched = Some(now);
+            stations.forget_if(idle);
+            if stations.is_full_for(mac) {
+                return Err(DropReason::MacsFull);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the stations behind a peer.
+    pub fn remove(&self, peer: PeerId) {
+        let mut stations = self.write();
+        for mac in stations.owned.remove(&peer).unwrap_or_default().macs {
+            stations.by_mac.remove(&mac);
+        }
+    }
+
+    /// Forgets stations that were silent for too long, where there is such a limit and it is time to;
+    /// says when to come again.
+    pub fn expire(&self, now: Instant) -> Option<Instant> {
+        let age = self.age.load(Relaxed);
+        if age == 0 {
+            return None;
+        }
+        let due = self.next_expiry.load(Relaxed);
+        if now.as_nanos() < due {
+            return Some(Instant::from_nanos(due));
+        }
+        self.write().forget_if(|station| since(station, now) >= age);
+        let due = now.as_nanos().saturating_add(age);
+        self.next_expiry.store(due, Relaxed);
+        Some(Instant::from_nanos(due))
+    }
+
+    pub fn totals(&self) -> MacTotals {
+        MacTotals {
+            known: self.read().by_mac.len() as u64,
+            learnt: self.learnt.load(Relaxed),
+            moved: self.moved.load(Relaxed),
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Stations> {
+        self.stations.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Stations> {
+        self.stations.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn since(station: &Station, now: Instant) -> u64 {
+    now.as_nanos().saturating_sub(station.heard.load(Relaxed))
+}
+
+impl Stations {
+    fn is_full_for(&self, mac: Mac) -> bool {
+        self.by_mac.len() >= MAX_MACS && !self.by_mac.contains_key(&mac)
+    }
+
+    fn disown(&mut self, mac: Mac, peer: PeerId) {
+        if let Some(owned) = self.owned.get_mut(&peer) {
+            owned.macs.retain(|other| *other != mac);
+            if owned.macs.is_empty() {
+                self.owned.remove(&peer);
+            }
+        }
+    }
+
+    fn forget(&mut self, mac: Mac) {
+        if let Some(station) = self.by_mac.remove(&mac) {
+            self.disown(mac, station.peer);
+        }
+    }
+
+    fn forget_if(&mut self, unwanted: impl Fn(&Station) -> bool) {
+        let Self { by_mac, owned, .. } = self;
+        by_mac.retain(|_, station| !unwanted(station));
+        owned.retain(|_, owned| {
+            owned.macs.retain(|mac| by_mac.contains_key(mac));
+            !owned.macs.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PeerId = PeerId(1);
+    const B: PeerId = PeerId(2);
+
+    fn mac(number: u32) -> Mac {
+        let [a, b, c, d] = number.to_be_bytes();
+        Mac([2, 0, a, b, c, d])
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(0) + Duration::from_secs(seconds)
+    }
+
+    fn claim(macs: &Macs, station: u32, peer: PeerId, seconds: u64) -> Result<(), DropReason> {
+        macs.claim(mac(station), peer, at(seconds), || true)
+    }
+
+    fn totals(macs: &Macs) -> (u64, u64, u64) {
+        let MacTotals { known, learnt, moved } = macs.totals();
+        (known, learnt, moved)
+    }
+
+    #[test]
+    fn a_station_is_behind_the_peer_that_spoke_for_it_last() {
+        let macs = Macs::default();
+        assert_eq!(macs.owner(mac(1)), None);
+        claim(&macs, 1, A, 1).unwrap();
+        claim(&macs, 1, A, 2).unwrap();
+        assert_eq!(macs.owner(mac(1)), Some(A));
+        claim(&macs, 1, B, 3).unwrap();
+        assert_eq!((macs.owner(mac(1)), totals(&macs)), (Some(B), (1, 1, 1)));
+        // The former peer takes nothing along.
+        macs.remove(A);
+        assert_eq!(macs.owner(mac(1)), Some(B));
+        macs.remove(B);
+        assert_eq!((macs.owner(mac(1)), totals(&macs).0), (None, 0));
+    }
+
+    #[test]
+    fn groups_the_null_address_and_the_device_s_own_are_never_learnt() {
+        let macs = Macs::default();
+        macs.set_own(mac(9));
+        for bad in ["ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "33:33:0:0:0:1", "0:0:0:0:0:0"] {
+            let refused = macs.claim(bad.parse().unwrap(), A, at(1), || true);
+            assert_eq!(refused, Err(DropReason::SourceSpoofed), "{bad}");
+        }
+        assert_eq!(claim(&macs, 9, A, 1), Err(DropReason::SourceSpoofed));
+        assert_eq!(macs.totals(), MacTotals::default());
+    }
+
+    #[test]
+    fn one_peer_cannot_fill_the_table() {
+        let macs = Macs::default();
+        macs.limit(3, None);
+        for station in 0..3 {
+            claim(&macs, station, A, u64::from(station)).unwrap();
+        }
+        assert_eq!(claim(&macs, 3, A, 10), Err(DropReason::MacsFull));
+        claim(&macs, 0, A, 11).unwrap();
+        claim(&macs, 4, B, 11).unwrap();
+        assert_eq!(claim(&macs, 4, A, 12), Err(DropReason::MacsFull), "nor by taking another's");
+        assert_eq!(macs.owner(mac(4)), Some(B));
+        // One that was silent for long makes room; one that spoke meanwhile does not.
+        claim(&macs, 3, A, 2 + 300).unwrap();
+        assert_eq!((macs.owner(mac(0)), macs.owner(mac(3))), (Some(A), Some(A)));
+        assert_eq!([1, 2].iter().filter(|n| macs.owner(mac(**n)).is_some()).count(), 1);
+    }
+
+    #[test]
+    fn one_that_makes_addresses_up_neither_locks_nor_searches_the_table_for_each() {
+        let macs = Macs::default();
+        macs.limit(3, None);
+        (0..3).for_each(|station| claim(&macs, station, A, 1).unwrap());
+        assert_eq!(claim(&macs, 3, A, 2), Err(DropReason::MacsFull));
+        // Another worker reads: who wanted to write would wait for ever.
+        let reading = macs.read();
+        for station in 4..10_000 {
+            assert_eq!(claim(&macs, station, A, 2), Err(DropReason::MacsFull));
+        }
+        drop(reading);
+        claim(&macs, 4, B, 2).unwrap();
+        assert_eq!(claim(&macs, 5, A, 3), Err(DropReason::MacsFull), "searched again");
+        claim(&macs, 5, A, 301).unwrap();
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_recovers() {
+        let macs = Macs::default();
+        macs.limit(MAX_MACS, None);
+        for station in 0..MAX_MACS as u32 {
+            claim(&macs, station, PeerId(station % 7), 1).unwrap();
+        }
+        assert_eq!(claim(&macs, 1 << 20, A, 2), Err(DropReason::MacsFull));
+        claim(&macs, 5, B, 3).unwrap();
+        assert_eq!(totals(&macs).0, MAX_MACS as u64);
+        claim(&macs, 1 << 20, A, 302).unwrap();
+        assert_eq!(macs.owner(mac(1 << 20)), Some(A));
+        assert_eq!(macs.owner(mac(5)), Some(B), "spoke since");
+        assert_eq!(totals(&macs).0, 2);
+    }
+
+    #[test]
+    fn stations_are_forgotten_by_age_only_where_that_is_asked_for() {
+        let macs = Macs::default();
+        claim(&macs, 1, A, 0).unwrap();
+        claim(&macs, 2, A, 50).unwrap();
+        assert_eq!(macs.expire(at(100_000)), None);
+        assert_eq!(totals(&macs).0, 2);
+        macs.limit(MACS_PER_PEER, Some(Duration::from_secs(60)));
+        assert_eq!(macs.expire(at(70)), Some(at(130)));
+        assert_eq!((macs.owner(mac(1)), macs.owner(mac(2))), (None, Some(A)));
+        assert_eq!(macs.expire(at(129)), Some(at(130)));
+        assert_eq!(macs.owner(mac(2)), Some(A), "not every time");
+        assert_eq!(macs.expire(at(130)), Some(at(190)));
+        assert_eq!(macs.owner(mac(2)), None);
+        // The room is given back too.
+        macs.limit(1, None);
+        claim(&macs, 3, A, 130).unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_learns_nothing() {
+        let macs = Macs::default();
+        macs.remove(A);
+        assert_eq!(macs.claim(mac(1), A, at(1), || false), Err(DropReason::UnknownPeer));
+        assert_eq!(macs.owner(mac(1)), None);
+    }
+}

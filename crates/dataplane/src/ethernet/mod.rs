@@ -1,0 +1,72 @@
+//! `dev tap`: frames find their peer by MAC address.
+//!
+//! A server's plane is a switch: it learns which peer a station is behind from the frames that the
+//! peer sends, and sends frames to that peer alone. What is for a group, or for a station that is not
+//! known, goes to all, in numbers that are limited. A client's plane knows one peer, which gets
+//! everything.
+//!
+//! As in the reference implementation a station moves to the peer that spoke for it last, since
+//! stations do roam. So a client can take the frames for another client's station, as it could at
+//! any switch; what it cannot take is the device's own address.
+
+mod flood;
+mod macs;
+
+use std::sync::Arc;
+
+use adit_engine::TokenBucket;
+use adit_wire::ethernet::{Ethernet, Mac};
+
+pub(crate) use flood::{Floods, PEER_COPIES, TOTAL_COPIES};
+pub(crate) use macs::Macs;
+pub use macs::{MACS_PER_PEER, MAX_MACS, MacTotals};
+
+use crate::format::Format;
+use crate::peer::Peer;
+use crate::stats::DropReason;
+use crate::tables::PeerTable;
+
+/// Additional state of a plane with a TAP device.
+#[derive(Debug, Default)]
+pub(crate) struct Switch {
+    /// Which station is behind which peer.
+    pub macs: Macs,
+    /// The limit on copies of frames that the device floods.
+    pub from_device: TokenBucket,
+    /// The limit on copies of frames that peers flood.
+    pub from_peers: TokenBucket,
+}
+
+/// Where a frame from the device goes, and where its IP packet starts (its end if it carries none).
+#[derive(Debug)]
+pub(crate) struct Outward<F: Format> {
+    /// `None`: to all peers.
+    pub peer: Option<Arc<Peer<F>>>,
+    pub l2: usize,
+}
+
+/// Looks up one frame of the device. `last` is the station that was looked up last.
+pub(crate) fn outward<F: Format>(
+    switch: &Switch,
+    client: bool,
+    peers: &PeerTable<F>,
+    frame: &[u8],
+    last: &mut Option<(Mac, Arc<Peer<F>>)>,
+) -> Result<Outward<F>, DropReason> {
+    let header = Ethernet::parse(frame).ok_or(DropReason::NotEthernet)?;
+    let l2 = header.ip(frame).unwrap_or(frame.len());
+    if client {
+        let peer = Some(peers.latest().cloned().ok_or(DropReason::NoRoute)?);
+        return Ok(Outward { peer, l2 });
+    }
+    if let Some((mac, peer)) = last
+        && *mac == header.destination
+    {
+        return Ok(Outward { peer: Some(Arc::clone(peer)), l2 });
+    }
+    let peer = switch.macs.owner(header.destination).and_then(|id| peers.get(id)).cloned();
+    if let Some(peer) = &peer {
+        *last = Some((header.destination, Arc::clone(peer)));
+    }
+    Ok(Outward { peer, l2 })
+}

@@ -1,0 +1,234 @@
+//! The boundary between the plane and a data format: what is particular to one protocol's packets.
+//!
+//! All dispatch is static: workers are compiled for one [`Format`]. A format with several kinds of keys selects the kind once
+//! per burst or run ([`Sealer::run`]), so that each kind has loops of its own.
+
+use std::fmt::Debug;
+
+use adit_engine::Instant;
+use adit_engine::command::{DataKey, FramingError, PeerSpec};
+
+use crate::replay::ReplayCheck;
+use crate::scratch::Scratch;
+use crate::stats::DropReason;
+
+/// The data format of a protocol: headers, encapsulation and in-band messages. Cryptography is in its keys ([`FormatKey`]).
+pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
+    /// A key in use.
+    type Key: FormatKey<Tx = Self::Tx>;
+    /// State of the sender to one peer, under the peer's TX lock.
+    type Tx: Debug + Default + Send;
+    /// The incomplete packets of one peer.
+    type Reassembly: Debug + Default + Send;
+    /// What is added to each packet of a peer before it is sealed.
+    type Encapsulation: Copy + Debug + Default;
+
+    /// The most bytes by which a packet grows when it is sent, in all its fragments together.
+    const MAX_GROWTH: usize;
+    /// The content of a keepalive ping.
+    const PING: &'static [u8];
+
+    /// Classifies a datagram by its first bytes; `None` if it is too short.
+    fn header(datagram: &[u8]) -> Option<Header>;
+
+    /// Returns what is added to the packets of a peer; `None`: nothing.
+    fn encapsulation(spec: &PeerSpec) -> Option<Self::Encapsulation>;
+
+    /// Whether packets of a peer may come and go in fragments.
+    fn fragments(spec: &PeerSpec) -> bool;
+
+    /// Whether [`Format::decapsulate`] needs buffers for packets of a peer.
+    fn needs_scratch(spec: &PeerSpec) -> bool;
+
+    /// The most bytes by which a packet grows in all its fragments together, if sealing adds `overhead` to each.
+    fn growth(encapsulation: Self::Encapsulation, overhead: usize) -> usize;
+
+    /// The bytes that encapsulation adds to an in-band message.
+    fn message_growth(encapsulation: Self::Encapsulation) -> usize;
+
+    /// Encapsulates a packet and passes the result, or each of its fragments, to `seal`. `scratch` is memory to reuse;
+    /// sealing adds at most `overhead` bytes.
+    ///
+    /// # Errors
+    /// The packet cannot be encapsulated, or `seal` failed.
+    fn encapsulate(
+        encapsulation: Self::Encapsulation,
+        tx: &mut Self::Tx,
+        packet: &[u8],
+        overhead: usize,
+        scratch: &mut Vec<u8>,
+        seal: impl FnMut(&[u8]) -> Result<(), DropReason>,
+    ) -> Result<(), DropReason>;
+
+    /// Removes the encapsulation of an authentic text. `Ok(None)`: a fragment, others are missing. `reassembly` is present
+    /// where [`Format::fragments`] says so.
+    ///
+    /// # Errors
+    /// There is no packet in it.
+    fn decapsulate<'a>(
+        spec: &PeerSpec,
+        reassembly: Option<&mut Self::Reassembly>,
+        origin: Origin,
+        text: &'a mut [u8],
+        scratch: &mut Scratch<'_, 'a>,
+    ) -> Result<Option<&'a mut [u8]>, Rejected>;
+
+    /// Returns how many incomplete packets were dropped since the last call.
+    fn take_lost(reassembly: &mut Self::Reassembly) -> usize;
+
+    /// Separates in-band messages from packets.
+    fn in_band(text: &[u8]) -> Option<InBand>;
+
+    /// Creates an in-band message of at least `len` bytes that requests the sizes of datagrams received and sent.
+    fn size_request(len: usize) -> Vec<u8>;
+
+    /// Creates the in-band answer to a size request.
+    fn size_reply(received: u16, sent: u16) -> Vec<u8>;
+}
+
+/// What the first bytes of a datagram say.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Header {
+    /// What the datagram carries.
+    pub kind: Kind,
+    /// Bytes at the start that are equal in all datagrams of one run.
+    pub len: usize,
+}
+
+impl Header {
+    /// The header assumed for packets under a key without headers ([`FormatKey::is_headerless`]).
+    pub(crate) const NONE: Self = Self { kind: Kind::Data { peer: None, key: 0 }, len: 0 };
+}
+
+/// What a datagram carries.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// A packet of the data plane.
+    Data {
+        /// The peer, where the header names one.
+        peer: Option<u32>,
+        /// The id of the key.
+        key: u8,
+    },
+    /// A packet of the control plane.
+    Control,
+    /// Something that the protocol does not have.
+    Unknown,
+}
+
+/// An in-band message.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum InBand {
+    /// A keepalive ping.
+    Ping,
+    /// A request for the sizes of datagrams, which the plane answers.
+    SizeRequest,
+    /// A message for the control plane.
+    Message,
+}
+
+/// The packet in which a text arrived: separates fragments of one packet from those of another.
+#[derive(Copy, Clone, Debug)]
+pub struct Origin {
+    /// Which key of the peer opened it.
+    pub key: u64,
+    /// Its packet id under that key.
+    pub packet_id: u64,
+    /// When.
+    pub now: Instant,
+}
+
+/// Why an authentic text holds no packet.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Rejected {
+    /// What to count.
+    pub reason: DropReason,
+    /// What to report, once per peer.
+    pub error: Option<FramingError>,
+}
+
+impl From<DropReason> for Rejected {
+    fn from(reason: DropReason) -> Self {
+        Self { reason, error: None }
+    }
+}
+
+/// A key in use, shared by both directions: cryptography, packet ids, replay window and limits.
+pub trait FormatKey: Debug + Send + Sync + Sized {
+    /// As [`Format::Tx`].
+    type Tx;
+    /// Seals one burst. What it used is written back when it is dropped.
+    type Sealer<'k>: Sealer + Debug
+    where
+        Self: 'k;
+    /// Opens one run; may hold the lock of the replay window.
+    type Opener<'k>: Opener
+    where
+        Self: 'k;
+
+    /// Prepares a key for use; `None` if the crypto library refuses it.
+    fn new(key: &DataKey, replay_window: u32) -> Option<Self>;
+
+    /// The id by which packets name the key.
+    fn id(&self) -> u8;
+
+    /// Whether packets under this key carry no header: every datagram from the peer's address is one.
+    fn is_headerless(&self) -> bool;
+
+    /// Starts to seal one burst. Only under the peer's TX lock, so that packet ids are assigned in the order of sending.
+    fn sealer(&self, spec: &PeerSpec) -> Self::Sealer<'_>;
+
+    /// Starts to open one run.
+    fn opener(&self) -> Self::Opener<'_>;
+
+    /// Prepares for packets on a stream, under the peer's TX lock.
+    fn begin_stream(&self, tx: &mut Self::Tx, stream: u64);
+
+    /// Counts authentic packets of a run; `bytes` are those on the wire.
+    fn count_opened(&self, packets: u64, bytes: u64);
+
+    /// Returns whether a limit of the key is close.
+    fn near_limit(&self) -> bool;
+}
+
+/// Seals packets under a key of any kind.
+pub trait Sealer {
+    /// The most bytes that sealing adds.
+    fn overhead(&self) -> usize;
+
+    /// Runs `burst` with the sealer of this kind of key.
+    fn run<B: SealBurst>(&mut self, burst: B) -> B::Output;
+}
+
+/// Code that seals packets and is compiled once for each kind of key.
+pub trait SealBurst {
+    /// What it returns.
+    type Output;
+
+    /// Seals packets with `sealer`.
+    fn run(self, sealer: &mut impl Seal) -> Self::Output;
+}
+
+/// Seals packets under a key of one kind.
+pub trait Seal {
+    /// The most bytes that sealing adds.
+    fn overhead(&self) -> usize;
+
+    /// Seals one packet into the start of `out` under the next packet id; returns its length.
+    ///
+    /// # Errors
+    /// The key is exhausted, or `out` is too short.
+    fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason>;
+}
+
+/// The content of a datagram: its position in the replay window, its packet id and the plaintext.
+pub type Opened<'p> = (ReplayCheck, u64, &'p mut [u8]);
+
+/// Opens packets under a key.
+pub trait Opener {
+    /// Opens one datagram in place, unless it was seen before.
+    ///
+    /// # Errors
+    /// Why it is not accepted.
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason>;
+}

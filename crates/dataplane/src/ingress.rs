@@ -1,0 +1,510 @@
+//! From received datagrams to packets for the TUN device, for other peers, and upcalls. No I/O.
+
+mod ethernet;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use adit_engine::command::PeerSpec;
+use adit_engine::{Instant, Link, Notice, PeerId, Rate};
+use adit_wire::ethernet::Mac;
+use adit_wire::ip::Ip;
+use adit_wire::merge::Merger;
+use adit_wire::mss;
+
+use crate::control::Relay;
+use crate::filter_hook::Relayed;
+use crate::format::{Format, Header, InBand, Kind, Opener as _, Origin, Rejected};
+use crate::key::Key;
+use crate::peer::Peer;
+use crate::replay::ReplayCheck;
+use crate::routes::Routes;
+use crate::scratch::{Buffers, Scratch};
+use crate::shared::Shared;
+use crate::stats::DropReason;
+use crate::stream::frames::{self, Next, Packets};
+use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
+use crate::tables::PeerTable;
+use crate::upcall::MAX_CONTROL;
+
+/// Longest in-band message handed up.
+const MAX_IN_BAND: usize = 512;
+/// How often one peer may move to another address.
+const MOVES: Rate = Rate::per_second(100);
+
+/// The results of one received burst. Borrows the receive buffers: nothing is copied.
+pub struct Ingress<'a, 's, F: Format> {
+    shared: &'s Shared<F>,
+    peers: &'s PeerTable<F>,
+    routes: &'s Routes,
+    now: Instant,
+    /// Packets for the TUN device.
+    pub(crate) merger: Merger<'a>,
+    /// Packets for other peers, with [`Relay::Direct`].
+    pub(crate) relays: Vec<Relayed<'a>>,
+    /// Allocated on first use.
+    pub(crate) lazy: Option<Box<LazyState<'a>>>,
+    /// The source address checked last, and whether it belongs to the peer whose run it was.
+    source: Option<(PeerId, IpAddr)>,
+    /// Unauthenticated control packets received on this stream so far.
+    pub(crate) unauthenticated: u32,
+    /// Why the stream whose packets these are must end.
+    stream_error: Option<StreamEnd>,
+}
+
+/// State that most bursts of a TUN device do not need, allocated on first use.
+#[derive(Default)]
+pub(crate) struct LazyState<'a> {
+    /// Frames for all peers but the one that sent them.
+    pub floods: Vec<(PeerId, &'a [u8])>,
+    /// The station that sent last, and behind which peer.
+    sender: Option<(PeerId, Mac)>,
+    /// The station looked up last, and the peer that it is behind.
+    receiver: Option<(Mac, Option<PeerId>)>,
+    /// Peers that requested the sizes of datagrams received here, once each.
+    pub size_requests: Vec<PeerId>,
+    /// For packets that are reassembled or decompressed.
+    pub buffers: Buffers<'a>,
+}
+
+/// How a run is divided into packets.
+trait RunLayout: Copy {
+    /// Whether the transport changes, repeats and reorders nothing, so that a packet that fails
+    /// authentication or comes twice is an attack, or means that the ends are out of step.
+    const LOSSLESS: bool;
+    fn count(self, run: &[u8]) -> usize;
+    /// Length of the longest datagram; 0 where there are none.
+    fn longest(self, run: &[u8]) -> usize;
+    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]>;
+}
+
+/// Datagrams of this length, the last may be shorter.
+#[derive(Copy, Clone)]
+struct Datagrams(usize);
+
+impl RunLayout for Datagrams {
+    const LOSSLESS: bool = false;
+
+    fn count(self, run: &[u8]) -> usize {
+        run.len().div_ceil(self.0)
+    }
+
+    fn longest(self, run: &[u8]) -> usize {
+        self.0.min(run.len())
+    }
+
+    #[inline]
+    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+        run.chunks_mut(self.0)
+    }
+}
+
+/// This many packets of a stream, each preceded by its length.
+#[derive(Copy, Clone)]
+struct Framed(usize);
+
+impl RunLayout for Framed {
+    const LOSSLESS: bool = true;
+
+    fn count(self, _: &[u8]) -> usize {
+        self.0
+    }
+
+    fn longest(self, _: &[u8]) -> usize {
+        0
+    }
+
+    #[inline]
+    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+        Packets::new(run)
+    }
+}
+
+/// One run of packets of one peer under one key.
+struct Run<'r, F: Format> {
+    peer: &'r Arc<Peer<F>>,
+    spec: Arc<PeerSpec>,
+    link: &'r Link,
+    /// Whether the packets come from the peer's current address.
+    same_path: bool,
+}
+
+/// The content of one authentic packet.
+enum Content<'a> {
+    Packet(&'a mut [u8]),
+    /// A ping, an in-band message or nothing: no packet.
+    Other {
+        empty: bool,
+    },
+}
+
+impl<'a, 's, F: Format> Ingress<'a, 's, F> {
+    #[inline]
+    pub(crate) fn new(
+        shared: &'s Shared<F>,
+        peers: &'s PeerTable<F>,
+        routes: &'s Routes,
+        now: Instant,
+        merger: Merger<'a>,
+        relays: Vec<Relayed<'a>>,
+    ) -> Self {
+        Self {
+            shared,
+            peers,
+            routes,
+            now,
+            merger,
+            relays,
+            lazy: None,
+            source: None,
+            unauthenticated: 0,
+            stream_error: None,
+        }
+    }
+
+    /// Provides buffers for packets that are reassembled or decompressed. Without them such packets are dropped.
+    #[cold]
+    pub fn set_scratch(&mut self, memory: &'a mut [Vec<u8>]) {
+        self.lazy.get_or_insert_default().buffers = Buffers::new(memory);
+    }
+
+    /// Processes one received buffer: datagrams of `segment` bytes back to back, of which the last may be shorter.
+    pub fn datagram(&mut self, link: &Link, segment: usize, data: &'a mut [u8]) {
+        if data.is_empty() {
+            return self.shared.stats.drop(DropReason::Empty);
+        }
+        let segment = segment.clamp(1, data.len());
+        self.shared.stats.own().received.record(data.len().div_ceil(segment));
+        let headerless = self.is_headerless(link);
+        let mut rest = data;
+        while !rest.is_empty() {
+            let header = if headerless { Some(Header::NONE) } else { F::header(rest) };
+            let Some(header) = header else {
+                let (_, tail) = rest.split_at_mut(segment.min(rest.len()));
+                self.shared.stats.drop(DropReason::Short);
+                rest = tail;
+                continue;
+            };
+            let (run, tail) = split_run(rest, segment, header.len);
+            rest = tail;
+            self.run(link, header.kind, Datagrams(segment), run);
+        }
+    }
+
+    /// Processes bytes of a stream whose packets are at most `max` bytes long. Returns the length of all whole packets; the
+    /// rest must be passed again, followed by the next bytes.
+    ///
+    /// # Errors
+    /// Why the stream must end. Packets before the bad one were taken.
+    pub fn stream(
+        &mut self,
+        link: &Link,
+        max: usize,
+        data: &'a mut [u8],
+    ) -> Result<usize, StreamEnd> {
+        let headerless = self.is_headerless(link);
+        let (mut taken, mut packets) = (0usize, 0usize);
+        let mut rest = data;
+        let end = loop {
+            let frames::Run { len, count, next } = frames::run::<F>(rest, max, headerless);
+            let (run, tail) = rest.split_at_mut(len);
+            rest = tail;
+            (taken, packets) = (taken.saturating_add(len), packets.saturating_add(count));
+            if count > 0 {
+                let header = run.get(frames::LENGTH..).and_then(F::header);
+                match if headerless { Some(Header::NONE) } else { header } {
+                    Some(header) => self.run(link, header.kind, Framed(count), run),
+                    None => self.shared.stats.drop_many(DropReason::Short, count),
+                }
+            }
+            match next {
+                _ if self.stream_error.is_some() => break self.stream_error,
+                Next::Other => {}
+                Next::Partial => break None,
+                Next::Bad => {
+                    self.shared.stats.drop(DropReason::BadLength);
+                    break Some(StreamEnd::BadLength);
+                }
+            }
+        };
+        self.shared.stats.own().received.record(packets);
+        end.map_or(Ok(taken), Err)
+    }
+
+    /// Processes packets of the same kind, key and peer.
+    fn run(&mut self, link: &Link, kind: Kind, layout: impl RunLayout, run: &'a mut [u8]) {
+        let stats = &self.shared.stats;
+        let count = layout.count(run);
+        match kind {
+            Kind::Data { peer, key } => {
+                let Some(peer) = self.find_peer(link, peer) else {
+                    return stats.drop_many(DropReason::UnknownPeer, count);
+                };
+                let keys = peer.keys.load();
+                let Some(key) = keys.find(key) else {
+                    return stats.drop_many(DropReason::UnknownKey, count);
+                };
+                let spec = peer.settings.load_full();
+                let same_path = Peer::<F>::same_path(&spec, link);
+                if !same_path && !may_float(&spec, link, key) {
+                    return stats.drop_many(DropReason::WrongAddress, count);
+                }
+                self.open_run(Run { peer: &peer, spec, link, same_path }, key, layout, run);
+            }
+            Kind::Control => {
+                layout.packets(run).for_each(|packet| self.control(link, packet));
+            }
+            Kind::Unknown => stats.drop_many(DropReason::UnknownKind, count),
+        }
+    }
+
+    /// Returns whether packets on this link are data without headers, regardless of their first byte.
+    #[inline]
+    fn is_headerless(&self, link: &Link) -> bool {
+        self.shared.tables.has_headerless_keys.load(Relaxed) && self.has_headerless_key(link)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn has_headerless_key(&self, link: &Link) -> bool {
+        self.find_peer(link, None).is_some_and(|peer| {
+            peer.keys.load().primary.as_ref().is_some_and(|key| key.is_headerless())
+        })
+    }
+
+    fn control(&mut self, link: &Link, packet: &[u8]) {
+        let Shared { stats, tables, upcalls, .. } = self.shared;
+        if self.stream_error.is_some() {
+            // Further packets of a stream that must end would only fill the queues.
+            return;
+        }
+        if packet.len() > MAX_CONTROL {
+            return stats.drop(DropReason::ControlTooLong);
+        }
+        let session = self.shared.client || tables.by_address(link).is_some();
+        let taken = if session || tables.is_admitted(link) {
+            upcalls.frame(stats, *link, packet, session)
+        } else {
+            self.unauthenticated = self.unauthenticated.saturating_add(u32::from(link.is_stream()));
+            self.unauthenticated <= MAX_UNAUTHENTICATED_FRAMES
+                && upcalls.unauthenticated(stats, *link, packet)
+        };
+        if !taken && link.is_stream() {
+            // A stream does not retransmit it: make the peer reconnect at once.
+            self.stream_error = Some(StreamEnd::Flood);
+        }
+    }
+
+    /// Finds the peer of a packet. A server looks up the peer-id, or the address where packets carry none. A client, whose
+    /// packets carry the id that the server assigned, looks up the address, or else takes the newest session.
+    #[inline(always)]
+    fn find_peer(&self, link: &Link, peer_id: Option<u32>) -> Option<Arc<Peer<F>>> {
+        let by_address =
+            || self.shared.tables.by_address(link).and_then(|id| self.peers.get(id)).cloned();
+        if self.shared.client {
+            let latest = self.peers.latest()?;
+            if Peer::<F>::same_path(&latest.settings.load(), link) {
+                return Some(Arc::clone(latest));
+            }
+            return by_address().or_else(|| Some(Arc::clone(latest)));
+        }
+        match peer_id {
+            Some(id) => self.peers.get(PeerId(id)).cloned(),
+            None => by_address(),
+        }
+    }
+
+    fn open_run<C: RunLayout>(
+        &mut self,
+        mut run: Run<'_, F>,
+        key: &Key<F>,
+        layout: C,
+        data: &'a mut [u8],
+    ) {
+        let stats = &self.shared.stats;
+        let (mut packets, mut bytes) = (0u64, 0u64);
+        let encapsulated = F::encapsulation(&run.spec).is_some();
+        // Locks that are held for the run, not per packet, and taken in this order.
+        let mut opener = key.opener();
+        let mut reassembly = F::fragments(&run.spec).then(|| run.peer.lock_reassembly());
+        let longest = layout.longest(data);
+        self.merger.set_origin(run.peer.id.0);
+        for datagram in layout.packets(data) {
+            let len = datagram.len();
+            let (replay, id, text) = match opener.open(datagram) {
+                Ok(opened) => opened,
+                Err(reason) => {
+                    stats.drop(reason);
+                    if C::LOSSLESS {
+                        self.stream_error = Some(StreamEnd::BadPacket);
+                        break;
+                    }
+                    continue;
+                }
+            };
+            packets = packets.saturating_add(1);
+            bytes = bytes.saturating_add(len as u64);
+            let text = if !encapsulated || text.is_empty() {
+                text
+            } else {
+                let origin = Origin { key: key.generation, packet_id: id, now: self.now };
+                match self.decapsulate(&run, reassembly.as_deref_mut(), origin, text) {
+                    Some(text) => text,
+                    None => continue,
+                }
+            };
+            let content = self.classify(&run, text);
+            let empty = matches!(content, Content::Other { empty: true });
+            let newest = replay == ReplayCheck::Newest && run.peer.is_newest(key);
+            if !run.same_path && newest && !empty {
+                // Recorded before the move, so that a worker with a packet under an older key sees it.
+                run.peer.used(key);
+                run.same_path = self.float(&run, key);
+            }
+            if let Content::Packet(packet) = content {
+                self.deliver(&run, packet);
+            }
+        }
+        drop(opener);
+        if let Some(lost) =
+            reassembly.map(|mut reassembly| F::take_lost(&mut reassembly)).filter(|n| *n > 0)
+        {
+            stats.drop_many(DropReason::FragmentLost, lost);
+        }
+        if packets > 0 && longest > usize::from(run.peer.longest_received.load(Relaxed)) {
+            let longest = u16::try_from(longest).unwrap_or(u16::MAX);
+            run.peer.longest_received.fetch_max(longest, Relaxed);
+        }
+        self.finish_run(run.peer, key, packets, bytes);
+    }
+
+    /// Updates counters and liveness after a run, and sends its notices.
+    #[inline(always)]
+    fn finish_run(&self, peer: &Peer<F>, key: &Key<F>, packets: u64, bytes: u64) {
+        let Shared { stats, upcalls, .. } = self.shared;
+        if packets > 0 {
+            peer.heard(self.now, packets, bytes);
+            peer.used(key);
+            key.count_opened(packets, bytes);
+            if peer.take_activity_wanted() {
+                upcalls.notice(stats, Notice::PeerActive(peer.id));
+            }
+            if key.first_use() {
+                upcalls.notice(stats, Notice::KeyFirstUse(peer.id, key.id()));
+            }
+        }
+        self.shared.notify_near_limit(peer, key);
+    }
+
+    /// Removes what the peer added before it sealed the packet. `None` if there is no packet, or not yet. Counts what is not
+    /// as agreed, and notifies control of the first such packet.
+    fn decapsulate(
+        &mut self,
+        run: &Run<'_, F>,
+        reassembly: Option<&mut F::Reassembly>,
+        origin: Origin,
+        text: &'a mut [u8],
+    ) -> Option<&'a mut [u8]> {
+        let Shared { stats, upcalls, .. } = self.shared;
+        let scratch = &mut Scratch(&mut self.lazy);
+        match F::decapsulate(&run.spec, reassembly, origin, text, scratch) {
+            Ok(packet) => packet,
+            Err(Rejected { reason, error }) => {
+                stats.drop(reason);
+                if let Some(error) = error
+                    && !run.peer.framing_error_reported.swap(true, Relaxed)
+                {
+                    upcalls.notice(stats, Notice::FramingError(run.peer.id, error));
+                }
+                None
+            }
+        }
+    }
+
+    /// Separates in-band messages from packets.
+    #[inline(always)]
+    fn classify<'p>(&mut self, run: &Run<'_, F>, packet: &'p mut [u8]) -> Content<'p> {
+        let Shared { stats, upcalls, .. } = self.shared;
+        if packet.is_empty() {
+            return Content::Other { empty: true };
+        }
+        let Some(in_band) = F::in_band(packet) else { return Content::Packet(packet) };
+        run.peer.count_in_band_received(packet.len());
+        match in_band {
+            InBand::Ping => {}
+            InBand::SizeRequest => {
+                let size_requests = &mut self.lazy.get_or_insert_default().size_requests;
+                if !size_requests.contains(&run.peer.id) {
+                    size_requests.push(run.peer.id);
+                }
+            }
+            InBand::Message => {
+                let message = packet.get(..packet.len().min(MAX_IN_BAND)).unwrap_or(&[]).to_vec();
+                upcalls.notice(stats, Notice::InBand(run.peer.id, message));
+            }
+        }
+        Content::Other { empty: false }
+    }
+
+    /// The newest packet came from another address: sends there from now on, unless the address belongs to another peer.
+    fn float(&self, run: &Run<'_, F>, key: &Key<F>) -> bool {
+        let Shared { stats, tables, upcalls, .. } = self.shared;
+        let tell = || upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
+        // Each move takes a lock that all workers share. A later packet moves the peer if this one may not.
+        let moved = run.peer.moves().take(self.now, 1, MOVES)
+            && tables.float(run.peer, *run.link, || run.peer.is_newest(key), tell);
+        if !moved {
+            stats.drop(DropReason::WrongAddress);
+        }
+        moved
+    }
+
+    /// Passes an authentic packet to the TUN device or to another peer.
+    #[inline(always)]
+    fn deliver(&mut self, run: &Run<'_, F>, packet: &'a mut [u8]) {
+        if let Some(switch) = &self.shared.ethernet {
+            return self.deliver_frame(run, switch, packet);
+        }
+        let stats = &self.shared.stats;
+        let Some(ip) = Ip::parse(packet) else {
+            return stats.drop(DropReason::NotIp);
+        };
+        let id = run.peer.id;
+        if self.source != Some((id, ip.source)) {
+            if self.routes.owner(ip.source) != Some(id) {
+                return stats.drop(DropReason::of_unowned(ip.source, DropReason::SourceSpoofed));
+            }
+            self.source = Some((id, ip.source));
+        }
+        mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
+        if self.shared.relay != Relay::Kernel
+            && let Some(target) = self.routes.owner(ip.destination)
+        {
+            return match self.shared.may_relay() {
+                true => self.relays.push(Relayed { from: id, to: target, packet }),
+                false => stats.drop(DropReason::PeerToPeer),
+            };
+        }
+        if !self.shared.has_tun {
+            return stats.drop(DropReason::NoTun);
+        }
+        self.merger.push(packet);
+    }
+}
+
+/// Whether packets under the peer's keys may come from another path. Not to or from a stream: that is
+/// one client's connection alone. But where there is no session, as under a static key, a
+/// new connection has no other way to prove whose it is.
+fn may_float<F: Format>(spec: &PeerSpec, link: &Link, key: &Key<F>) -> bool {
+    let streams = (spec.link.is_stream(), link.is_stream());
+    spec.float && (streams == (false, false) || (streams == (true, true) && key.is_headerless()))
+}
+
+/// Splits off the datagrams whose first bytes equal those of the first.
+fn split_run(data: &mut [u8], segment: usize, prefix: usize) -> (&mut [u8], &mut [u8]) {
+    let lead = data.get(..prefix);
+    let same = data.chunks(segment).take_while(|datagram| datagram.get(..prefix) == lead);
+    let len = same.map(<[u8]>::len).sum::<usize>().max(segment.min(data.len()));
+    data.split_at_mut(len)
+}

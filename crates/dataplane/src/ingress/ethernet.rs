@@ -1,0 +1,101 @@
+//! Frames from peers.
+
+use adit_wire::ethernet::{Ethernet, Mac};
+use adit_wire::mss;
+
+use super::{Ingress, Run};
+use crate::control::Relay;
+use crate::ethernet::Switch;
+use crate::filter_hook::Relayed;
+use crate::format::Format;
+use crate::stats::DropReason;
+
+/// Whether a frame is flooded to the other peers, in addition to the device.
+enum Flood {
+    No,
+    Yes,
+}
+
+impl<'a, F: Format> Ingress<'a, '_, F> {
+    /// An authentic frame goes to the TAP device, to another peer, or to all.
+    // A call, so that the loop around it stays small for packets of a TUN device.
+    #[inline(never)]
+    pub(super) fn deliver_frame(&mut self, run: &Run<'_, F>, switch: &Switch, frame: &'a mut [u8]) {
+        let stats = &self.shared.stats;
+        let Some(header) = Ethernet::parse(frame) else {
+            return stats.drop(DropReason::NotEthernet);
+        };
+        let l2 = header.ip(frame).unwrap_or(frame.len());
+        if let Some(packet) = frame.get_mut(l2..) {
+            mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
+        }
+        let frame: &'a [u8] = frame;
+        if !self.shared.client {
+            if let Err(reason) = self.learn(run, switch, header.source) {
+                return stats.drop(reason);
+            }
+            match self.relay_frame(run, switch, header.destination, frame) {
+                Some(Flood::No) => {}
+                Some(Flood::Yes) => {
+                    self.lazy.get_or_insert_default().floods.push((run.peer.id, frame));
+                }
+                None => return,
+            }
+        }
+        if !self.shared.has_tun {
+            return self.shared.stats.drop(DropReason::NoTun);
+        }
+        self.merger.push_behind(frame, l2);
+    }
+
+    /// Learns which peer the sender is behind. One table lookup per flow and burst.
+    fn learn(&mut self, run: &Run<'_, F>, switch: &Switch, source: Mac) -> Result<(), DropReason> {
+        let id = run.peer.id;
+        if self.lazy.as_ref().is_some_and(|lazy| lazy.sender == Some((id, source))) {
+            return Ok(());
+        }
+        let tables = &self.shared.tables;
+        switch.macs.claim(source, id, self.now, || {
+            tables.peers.load().get(id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
+        })?;
+        self.lazy.get_or_insert_default().sender = Some((id, source));
+        Ok(())
+    }
+
+    /// Relays a frame to other peers; `None` if the device must not get it.
+    fn relay_frame(
+        &mut self,
+        run: &Run<'_, F>,
+        switch: &Switch,
+        destination: Mac,
+        frame: &'a [u8],
+    ) -> Option<Flood> {
+        let relay = self.shared.relay;
+        if relay == Relay::Kernel {
+            return Some(Flood::No);
+        }
+        if destination.is_group() {
+            let direct = self.shared.may_relay();
+            return Some(if direct { Flood::Yes } else { Flood::No });
+        }
+        let owner = match self.lazy.as_ref().and_then(|lazy| lazy.receiver) {
+            Some((mac, owner)) if mac == destination => owner,
+            _ => {
+                let owner = switch.macs.owner(destination);
+                self.lazy.get_or_insert_default().receiver = Some((destination, owner));
+                owner
+            }
+        };
+        match owner {
+            // The device's own address, one behind it, or unknown: the other peers do not see it.
+            None => return Some(Flood::No),
+            // As in a switch: it would return to its origin.
+            Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
+            Some(to) if self.shared.may_relay() => {
+                self.relays.push(Relayed { from: run.peer.id, to, packet: frame });
+            }
+            Some(_) => self.shared.stats.drop(DropReason::PeerToPeer),
+        }
+        None
+    }
+}

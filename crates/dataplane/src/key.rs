@@ -1,0 +1,130 @@
+//! A data channel key in use: the part that is the same in all formats.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use adit_engine::command::{DataKey, PeerSpec};
+
+use crate::format::{Format, FormatKey};
+use crate::peer::{KeyOrigin, Tx};
+
+/// A key of one slot, shared by both directions.
+#[derive(Debug)]
+pub(crate) struct Key<F: Format> {
+    /// Which key of the peer it is: later ones have higher numbers.
+    pub generation: u64,
+    /// The peer that it is for: [`Tx::owner`].
+    owner: u64,
+    used: AtomicBool,
+    warned: AtomicBool,
+    pub format: F::Key,
+}
+
+/// Seals packets under one key while the peer's TX lock is held.
+#[derive(Debug)]
+pub struct Sealer<'k, F: Format> {
+    pub(crate) key: <F::Key as FormatKey>::Sealer<'k>,
+    pub(crate) tx: &'k mut F::Tx,
+}
+
+impl<F: Format> Key<F> {
+    /// `None` if the crypto library refuses the key.
+    pub fn new(key: &DataKey, replay_window: u32, origin: KeyOrigin) -> Option<Self> {
+        Some(Self {
+            generation: origin.generation,
+            owner: origin.owner,
+            used: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
+            format: F::Key::new(key, replay_window)?,
+        })
+    }
+
+    #[inline]
+    pub fn id(&self) -> u8 {
+        self.format.id()
+    }
+
+    /// Whether packets under this key carry no header.
+    pub fn is_headerless(&self) -> bool {
+        self.format.is_headerless()
+    }
+
+    /// The right to seal under this key for as long as the peer's TX lock is held: packet ids come
+    /// out in the order in which packets are sent.
+    #[inline(always)]
+    pub fn sealer<'k>(&'k self, lock: &'k mut Tx<F>, spec: &PeerSpec) -> Sealer<'k, F> {
+        // Under another peer's lock two workers could give one id to two packets.
+        assert_eq!(self.owner, lock.owner(), "a key is used under the lock of another peer");
+        Sealer { key: self.format.sealer(spec), tx: &mut lock.format }
+    }
+
+    /// Packets go to this stream next, under the same lock as [`Key::sealer`].
+    pub fn begin_stream(&self, lock: &mut Tx<F>, stream: u64) {
+        self.format.begin_stream(&mut lock.format, stream);
+    }
+
+    /// The right to open packets, until the next run.
+    #[inline(always)]
+    pub fn opener(&self) -> <F::Key as FormatKey>::Opener<'_> {
+        self.format.opener()
+    }
+
+    /// Counts authentic packets of a run. `bytes` are those on the wire.
+    pub fn count_opened(&self, packets: u64, bytes: u64) {
+        self.format.count_opened(packets, bytes);
+    }
+
+    /// Returns, once, whether an authentic packet was received under this key.
+    pub fn first_use(&self) -> bool {
+        !self.used.load(Relaxed) && !self.used.swap(true, Relaxed)
+    }
+
+    /// Returns, once, whether a limit is close.
+    pub fn near_limit(&self) -> bool {
+        self.format.near_limit() && !self.warned.swap(true, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_crypto::{Cipher, DirectionKey};
+    use adit_engine::command::{KeyLimits, Protection};
+
+    use crate::trivial::Trivial;
+
+    fn data_key(limits: KeyLimits) -> DataKey {
+        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
+        let protection = Protection::Aead(Cipher::Aes256Gcm);
+        DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits }
+    }
+
+    fn spec() -> PeerSpec {
+        let link =
+            adit_engine::Link::datagram(adit_engine::SocketId(0), None, ([192, 0, 2, 1], 1).into());
+        PeerSpec { float: false, ..PeerSpec::plain(link) }
+    }
+
+    /// Two workers that use one key under two locks would give one id to two packets.
+    #[test]
+    #[should_panic(expected = "under the lock of another peer")]
+    fn a_key_is_never_used_under_the_lock_of_another_peer() {
+        let peer = |id| {
+            crate::peer::Peer::<Trivial>::new(adit_engine::PeerId(id), spec(), Default::default())
+        };
+        let (own, other) = (peer(1), peer(2));
+        let origin = own.next_key_origin();
+        let key = Key::new(&data_key(KeyLimits::default()), 64, origin).unwrap();
+        let _ = key.sealer(&mut own.lock_tx(), &spec());
+        let _ = key.sealer(&mut other.lock_tx(), &spec());
+    }
+
+    #[test]
+    fn a_close_limit_is_reported_once() {
+        let limits = KeyLimits { bytes: 0, packets: 100 };
+        let key = Key::<Trivial>::new(&data_key(limits), 64, KeyOrigin::default()).unwrap();
+        key.count_opened(99, 0);
+        assert!(!key.near_limit());
+        key.count_opened(1, 0);
+        assert!(key.near_limit() && !key.near_limit());
+    }
+}

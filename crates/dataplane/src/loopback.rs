@@ -1,0 +1,353 @@
+//! A plane without threads, sockets and devices: the caller passes packets in and gets packets out.
+//! For tests, fuzzing and for measuring what the transforms cost alone.
+
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use adit_engine::{Instant, Link, PeerId};
+use adit_wire::VnetHeader;
+use adit_wire::ip::Ip;
+use adit_wire::merge::{Merger, Write};
+use adit_wire::split::Segments;
+
+use crate::control::{Plane, Relay};
+use crate::egress::{Arena, Progress, Shape};
+use crate::ethernet::{Outward, outward};
+use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
+use crate::format::Format;
+use crate::ingress::Ingress;
+use crate::peer::Peer;
+use crate::shared::Shared;
+use crate::stats::{DropReason, Offloads};
+use crate::stream::{Rx, StreamEnd};
+use crate::upcall::Upcalls;
+
+/// Packets that may come together from pieces in one call of [`LoopbackPlane::open`].
+const MAX_SCRATCH_BUFFERS: usize = 64;
+
+/// One end of a tunnel in memory.
+pub struct LoopbackPlane<F: Format> {
+    plane: Plane<F>,
+    shared: Arc<Shared<F>>,
+    arena: Arena,
+    merger: Merger<'static>,
+    rx: Rx,
+    filter_hook: Option<Box<FilterHook>>,
+}
+
+/// What becomes of a received packet.
+#[derive(Debug)]
+pub enum Delivered<'d, 'a> {
+    /// It would be written to the TUN device.
+    Tun(&'d Write<'d, 'a>),
+    /// It would be sent on to this peer.
+    Peer(PeerId, &'a [u8]),
+}
+
+impl<F: Format> LoopbackPlane<F> {
+    /// An end without peers. `tun`: whether there is a device to deliver to.
+    pub fn new(
+        relay: Relay,
+        client: bool,
+        tun: bool,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
+        Self::idle(relay, client, tun, false, clock)
+    }
+
+    /// As [`Self::new`], with a TAP device to deliver to: packets are frames.
+    pub fn ethernet(
+        relay: Relay,
+        client: bool,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
+        Self::idle(relay, client, true, true, clock)
+    }
+
+    fn idle(
+        relay: Relay,
+        client: bool,
+        tun: bool,
+        ethernet: bool,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
+        let (plane, shared, upcalls) =
+            Plane::idle(relay, client, tun, ethernet, Offloads::ALL, 1, clock)?;
+        let arena = Arena::new::<F>(512 << 10);
+        let (merger, rx) = (Merger::default(), Rx::default());
+        Ok((Self { plane, shared, arena, merger, rx, filter_hook: None }, upcalls))
+    }
+
+    /// Creates another handle of this end for another thread, as a further worker has one.
+    pub fn another_worker(&self) -> Self {
+        Self {
+            plane: self.plane.another_worker(),
+            shared: Arc::clone(&self.shared),
+            arena: Arena::new::<F>(512 << 10),
+            merger: Merger::default(),
+            rx: Rx::default(),
+            filter_hook: self.shared.filter_hook(),
+        }
+    }
+
+    /// Lets rules decide on what passes, once: for as long as this end lives.
+    pub fn filter(&mut self, filtered: FilterConfig) {
+        // Another one before it stays, as it does in a plane.
+        let _ = self.shared.filtered.set(filtered);
+        self.filter_hook = self.shared.filter_hook();
+    }
+
+    /// Takes the replies to rejected packets since the last call.
+    pub fn answers(&mut self) -> Vec<Vec<u8>> {
+        self.filter_hook
+            .as_mut()
+            .map(|filter_hook| mem::take(&mut filter_hook.injected.replies))
+            .unwrap_or_default()
+    }
+
+    /// The plane, for commands, counters and totals. Commands that send find no socket.
+    pub fn plane(&self) -> &Plane<F> {
+        &self.plane
+    }
+
+    /// Takes a super-packet as a TUN device would hand it out and passes each sealed train to
+    /// `send`: the bytes, and the length of each datagram but the last.
+    pub fn seal(
+        &mut self,
+        vnet: &VnetHeader,
+        packet: &mut [u8],
+        mut send: impl FnMut(&[u8], usize),
+    ) {
+        if let Err(reason) = self.try_seal(vnet, packet, &mut send) {
+            self.shared.stats.drop(reason);
+        }
+    }
+
+    fn try_seal(
+        &mut self,
+        vnet: &VnetHeader,
+        packet: &mut [u8],
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Result<(), DropReason> {
+        if self.shared.ethernet.is_some() {
+            return self.try_seal_frame(vnet, packet, send);
+        }
+        let tables = &self.shared.tables;
+        let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
+        let owner = tables
+            .routes
+            .load()
+            .owner(ip.destination)
+            .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
+        let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
+        if self.filter_hook.is_some()
+            && let Some(done) = self.seal_evaluated(&peer, vnet, packet, send)
+        {
+            return done;
+        }
+        let segments = Segments::new(vnet, packet).map_err(|_| DropReason::TunMalformed)?;
+        self.seal_for(&peer, segments, send)
+    }
+
+    /// `None`: the packet passes as it is.
+    #[cold]
+    fn seal_evaluated(
+        &mut self,
+        peer: &Peer<F>,
+        vnet: &VnetHeader,
+        packet: &[u8],
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Option<Result<(), DropReason>> {
+        let mut pieces = match self.evaluate(Some(peer.id), vnet, packet) {
+            HookVerdict::Pass => return None,
+            HookVerdict::Consumed => return Some(Ok(())),
+            HookVerdict::Fragments(pieces) => pieces,
+        };
+        let plain = VnetHeader::default();
+        Some(pieces.iter_mut().try_for_each(|piece| {
+            let segments = Segments::new(&plain, piece);
+            self.seal_for(peer, segments.map_err(|_| DropReason::TunMalformed)?, send)
+        }))
+    }
+
+    /// Evaluates a packet of the device.
+    fn evaluate(&mut self, to: Option<PeerId>, vnet: &VnetHeader, packet: &[u8]) -> HookVerdict {
+        let Some(filter_hook) = &mut self.filter_hook else { return HookVerdict::Pass };
+        let mut filter_burst = filter_hook.burst((self.shared.clock)());
+        filter_burst.evaluate(Direction::FromDevice(to), vnet, packet, false, &self.shared.stats)
+    }
+
+    #[cold]
+    fn try_seal_frame(
+        &mut self,
+        vnet: &VnetHeader,
+        frame: &[u8],
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Result<(), DropReason> {
+        let shared = Arc::clone(&self.shared);
+        let Some(switch) = &shared.ethernet else { return Ok(()) };
+        let peers = shared.tables.peers.load();
+        let Outward { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
+        if !matches!(
+            self.evaluate(peer.as_ref().map(|peer| peer.id), vnet, frame),
+            HookVerdict::Pass
+        ) {
+            return Ok(());
+        }
+        let to: Vec<_> = peer.map_or_else(|| peers.iter().cloned().collect(), |one| vec![one]);
+        to.iter().try_for_each(|peer| {
+            let mut copy = frame.to_vec();
+            let segments = Segments::behind(vnet, &mut copy, l2);
+            self.seal_for(peer, segments.map_err(|_| DropReason::TunMalformed)?, send)
+        })
+    }
+
+    #[inline(always)]
+    fn seal_for(
+        &mut self,
+        peer: &Peer<F>,
+        mut segments: Segments<'_>,
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Result<(), DropReason> {
+        let mut tx = peer.lock_tx();
+        let (keys, spec) = (peer.keys.load(), peer.settings.load());
+        let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        let shape = Shape::<F>::of(&spec, 64);
+        loop {
+            let mut sealer = key.sealer(&mut tx, &spec);
+            let progress = self.arena.egress(&mut segments, &mut sealer, &shape, |reason| {
+                self.shared.stats.drop(reason)
+            });
+            drop(sealer);
+            let (mut packets, mut bytes) = (0, 0);
+            for span in self.arena.spans() {
+                let train = self.arena.bytes(span);
+                packets += span.count as u64;
+                bytes += train.len() as u64;
+                send(train, span.segment);
+            }
+            peer.sent((self.shared.clock)(), packets, bytes);
+            self.arena.clear();
+            if progress == Progress::Done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes one received buffer and passes on what comes out of it.
+    pub fn open(
+        &mut self,
+        link: &Link,
+        segment: usize,
+        data: &mut [u8],
+        deliver: impl FnMut(Delivered<'_, '_>),
+    ) {
+        if self.shared.needs_scratch.load(Relaxed) {
+            return self.open_pieces(link, segment, data, deliver);
+        }
+        self.ingest(deliver, |ingress| ingress.datagram(link, segment, data));
+    }
+
+    /// [`Self::open`] where packets may come together from pieces.
+    #[cold]
+    fn open_pieces(
+        &mut self,
+        link: &Link,
+        segment: usize,
+        data: &mut [u8],
+        deliver: impl FnMut(Delivered<'_, '_>),
+    ) {
+        let mut scratch = vec![Vec::new(); MAX_SCRATCH_BUFFERS];
+        self.ingest(deliver, |ingress| {
+            ingress.set_scratch(&mut scratch);
+            ingress.datagram(link, segment, data);
+        });
+    }
+
+    /// Takes the next bytes of the one stream, however they were cut, and passes on what comes out
+    /// of them.
+    ///
+    /// # Errors
+    /// Why the stream must end.
+    pub fn open_stream(
+        &mut self,
+        link: &Link,
+        max: usize,
+        data: &mut [u8],
+        deliver: impl FnMut(Delivered<'_, '_>),
+    ) -> Result<(), StreamEnd> {
+        let mut joined = Vec::new();
+        let data = if self.rx.partial.is_empty() {
+            data
+        } else {
+            joined.extend_from_slice(&self.rx.partial);
+            joined.extend_from_slice(data);
+            &mut joined[..]
+        };
+        let taken = self.ingest(deliver, |ingress| ingress.stream(link, max, &mut *data))?;
+        self.rx.keep(data.get(taken..).unwrap_or(&[]));
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn ingest<'b, T>(
+        &mut self,
+        mut deliver: impl FnMut(Delivered<'_, '_>),
+        feed: impl FnOnce(&mut Ingress<'b, '_, F>) -> T,
+    ) -> T {
+        let shared = &self.shared;
+        let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
+        let merger = mem::take(&mut self.merger).recycle(true, true);
+        let mut ingress =
+            Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
+        let fed = feed(&mut ingress);
+        let Ingress { merger, mut relays, mut lazy, .. } = ingress;
+        match &mut self.filter_hook {
+            None => merger.writes().for_each(|write| deliver(Delivered::Tun(&write))),
+            Some(filter_hook) => {
+                let floods = lazy.as_mut().map(|lazy| &mut lazy.floods);
+                let passes = evaluate_received(filter_hook, shared, &merger, &mut relays, floods);
+                let passing = merger.writes().zip(passes).filter(|(_, passes)| *passes);
+                passing.for_each(|(write, _)| deliver(Delivered::Tun(&write)));
+            }
+        }
+        relays.into_iter().for_each(|one| deliver(Delivered::Peer(one.to, one.packet)));
+        for (sender, frame) in lazy.as_deref().map_or(&[][..], |lazy| &lazy.floods) {
+            let others = peers.iter().filter(|peer| peer.id != *sender);
+            others.for_each(|peer| deliver(Delivered::Peer(peer.id, frame)));
+        }
+        self.merger = merger.recycle(true, true);
+        fed
+    }
+}
+
+/// Which writes pass; leaves of the others those that do.
+#[cold]
+fn evaluate_received<'a, F: Format>(
+    filter_hook: &mut FilterHook,
+    shared: &Shared<F>,
+    merger: &Merger<'a>,
+    relays: &mut Vec<Relayed<'a>>,
+    floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
+) -> Vec<bool> {
+    let mut filter_burst = filter_hook.burst((shared.clock)());
+    // Fragments pass once their packet is complete: the last one represents all of them here.
+    let passes = merger.writes().map(|write| {
+        !matches!(filter_burst.evaluate_write(&write, &shared.stats), HookVerdict::Consumed)
+    });
+    let passes = passes.collect();
+    let explicit = shared.relay != Relay::Direct;
+    filter_hook::evaluate_relayed(&mut filter_burst, relays, explicit, &shared.stats);
+    if let Some(floods) = floods {
+        filter_hook::evaluate_floods(&mut filter_burst, floods, explicit, &shared.stats);
+    }
+    passes
+}
+
+impl<F: Format> std::fmt::Debug for LoopbackPlane<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoopbackPlane").field("plane", &self.plane).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,318 @@
+//! One peer: settings and keys as snapshots, counters, and the TX lock.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_engine::command::{Counters, KeySlot, PeerSpec, Traffic};
+use adit_engine::{Instant, Link, PeerId, TokenBucket};
+use arc_swap::ArcSwap;
+
+use crate::format::Format;
+use crate::key::Key;
+use crossbeam_utils::CachePadded;
+
+/// Messages of the control plane that are queued while the peer's socket is full.
+pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Peer<F: Format> {
+    pub id: PeerId,
+    pub settings: ArcSwap<PeerSpec>,
+    pub keys: ArcSwap<Keys<F>>,
+    /// A number unique among all peers of the process: [`Tx::owner`].
+    owner: u64,
+    /// Keys installed so far.
+    generations: AtomicU64,
+    /// Generation of the newest key that the peer has used.
+    newest_used: AtomicU64,
+    /// Longest datagram received and authenticated.
+    pub longest_received: AtomicU16,
+    /// Longest datagram sent.
+    pub longest_sent: AtomicU16,
+    /// A framing error of this peer was reported.
+    pub framing_error_reported: AtomicBool,
+    /// Control waits for [`adit_engine::Notice::PeerActive`].
+    activity_wanted: AtomicBool,
+    /// Pings and messages among the packets, both directions, and what they had inside.
+    in_band_packets: AtomicU64,
+    in_band_bytes: AtomicU64,
+    in_band_rx_packets: AtomicU64,
+    in_band_rx_bytes: AtomicU64,
+    // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
+    // it comes from others' workers.
+    tx: CachePadded<TxState<F>>,
+    rx: CachePadded<RxState<F>>,
+}
+
+/// State that changes with each burst to the peer.
+#[derive(Debug)]
+struct TxState<F: Format> {
+    /// Serialises packet ids and sends; see [`Tx`].
+    lock: Mutex<Tx<F>>,
+    last: AtomicU64,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// State that changes with each run from the peer.
+#[derive(Debug)]
+struct RxState<F: Format> {
+    last: AtomicU64,
+    /// Silence was reported and nothing came since.
+    silent: AtomicBool,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// The limit on copies of frames that this peer floods.
+    floods: TokenBucket,
+    /// The limit on moves to another address.
+    moves: TokenBucket,
+    /// Incomplete packets. Locked once per received run, after the replay window.
+    reassembly: Mutex<F::Reassembly>,
+}
+
+/// Identifies a key among all keys of all peers.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct KeyOrigin {
+    /// [`Tx::owner`].
+    pub owner: u64,
+    /// Later keys of a peer have higher numbers.
+    pub generation: u64,
+}
+
+/// Both key slots.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Keys<F: Format> {
+    pub primary: Option<Arc<Key<F>>>,
+    pub secondary: Option<Arc<Key<F>>>,
+}
+
+/// The state guarded by the TX lock. The holder may allocate packet ids of this peer, and keeps the lock until the packets
+/// are sent.
+#[derive(Debug, Default)]
+pub(crate) struct Tx<F: Format> {
+    /// The peer of this lock. Keys are used under the lock of their own peer only.
+    owner: u64,
+    /// A client's socket is full and sealed packets wait in the worker's arena: nothing may
+    /// overtake them.
+    pub blocked: bool,
+    /// Workers wait for the end of `blocked` and must be woken then.
+    pub parked: bool,
+    /// Messages of the control plane, to be sealed after the blocked packets. At most [`MAX_PENDING_MESSAGES`].
+    pub waiting: VecDeque<Vec<u8>>,
+    /// Trains with datagrams of at least this length are sent singly, because the path takes them
+    /// only in fragments; 0 knows of none.
+    pub oversize: usize,
+    /// Size of the last probe of the path.
+    pub probed: u16,
+    /// State that the format keeps.
+    pub format: F::Tx,
+}
+
+impl<F: Format> Tx<F> {
+    /// Returns the peer of this lock.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+}
+
+impl<F: Format> Keys<F> {
+    /// The key with an id; both slots decrypt.
+    #[inline]
+    pub fn find(&self, id: u8) -> Option<&Arc<Key<F>>> {
+        [&self.primary, &self.secondary].into_iter().flatten().find(|key| key.id() == id)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.primary.is_none() && self.secondary.is_none()
+    }
+
+    pub fn has(&self, slot: KeySlot) -> bool {
+        match slot {
+            KeySlot::Primary => self.primary.is_some(),
+            KeySlot::Secondary => self.secondary.is_some(),
+        }
+    }
+
+    pub fn slot(&mut self, slot: KeySlot) -> &mut Option<Arc<Key<F>>> {
+        match slot {
+            KeySlot::Primary => &mut self.primary,
+            KeySlot::Secondary => &mut self.secondary,
+        }
+    }
+}
+
+impl<F: Format> Peer<F> {
+    pub fn new(id: PeerId, spec: PeerSpec, now: Instant) -> Self {
+        /// Zero is no peer's.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let owner = NEXT.fetch_add(1, Relaxed);
+        Self {
+            id,
+            owner,
+            settings: ArcSwap::from_pointee(spec),
+            keys: ArcSwap::default(),
+            generations: AtomicU64::new(0),
+            newest_used: AtomicU64::new(0),
+            longest_received: AtomicU16::new(0),
+            longest_sent: AtomicU16::new(0),
+            framing_error_reported: AtomicBool::new(false),
+            activity_wanted: AtomicBool::new(false),
+            in_band_packets: AtomicU64::new(0),
+            in_band_bytes: AtomicU64::new(0),
+            in_band_rx_packets: AtomicU64::new(0),
+            in_band_rx_bytes: AtomicU64::new(0),
+            tx: CachePadded::new(TxState {
+                lock: Mutex::new(Tx { owner, ..Tx::default() }),
+                last: AtomicU64::new(now.as_nanos()),
+                packets: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+            }),
+            rx: CachePadded::new(RxState {
+                last: AtomicU64::new(now.as_nanos()),
+                silent: AtomicBool::new(false),
+                packets: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+                floods: TokenBucket::default(),
+                moves: TokenBucket::default(),
+                reassembly: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Takes the TX lock. Never hold two: two workers that relay between the same two peers would
+    /// wait for each other.
+    pub fn lock_tx(&self) -> MutexGuard<'_, Tx<F>> {
+        self.tx.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the reassembly of fragments.
+    pub fn lock_reassembly(&self) -> MutexGuard<'_, F::Reassembly> {
+        self.rx.reassembly.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limit on copies of frames that this peer floods.
+    pub fn floods(&self) -> &TokenBucket {
+        &self.rx.floods
+    }
+
+    /// The limit on moves to another address.
+    pub fn moves(&self) -> &TokenBucket {
+        &self.rx.moves
+    }
+
+    /// Replaces one setting.
+    pub fn update(&self, change: impl Fn(&mut PeerSpec)) {
+        self.settings.rcu(|old| {
+            let mut new = PeerSpec::clone(old);
+            change(&mut new);
+            new
+        });
+    }
+
+    /// Whether `link` is where the peer is known to be. The local address counts only if the peer's
+    /// link names one.
+    #[inline]
+    pub fn same_path(spec: &PeerSpec, link: &Link) -> bool {
+        spec.link == *link
+            // A stream is a connection: another one from the same port is another one.
+            || (!link.is_stream()
+                && spec.link.local().is_none()
+                && spec.link.socket() == link.socket()
+                && spec.link.remote() == link.remote())
+    }
+
+    /// Returns the origin of the next key to be installed.
+    pub fn next_key_origin(&self) -> KeyOrigin {
+        KeyOrigin { owner: self.owner, generation: self.generations.fetch_add(1, Relaxed) }
+    }
+
+    /// The peer has used a key.
+    pub fn used(&self, key: &Key<F>) {
+        if self.newest_used.load(Relaxed) < key.generation {
+            self.newest_used.fetch_max(key.generation, Relaxed);
+        }
+    }
+
+    /// Whether the peer has used no later key. Packets under an earlier one may be authentic and
+    /// the first with their ids, although an attacker has held them back.
+    pub fn is_newest(&self, key: &Key<F>) -> bool {
+        self.newest_used.load(Relaxed) <= key.generation
+    }
+
+    pub fn heard(&self, now: Instant, packets: u64, bytes: u64) {
+        self.rx.last.store(now.as_nanos(), Relaxed);
+        self.rx.silent.store(false, Relaxed);
+        self.rx.packets.fetch_add(packets, Relaxed);
+        self.rx.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Records that the timeout expired. Returns whether this is the first time since the last packet.
+    pub fn mark_silent(&self) -> bool {
+        self.activity_wanted.store(true, Relaxed);
+        !self.rx.silent.swap(true, Relaxed)
+    }
+
+    /// Restarts the timeout.
+    pub fn restart_timeout(&self, now: Instant) {
+        self.rx.last.store(now.as_nanos(), Relaxed);
+        self.rx.silent.store(false, Relaxed);
+        self.activity_wanted.store(true, Relaxed);
+    }
+
+    /// Clears the "waiting to hear from peer" flag; returns whether it was set.
+    pub fn take_activity_wanted(&self) -> bool {
+        self.activity_wanted.load(Relaxed) && self.activity_wanted.swap(false, Relaxed)
+    }
+
+    pub fn sent(&self, now: Instant, packets: u64, bytes: u64) {
+        self.tx.last.store(now.as_nanos(), Relaxed);
+        self.tx.packets.fetch_add(packets, Relaxed);
+        self.tx.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub fn last_sent(&self) -> Instant {
+        Instant::from_nanos(self.tx.last.load(Relaxed))
+    }
+
+    pub fn last_heard(&self) -> Instant {
+        Instant::from_nanos(self.rx.last.load(Relaxed))
+    }
+
+    /// Counts an in-band message, received or sent.
+    pub fn count_in_band(&self, len: usize) {
+        self.in_band_packets.fetch_add(1, Relaxed);
+        self.in_band_bytes.fetch_add(len as u64, Relaxed);
+    }
+
+    /// Counts a received ping or message.
+    pub fn count_in_band_received(&self, len: usize) {
+        self.count_in_band(len);
+        self.in_band_rx_packets.fetch_add(1, Relaxed);
+        self.in_band_rx_bytes.fetch_add(len as u64, Relaxed);
+    }
+
+    /// Packets received that were pings or messages, and the bytes that these had inside the encryption.
+    pub fn in_band_received(&self) -> (u64, u64) {
+        (self.in_band_rx_packets.load(Relaxed), self.in_band_rx_bytes.load(Relaxed))
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.counters();
+        Traffic {
+            packets: rx_packets.saturating_add(tx_packets),
+            bytes: rx_bytes.saturating_add(tx_bytes),
+            in_band_packets: self.in_band_packets.load(Relaxed),
+            in_band_bytes: self.in_band_bytes.load(Relaxed),
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters {
+            rx_packets: self.rx.packets.load(Relaxed),
+            rx_bytes: self.rx.bytes.load(Relaxed),
+            tx_packets: self.tx.packets.load(Relaxed),
+            tx_bytes: self.tx.bytes.load(Relaxed),
+        }
+    }
+}

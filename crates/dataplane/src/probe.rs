@@ -1,0 +1,81 @@
+//! Probes of the path to a peer, and answers to the peer's.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use adit_engine::command::ProbeResult;
+
+use crate::egress::{Arena, Shape};
+use crate::format::{Format, Sealer as _};
+use crate::peer::{Peer, Tx};
+use crate::shared::Shared;
+use crate::sockets::find_socket;
+use crate::stats::DropReason;
+
+/// Bytes of the IP and UDP headers before a datagram.
+fn headers(remote: std::net::SocketAddr) -> usize {
+    if remote.ip().to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 }
+}
+
+impl<F: Format> Shared<F> {
+    /// Sends the peer a request of its sizes, padded so that the IP packet has `size` bytes, with
+    /// DF set. With `size` 0 nothing is sent.
+    ///
+    /// The kernel is asked for its opinion where the probe did not leave, or the last one of this size was not
+    /// answered: that takes more system calls than the probe, and most paths carry the first one.
+    pub fn probe(
+        &self,
+        peer: &Peer<F>,
+        tx: &mut Tx<F>,
+        size: u16,
+        arena: &mut Arena,
+    ) -> ProbeResult {
+        let spec = peer.settings.load();
+        let sockets = self.tables.sockets.load();
+        let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
+        // Fragments have sizes of their own.
+        let Some(socket) = socket.filter(|_| !F::fragments(&spec)) else {
+            return ProbeResult::default();
+        };
+        let (to, from) = (spec.link.remote(), spec.link.local());
+        let opinion = || socket.path_mtu(to, from).unwrap_or_default();
+        let again = std::mem::replace(&mut tx.probed, size) == size;
+        let mut probed = ProbeResult::default();
+        let keys = peer.keys.load();
+        let Some(key) = keys.primary.as_ref().filter(|_| size != 0 && !tx.blocked) else {
+            return ProbeResult { size: 0, kernel: opinion() };
+        };
+        let mut sealer = key.sealer(tx, &spec);
+        let shape = Shape::<F>::of(&spec, 1);
+        let added = sealer.key.overhead() + headers(to) + shape.message_growth();
+        let message = F::size_request(usize::from(size).saturating_sub(added));
+        arena.clear();
+        let sealed = arena.message(&mut sealer, &message, &shape);
+        drop(sealer);
+        let span = arena.spans().first().filter(|_| matches!(sealed, Some(Ok(()))));
+        if let Some(datagram) = span.map(|span| arena.bytes(span))
+            && socket.send_whole(to, from, datagram).is_ok()
+        {
+            peer.sent((self.clock)(), 1, datagram.len() as u64);
+            peer.count_in_band(message.len());
+            let size = datagram.len() + headers(to);
+            probed.size = u16::try_from(size).unwrap_or(u16::MAX);
+        }
+        if again || probed.size == 0 {
+            probed.kernel = opinion();
+        }
+        arena.clear();
+        probed
+    }
+
+    /// Tells a peer that asked how long the longest datagrams from and to it were.
+    pub fn report_sizes(
+        &self,
+        peer: &Peer<F>,
+        tx: &mut Tx<F>,
+        arena: &mut Arena,
+    ) -> Result<(), DropReason> {
+        let (received, sent) = (&peer.longest_received, &peer.longest_sent);
+        let message = F::size_reply(received.load(Relaxed), sent.load(Relaxed));
+        self.send_message(peer, tx, &message, arena)
+    }
+}

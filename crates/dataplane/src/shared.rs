@@ -1,0 +1,182 @@
+//! State shared by the control thread and the workers.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use adit_engine::command::PeerSpec;
+use adit_engine::{Instant, Link, Notice};
+use adit_linux::poll::{EventFd, Poller};
+use arc_swap::ArcSwapOption;
+
+use crate::control::Relay;
+use crate::egress::{Arena, Shape};
+use crate::ethernet::Switch;
+use crate::filter_hook::{FilterConfig, FilterHook};
+use crate::format::Format;
+use crate::key::Key;
+use crate::peer::{Peer, Tx};
+use crate::recursion::OwnTransport;
+use crate::sockets::find_socket;
+use crate::stats::{DropReason, Stats};
+use crate::tables::Tables;
+use crate::upcall::UpcallSender;
+
+/// Why a plane has stopped moving packets.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Failure {
+    /// The TUN device was removed.
+    TunGone,
+    /// A worker panicked: a bug of ours.
+    WorkerDied,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::TunGone => "the TUN device was removed",
+            Self::WorkerDied => "a thread of the data plane died",
+        })
+    }
+}
+
+/// The value of [`Shared::sweep_at`] when no sweep is planned.
+pub(crate) const NO_SWEEP: u64 = u64::MAX;
+
+/// State shared by the control thread and the workers.
+pub(crate) struct Shared<F: Format> {
+    pub tables: Tables<F>,
+    pub stats: Stats,
+    pub upcalls: UpcallSender,
+    pub relay: Relay,
+    pub client: bool,
+    /// The transport of a client's tunnel, whose packets must not enter it.
+    pub own: ArcSwapOption<OwnTransport>,
+    pub has_tun: bool,
+    /// With a TAP device.
+    pub ethernet: Option<Switch>,
+    /// The packet filter, if any; set before a worker starts.
+    pub filtered: OnceLock<FilterConfig>,
+    pub clock: fn() -> Instant,
+    pub stop: AtomicBool,
+    /// Why packets no longer move; set once.
+    pub failure: OnceLock<Failure>,
+    /// Set once a peer may send fragmented or compressed packets.
+    pub needs_scratch: AtomicBool,
+    /// How often the workers were asked to release their buffers.
+    pub release_requests: AtomicU64,
+    /// How often keys were retired. The workers clear their stacks then, which may hold copies.
+    pub retired_keys: AtomicU64,
+    /// When worker 0 checks the peers' timers next, in nanoseconds; [`NO_SWEEP`]: not before it is woken.
+    pub sweep_at: AtomicU64,
+    /// Wakes the workers to check sockets, timers and `stop`.
+    pub wake: Vec<EventFd>,
+    /// The poller of each worker. Shared, so that any thread can wait for room in a stream.
+    pub pollers: Vec<Arc<Poller>>,
+}
+
+impl<F: Format> Shared<F> {
+    /// Whether packets go from peer to peer inside the plane. Where they must not, a filter may have
+    /// rules that say otherwise.
+    pub fn may_relay(&self) -> bool {
+        match self.relay {
+            Relay::Direct => true,
+            Relay::Deny => self.filtered.get().is_some(),
+            Relay::Kernel => false,
+        }
+    }
+
+    /// Creates the filter hook of one worker.
+    pub fn filter_hook(&self) -> Option<Box<FilterHook>> {
+        let ethernet = self.ethernet.is_some();
+        self.filtered.get().map(|filtered| Box::new(FilterHook::new(filtered, ethernet)))
+    }
+}
+
+impl<F: Format> Shared<F> {
+    /// Wakes all workers.
+    pub fn wake_all(&self) {
+        self.wake.iter().for_each(EventFd::signal);
+    }
+
+    /// Makes worker 0 check the peers' timers by `due`. It is woken only if its next check is later, because a wake-up costs
+    /// a context switch per new client. The peer must be in the table already.
+    pub fn expect_sweep(&self, due: Option<Instant>) {
+        // With the one in the sweep: either it finds the peer, or this finds that a sweep goes on.
+        fence(Ordering::SeqCst);
+        let planned = self.sweep_at.load(Ordering::Relaxed);
+        if due.is_some_and(|due| due.as_nanos() < planned)
+            && let Some(first) = self.wake.first()
+        {
+            first.signal();
+        }
+    }
+
+    /// Returns the poller of the worker that owns a stream.
+    pub fn poller_of(&self, link: &Link) -> io::Result<Arc<Poller>> {
+        let workers = self.pollers.len() as u64;
+        let owner = link.stream_id().and_then(|id| id.checked_rem(workers));
+        let poller = owner.and_then(|owner| self.pollers.get(owner as usize));
+        poller.cloned().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Reports to control that the plane has failed.
+    pub fn fail(&self, failure: Failure) {
+        if self.failure.set(failure).is_ok() {
+            self.upcalls.raise();
+        }
+    }
+
+    /// Seals and sends one message that is not from the TUN device. Uses and empties `arena`.
+    pub fn send_message(
+        &self,
+        peer: &Peer<F>,
+        tx: &mut Tx<F>,
+        message: &[u8],
+        arena: &mut Arena,
+    ) -> Result<(), DropReason> {
+        let spec = peer.settings.load();
+        if spec.link.is_stream() {
+            return self.send_on_stream(peer, tx, message, arena);
+        }
+        let sockets = self.tables.sockets.load();
+        let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
+        let socket = socket.ok_or(DropReason::NoSocket)?;
+        let keys = peer.keys.load();
+        let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        seal_message(key, &spec, tx, message, arena)?;
+        for span in arena.spans() {
+            let bytes = arena.bytes(span);
+            socket.send_to(spec.link.remote(), spec.link.local(), bytes).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => DropReason::SocketFull,
+                    _ => DropReason::SendFailed,
+                }
+            })?;
+            peer.sent((self.clock)(), 1, bytes.len() as u64);
+        }
+        peer.count_in_band(message.len());
+        self.notify_near_limit(peer, key);
+        Ok(())
+    }
+
+    /// Notifies control, once, that a key is close to a limit.
+    pub fn notify_near_limit(&self, peer: &Peer<F>, key: &Key<F>) {
+        if key.near_limit() {
+            self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id()));
+        }
+    }
+}
+
+/// Seals one message into the emptied arena.
+pub(crate) fn seal_message<F: Format>(
+    key: &Key<F>,
+    spec: &PeerSpec,
+    tx: &mut Tx<F>,
+    message: &[u8],
+    arena: &mut Arena,
+) -> Result<(), DropReason> {
+    arena.clear();
+    let mut sealer = key.sealer(tx, spec);
+    arena.message(&mut sealer, message, &Shape::of(spec, 1)).ok_or(DropReason::ControlTooLong)?
+}

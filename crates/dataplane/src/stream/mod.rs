@@ -1,0 +1,379 @@
+//! Streams: peers over TCP. Each packet is preceded by its length, `u16` big-endian.
+
+pub mod frames;
+mod pending;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use adit_engine::Link;
+use adit_linux::poll::{Interest, Poller};
+use adit_linux::tcp::TcpStream;
+
+use crossbeam_utils::CachePadded;
+use pending::Pending;
+
+/// Longest packet taken from a stream unless [`StreamOptions::max_frame`] says otherwise: a jumbo
+/// frame of 9000 bytes with what any data format adds. A peer may derive its own bound from its MTU and
+/// so refuse more.
+pub const MAX_FRAME: u16 = 9_600;
+
+/// What is added to an inner packet at most: an Ethernet header, framings, and the longest data format.
+const FRAME_ADDED: u16 = 256;
+
+/// How to serve a stream.
+#[derive(Copy, Clone, Debug)]
+pub struct StreamOptions {
+    /// Data packets that may wait while the socket is full (`tcp-queue-limit`).
+    pub queue_limit: u32,
+    /// Longest packet taken; a longer one ends the stream.
+    pub max_frame: u16,
+}
+
+impl StreamOptions {
+    /// Takes packets of up to `mtu` bytes, where that is more than the default.
+    #[must_use]
+    pub fn of_mtu(self, mtu: u16) -> Self {
+        Self { max_frame: self.max_frame.max(mtu.saturating_add(FRAME_ADDED)), ..self }
+    }
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self { queue_limit: 64, max_frame: MAX_FRAME }
+    }
+}
+
+/// Why a stream ended.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum StreamEnd {
+    /// The peer closed it.
+    Closed,
+    /// A length of 0 or above the maximum: the ends no longer agree where packets begin.
+    BadLength,
+    /// A data packet that is not authentic, or comes twice.
+    BadPacket,
+    /// More control packets than an unauthenticated peer may send, or than there was room for.
+    Flood,
+    /// The kernel's error, by number.
+    Failed(i32),
+}
+
+impl std::fmt::Display for StreamEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the peer closed the connection"),
+            Self::BadLength => f.write_str("a packet's length makes no sense"),
+            Self::BadPacket => f.write_str("a packet failed authentication or came twice"),
+            Self::Flood => f.write_str("too many control packets"),
+            Self::Failed(errno) => io::Error::from_raw_os_error(*errno).fmt(f),
+        }
+    }
+}
+
+/// Bytes that may wait in the kernel without having been sent once (`TCP_NOTSENT_LOWAT`). More would
+/// only delay what is sent later: an inner ping, an inner TCP's knowledge that the path is full.
+const NOTSENT: u32 = 64 << 10;
+
+/// Packets of up to so many bytes (pings, names, acknowledgements) have a reserve of their own beyond
+/// the queue's limit: bulk fills the queue with every super-packet, and would take them with it.
+const SMALL: usize = 576;
+/// Packets of it: more than one super-packet becomes.
+pub(crate) const RESERVE: usize = 128;
+
+/// Control packets that an unauthenticated peer may send: far more than a TLS handshake needs.
+pub(crate) const MAX_UNAUTHENTICATED_FRAMES: u32 = 64;
+
+/// Marks a token of the poller as a stream's; the rest is its id.
+pub(crate) const TOKEN: u64 = 1 << 62;
+
+/// Parts of the table of streams: as many as there may be workers. Workers ask with each burst, mostly for streams of
+/// their own, whose ids are those of no other worker if the number of workers divides this one.
+const PARTS: usize = 64;
+
+type Part = RwLock<HashMap<u64, Arc<Stream>>>;
+
+/// The streams of the plane, by id.
+#[derive(Debug)]
+pub(crate) struct Streams(Box<[CachePadded<Part>]>);
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self((0..PARTS).map(|_| CachePadded::default()).collect())
+    }
+}
+
+impl Streams {
+    pub fn insert(&self, stream: Arc<Stream>) {
+        let Some(part) = self.part(stream.id) else { return };
+        part.write().unwrap_or_else(PoisonError::into_inner).insert(stream.id, stream);
+    }
+
+    pub fn get(&self, id: u64) -> Option<Arc<Stream>> {
+        self.part(id)?.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// The stream of a link, if it is one.
+    pub fn of(&self, link: &Link) -> Option<Arc<Stream>> {
+        self.get(link.stream_id()?)
+    }
+
+    /// Shrinks the table to its contents.
+    pub fn release_memory(&self) {
+        for part in &self.0 {
+            part.write().unwrap_or_else(PoisonError::into_inner).shrink_to_fit();
+        }
+    }
+
+    /// The caller that gets the stream ends it.
+    pub fn remove(&self, id: u64) -> Option<Arc<Stream>> {
+        self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    }
+
+    fn part(&self, id: u64) -> Option<&Part> {
+        self.0.get(id as usize % PARTS).map(|part| &**part)
+    }
+}
+
+/// One stream. It is read by one worker, its owner, and written by any thread that has a packet for it.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub id: u64,
+    pub link: Link,
+    pub options: StreamOptions,
+    socket: TcpStream,
+    /// The owner's.
+    poller: Arc<Poller>,
+    tx: Mutex<Tx>,
+    /// Packets queued because the socket is full: a copy of [`Pending::packets`].
+    backlog: AtomicUsize,
+    ended: AtomicBool,
+    /// Locked by the owner only.
+    pub rx: Mutex<Rx>,
+}
+
+#[derive(Debug, Default)]
+struct Tx {
+    pending: Pending,
+    /// Workers that stopped reading the TUN device want to be woken when nothing waits any more.
+    held: bool,
+}
+
+/// The receiving side.
+#[derive(Debug, Default)]
+pub(crate) struct Rx {
+    /// The start of a packet whose rest has not come yet.
+    pub partial: Vec<u8>,
+    /// The peer has a session, or control admitted it.
+    pub known: bool,
+    /// Control packets that came before.
+    pub unauthenticated: u32,
+}
+
+impl Rx {
+    /// Keeps the start of an incomplete packet. Its memory is freed once the packet is complete.
+    pub fn keep(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            self.partial = Vec::new();
+        } else {
+            self.partial.clear();
+            self.partial.extend_from_slice(rest);
+        }
+    }
+}
+
+/// How much of the queue was sent.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Drained {
+    /// All. `held`: workers wait for it.
+    All { held: bool },
+    /// The socket is full again, or broken, which its owner will hear.
+    Partly,
+}
+
+impl Stream {
+    /// Takes a socket over and has the owner's poller watch it.
+    pub fn open(
+        link: Link,
+        socket: TcpStream,
+        options: StreamOptions,
+        poller: Arc<Poller>,
+    ) -> io::Result<Arc<Self>> {
+        let id = link.stream_id().filter(|id| *id < TOKEN);
+        let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // Only a bound on delay: a kernel without it serves the stream all the same.
+        let _ = socket.set_notsent_lowat(NOTSENT);
+        Ok(Arc::new(Self {
+            id,
+            link,
+            options,
+            socket,
+            poller,
+            tx: Mutex::default(),
+            backlog: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            rx: Mutex::default(),
+        }))
+    }
+
+    /// Begins to be read. The stream must be in the table already.
+    pub fn watch(&self) -> io::Result<()> {
+        self.poller.add(&self.socket, TOKEN | self.id, Interest::READ)
+    }
+
+    /// Whether a data packet of `len` bytes may be sealed for it: once it has a packet id it must be
+    /// sent, or the peer sees a gap, which some protocols treat as an attack.
+    pub fn has_room(&self, len: usize) -> bool {
+        let reserve = if len <= SMALL { RESERVE } else { 0 };
+        self.backlog.load(Relaxed) < (self.options.queue_limit as usize).saturating_add(reserve)
+    }
+
+    /// Whether packets wait because the socket is full.
+    pub fn is_full(&self) -> bool {
+        self.backlog.load(Relaxed) > 0
+    }
+
+    /// Packets that wait.
+    pub fn backlog(&self) -> usize {
+        self.backlog.load(Relaxed)
+    }
+
+    /// Whether the peer has not acknowledged all that was sent.
+    pub fn is_unacknowledged(&self) -> bool {
+        self.socket.unacknowledged().is_ok_and(|segments| segments > 0)
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
+    /// Receives into `buffer` behind the start of a packet that came before; the bytes that are
+    /// there then.
+    pub fn receive(&self, rx: &Rx, buffer: &mut [u8]) -> io::Result<usize> {
+        let kept = rx.partial.len();
+        let (start, rest) = buffer
+            .split_at_mut_checked(kept)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        match self.socket.recv(rest)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            received => {
+                start.copy_from_slice(&rx.partial);
+                Ok(kept.saturating_add(received))
+            }
+        }
+    }
+
+    /// Sends `count` sealed packets back to back, each behind its length; what the socket does not
+    /// take waits. `hold`: if so, remember that a worker wants to know when it has left.
+    pub fn send_data(&self, packets: &[u8], count: usize, hold: bool) {
+        let mut tx = self.lock();
+        if tx.pending.is_empty() {
+            let Some(sent) = self.try_send(packets) else { return };
+            if sent == packets.len() {
+                return;
+            }
+            tx.pending.append(packets, count, sent);
+            self.watch_for_room(true);
+        } else {
+            tx.pending.append(packets, count, 0);
+        }
+        tx.held |= hold;
+        self.backlog.store(tx.pending.packets(), Relaxed);
+    }
+
+    /// Sends a control packet ahead of all data that has not begun to leave. `false` if too much
+    /// waits.
+    pub fn send_control(&self, packet: &[u8]) -> bool {
+        let mut tx = self.lock();
+        let idle = tx.pending.is_empty();
+        if !tx.pending.insert_control(packet) {
+            return false;
+        }
+        if idle {
+            let Some(sent) = self.try_send(tx.pending.bytes()) else { return true };
+            tx.pending.advance(sent);
+            if !tx.pending.is_empty() {
+                self.watch_for_room(true);
+            }
+        }
+        self.backlog.store(tx.pending.packets(), Relaxed);
+        true
+    }
+
+    /// Sends what waits.
+    pub fn drain(&self) -> Drained {
+        let mut tx = self.lock();
+        if tx.pending.is_empty() {
+            return Drained::All { held: std::mem::take(&mut tx.held) };
+        }
+        if let Some(sent) = self.try_send(tx.pending.bytes()) {
+            tx.pending.advance(sent);
+        }
+        self.backlog.store(tx.pending.packets(), Relaxed);
+        if !tx.pending.is_empty() {
+            return Drained::Partly;
+        }
+        self.watch_for_room(false);
+        Drained::All { held: std::mem::take(&mut tx.held) }
+    }
+
+    /// Ends the stream: nothing is sent or received any more, and its memory is freed.
+    pub fn end(&self) {
+        let mut tx = self.lock();
+        self.ended.store(true, Relaxed);
+        let _ = self.poller.remove(&self.socket);
+        tx.pending.clear();
+        self.backlog.store(0, Relaxed);
+        // With both directions shut the peer hears an end, and not a reset, of what it has sent by
+        // now.
+        let _ = self.socket.shutdown();
+    }
+
+    /// How many bytes the socket took; `None` if it is broken, which its owner will hear from the
+    /// poller.
+    fn try_send(&self, bytes: &[u8]) -> Option<usize> {
+        if self.is_ended() {
+            return None;
+        }
+        match self.socket.send(bytes) {
+            Ok(sent) => Some(sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    /// Only under the lock, so that the poller's interest and the queue agree.
+    fn watch_for_room(&self, watch: bool) {
+        let interest = if watch { Interest::BOTH } else { Interest::READ };
+        // Fails only when the stream has ended.
+        let _ = self.poller.modify(&self.socket, TOKEN | self.id, interest);
+    }
+
+    /// Held for one send at most, which never waits.
+    fn lock(&self) -> MutexGuard<'_, Tx> {
+        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_may_be_as_long_as_the_tunnels_packets() {
+        let max = |mtu| StreamOptions::default().of_mtu(mtu).max_frame;
+        assert_eq!([max(1500), max(9000)], [MAX_FRAME; 2]);
+        assert_eq!([max(20_000), max(65_535)], [20_256, 65_535]);
+    }
+
+    #[test]
+    fn an_idle_stream_costs_little() {
+        assert!(size_of::<Stream>() <= 512, "{}", size_of::<Stream>());
+        let mut rx = Rx::default();
+        rx.keep(&[0; 1000]);
+        rx.keep(&[]);
+        assert_eq!(rx.partial.capacity(), 0);
+    }
+}

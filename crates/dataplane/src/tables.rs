@@ -1,0 +1,379 @@
+//! The snapshots that control publishes and workers read.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use adit_engine::{Link, PeerId, SocketId};
+use arc_swap::{ArcSwap, Guard};
+use ipnet::IpNet;
+
+use crate::format::Format;
+use crate::peer::Peer;
+use crate::routes::Routes;
+use crate::sockets::Sockets;
+use crate::stream::Streams;
+use crossbeam_utils::CachePadded;
+
+/// The highest number of a peer, which bounds the table of peers.
+pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
+
+/// Of peers; a table of a thousand then has as many pages.
+const PAGE: usize = 32;
+
+/// [`PAGE`] places.
+type Page<F> = Vec<Option<Arc<Peer<F>>>>;
+
+/// Peers by id, in pages, so that adding one copies a page and not the table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerTable<F: Format> {
+    pages: Vec<Option<Arc<Page<F>>>>,
+    /// The peer added last: a client's server.
+    latest: Option<Arc<Peer<F>>>,
+}
+
+impl<F: Format> PeerTable<F> {
+    #[inline]
+    pub fn get(&self, id: PeerId) -> Option<&Arc<Peer<F>>> {
+        let at = id.0 as usize;
+        self.pages.get(at / PAGE)?.as_ref()?.get(at % PAGE)?.as_ref()
+    }
+
+    pub fn latest(&self) -> Option<&Arc<Peer<F>>> {
+        self.latest.as_ref()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Peer<F>>> {
+        self.pages.iter().flatten().flat_map(|page| page.iter().flatten())
+    }
+
+    fn insert(&mut self, peer: Arc<Peer<F>>) {
+        let at = peer.id.0 as usize;
+        if self.pages.len() <= at / PAGE {
+            self.pages.resize(at / PAGE + 1, None);
+        }
+        if let Some(page) = self.pages.get_mut(at / PAGE) {
+            let page = Arc::make_mut(page.get_or_insert_with(|| Arc::new(vec![None; PAGE])));
+            if let Some(slot) = page.get_mut(at % PAGE) {
+                *slot = Some(Arc::clone(&peer));
+            }
+        }
+        self.latest = Some(peer);
+    }
+
+    fn remove(&mut self, id: PeerId) -> Option<Arc<Peer<F>>> {
+        let at = id.0 as usize;
+        let slot = self.pages.get_mut(at / PAGE)?;
+        let page = Arc::make_mut(slot.as_mut()?);
+        let peer = page.get_mut(at % PAGE)?.take();
+        if page.iter().all(Option::is_none) {
+            // Ids are used again only when all were: what is empty stays so for long.
+            *slot = None;
+            let used = self.pages.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            self.pages.truncate(used);
+            self.pages.shrink_to_fit();
+        }
+        if self.latest.as_ref().is_some_and(|latest| latest.id == id) {
+            self.latest = self.iter().last().cloned();
+        }
+        peer
+    }
+}
+
+/// Where packets of one peer come from.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+enum Address {
+    Datagram(SocketId, SocketAddr),
+    Stream(u64),
+}
+
+/// Peers and routes, and their [`Tables::version`].
+pub(crate) type Snapshot<F> = (u64, Guard<Arc<PeerTable<F>>>, Guard<Arc<Routes>>);
+
+/// Peers by address, for packets that carry no peer-id and so that no peer floats onto another.
+type Addresses = HashMap<Address, PeerId>;
+
+/// All tables that are looked up on the data path.
+#[derive(Debug, Default)]
+pub(crate) struct Tables<F: Format> {
+    pub peers: ArcSwap<PeerTable<F>>,
+    pub routes: ArcSwap<Routes>,
+    /// How often peers or routes were published.
+    version: AtomicU64,
+    pub sockets: ArcSwap<Sockets>,
+    pub streams: Streams,
+    /// Read once per train of packets without a peer-id, per control packet and per float.
+    addresses: CachePadded<RwLock<Addresses>>,
+    /// Links that proved their address. Read per control packet only.
+    admitted: CachePadded<RwLock<HashSet<Link>>>,
+    /// A key without headers was installed once: the first byte of a datagram may mean nothing. Read per
+    /// received buffer.
+    pub has_headerless_keys: AtomicBool,
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn address(link: &Link) -> Option<Address> {
+    match link.socket() {
+        Some(socket) => Some(Address::Datagram(socket, link.remote())),
+        None => link.stream_id().map(Address::Stream),
+    }
+}
+
+fn release_in(addresses: &mut Addresses, link: &Link, id: PeerId) {
+    if let Some(address) = address(link)
+        && addresses.get(&address) == Some(&id)
+    {
+        addresses.remove(&address);
+    }
+}
+
+impl<F: Format> Tables<F> {
+    pub fn add_peer(&self, peer: Peer<F>) {
+        let peer = Arc::new(peer);
+        if let Some(former) = self.peers.load().get(peer.id) {
+            self.release(former);
+        }
+        self.claim(&peer.settings.load().link, peer.id);
+        self.peers.rcu(|table| {
+            let mut table = PeerTable::clone(table);
+            table.insert(Arc::clone(&peer));
+            table
+        });
+        self.published();
+    }
+
+    pub fn remove_peer(&self, id: PeerId) -> Option<Arc<Peer<F>>> {
+        let peer = self.peers.load().get(id).cloned()?;
+        self.peers.rcu(|table| {
+            let mut table = PeerTable::clone(table);
+            table.remove(id);
+            table
+        });
+        self.routes.rcu(|routes| {
+            let mut routes = Routes::clone(routes);
+            routes.remove(id);
+            routes
+        });
+        self.published();
+        self.release(&peer);
+        Some(peer)
+    }
+
+    /// Replaces what a peer owns.
+    pub fn set_routes(&self, id: PeerId, prefixes: &[IpNet]) {
+        self.routes.rcu(|routes| {
+            let mut routes = Routes::clone(routes);
+            routes.set(id, prefixes.to_vec());
+            routes
+        });
+        self.published();
+    }
+
+    fn published(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// A number that changes with the peers and routes.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Peers and routes as they are now, and their [`Self::version`], or that of a moment before.
+    pub fn current(&self) -> Snapshot<F> {
+        let version = self.version();
+        (version, self.peers.load(), self.routes.load())
+    }
+
+    /// Notes the address of a peer. A newer session from the same address takes it over.
+    fn claim(&self, link: &Link, id: PeerId) {
+        if let Some(address) = address(link) {
+            write(&self.addresses).insert(address, id);
+        }
+    }
+
+    /// Releases a peer's address. The peer is no longer in the table, or about to be replaced.
+    fn release(&self, peer: &Peer<F>) {
+        let mut addresses = write(&self.addresses);
+        // Under the lock: a worker may be moving the peer.
+        release_in(&mut addresses, &peer.settings.load().link, peer.id);
+    }
+
+    /// Control moves a peer.
+    pub fn set_link(&self, peer: &Peer<F>, link: Link) {
+        let mut addresses = write(&self.addresses);
+        release_in(&mut addresses, &peer.settings.load().link, peer.id);
+        if let Some(address) = address(&link) {
+            addresses.insert(address, peer.id);
+        }
+        peer.update(|spec| spec.link = link);
+    }
+
+    /// A peer moved by itself; `false` if the new address belongs to another peer, or if the peer
+    /// was removed meanwhile. `newest`: whether the packet that says so is still the peer's newest,
+    /// asked when no other worker can move the peer any more; `tell` is called before one can again, so that
+    /// moves are reported in order.
+    pub fn float(
+        &self,
+        peer: &Peer<F>,
+        link: Link,
+        newest: impl FnOnce() -> bool,
+        tell: impl FnOnce(),
+    ) -> bool {
+        let Some(new) = address(&link) else { return false };
+        let mut addresses = write(&self.addresses);
+        if !newest() {
+            return false;
+        }
+        if addresses.get(&new).is_some_and(|owner| *owner != peer.id) {
+            return false;
+        }
+        // A removal takes the peer out of the table before it waits for the lock.
+        if !self.peers.load().get(peer.id).is_some_and(|known| std::ptr::eq(&**known, peer)) {
+            return false;
+        }
+        release_in(&mut addresses, &peer.settings.load().link, peer.id);
+        addresses.insert(new, peer.id);
+        peer.update(|spec| spec.link = link);
+        tell();
+        true
+    }
+
+    pub fn by_address(&self, link: &Link) -> Option<PeerId> {
+        read(&self.addresses).get(&address(link)?).copied()
+    }
+
+    /// Shrinks the tables to their contents.
+    pub fn release_memory(&self) {
+        write(&self.addresses).shrink_to_fit();
+        write(&self.admitted).shrink_to_fit();
+        self.streams.release_memory();
+        self.routes.rcu(|routes| {
+            let mut routes = Routes::clone(routes);
+            routes.release_memory();
+            routes
+        });
+    }
+
+    /// Returns whether control packets of this link belong to a known peer.
+    pub fn is_known(&self, link: &Link) -> bool {
+        self.is_admitted(link) || self.by_address(link).is_some()
+    }
+
+    /// Whether control admitted this link: it has a handshake, if not a session.
+    pub fn is_admitted(&self, link: &Link) -> bool {
+        read(&self.admitted).contains(link)
+    }
+
+    pub fn admit(&self, link: Link) {
+        write(&self.admitted).insert(link);
+    }
+
+    pub fn dismiss(&self, link: &Link) {
+        write(&self.admitted).remove(link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_engine::Instant;
+    use adit_engine::command::PeerSpec;
+
+    use crate::trivial::Trivial;
+
+    fn link(port: u16) -> Link {
+        Link::datagram(SocketId(0), None, ([192, 0, 2, 1], port).into())
+    }
+
+    fn peer(id: u32, link: Link) -> Peer<Trivial> {
+        let spec = PeerSpec { wire_id: Some(id), ..PeerSpec::plain(link) };
+        Peer::new(PeerId(id), spec, Instant::from_nanos(0))
+    }
+
+    #[test]
+    fn pages_of_peers_that_have_gone_take_no_memory() {
+        let tables = Tables::<Trivial>::default();
+        let pages = || tables.peers.load().pages.iter().flatten().count();
+        for id in 0..1000 {
+            tables.add_peer(peer(id, link(1)));
+            tables.remove_peer(PeerId(id)).unwrap();
+            assert!(tables.peers.load().get(PeerId(id)).is_none());
+            assert_eq!(pages(), 0);
+        }
+        tables.add_peer(peer(1, link(1)));
+        tables.add_peer(peer(2, link(2)));
+        tables.remove_peer(PeerId(1)).unwrap();
+        assert!(tables.peers.load().get(PeerId(2)).is_some());
+        assert_eq!(pages(), 1);
+        // Nor do their places, however many there were before.
+        tables.add_peer(peer(70_000, link(3)));
+        tables.remove_peer(PeerId(70_000)).unwrap();
+        assert_eq!(tables.peers.load().pages.len(), 1);
+        tables.remove_peer(PeerId(2)).unwrap();
+        assert_eq!(tables.peers.load().pages.len(), 0);
+    }
+
+    #[test]
+    fn each_change_of_peers_and_routes_is_another_edition() {
+        let tables = Tables::<Trivial>::default();
+        let mut versions = vec![tables.version()];
+        tables.add_peer(peer(1, link(1)));
+        versions.push(tables.version());
+        tables.set_routes(PeerId(1), &["10.8.0.2/32".parse().unwrap()]);
+        versions.push(tables.version());
+        tables.remove_peer(PeerId(1)).unwrap();
+        versions.push(tables.version());
+        assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+        assert_eq!(tables.current().0, tables.version());
+    }
+
+    // A worker may still hold a peer that control has removed.
+    #[test]
+    fn a_removed_peer_takes_no_address() {
+        let tables = Tables::<Trivial>::default();
+        tables.add_peer(peer(1, link(1)));
+        let removed = tables.remove_peer(PeerId(1)).unwrap();
+        assert!(!tables.float(&removed, link(2), || true, || {}));
+        assert_eq!(tables.by_address(&link(2)), None);
+        // Nor in the name of a newer peer with its id.
+        tables.add_peer(peer(1, link(3)));
+        assert!(!tables.float(&removed, link(2), || true, || {}));
+        assert_eq!(tables.by_address(&link(3)), Some(PeerId(1)));
+    }
+
+    #[test]
+    fn a_peer_has_one_address_however_often_it_floats() {
+        let tables = Tables::<Trivial>::default();
+        tables.add_peer(peer(1, link(1)));
+        let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();
+        for port in [2, 3, 2, 1] {
+            assert!(tables.float(&moving, link(port), || true, || {}));
+        }
+        assert_eq!(read(&tables.addresses).len(), 1);
+        tables.add_peer(peer(2, link(2)));
+        assert!(!tables.float(&moving, link(2), || true, || {}));
+        tables.remove_peer(PeerId(1));
+        assert_eq!(read(&tables.addresses).len(), 1);
+    }
+
+    // Another worker had its packet under a later key, from elsewhere, at the same time.
+    #[test]
+    fn a_packet_that_is_the_newest_no_longer_moves_no_peer() {
+        let tables = Tables::<Trivial>::default();
+        tables.add_peer(peer(1, link(1)));
+        let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();
+        assert!(tables.float(&moving, link(2), || true, || {}));
+        assert!(!tables.float(&moving, link(1), || false, || {}));
+        assert_eq!(tables.by_address(&link(2)), Some(PeerId(1)));
+        assert_eq!(tables.by_address(&link(1)), None);
+    }
+}

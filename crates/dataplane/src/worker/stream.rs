@@ -1,0 +1,213 @@
+//! From streams to the TUN device, and from there, and from other peers, to streams.
+
+use std::io;
+use std::mem;
+use std::sync::{Arc, PoisonError};
+
+use adit_engine::command::PeerSpec;
+use adit_linux::poll::Event;
+
+use super::Worker;
+use super::transmit::Transmitter;
+use crate::egress::Arena;
+use crate::format::Format;
+use crate::key::Key;
+use crate::peer::{MAX_PENDING_MESSAGES, Peer, Tx};
+use crate::shared::{Shared, seal_message};
+use crate::stats::DropReason;
+pub(super) use crate::stream::TOKEN;
+use crate::stream::{Drained, RESERVE, Stream, StreamEnd};
+use crate::upcall::MAX_CONTROL;
+
+/// Bytes received at once: as much as fits a core's L2 cache together with the results. One buffer per worker, however many
+/// streams there are.
+const BUFFER: usize = 256 << 10;
+/// Bytes sealed before they are sent: what is beyond it adds no speed, but delay when the socket is
+/// full.
+const BURST: usize = 128 << 10;
+/// What an ordinary super-packet adds to a burst.
+const SUPER_PACKET: usize = 72 << 10;
+
+/// How the packets of one burst are sent.
+pub(super) enum TxPath {
+    Datagrams,
+    Stream(Arc<Stream>),
+    /// The stream has ended.
+    Gone,
+}
+
+impl TxPath {
+    #[inline]
+    pub fn of<F: Format>(shared: &Shared<F>, spec: &PeerSpec) -> Self {
+        if !spec.link.is_stream() {
+            return Self::Datagrams;
+        }
+        match shared.tables.streams.of(&spec.link) {
+            Some(stream) => Self::Stream(stream),
+            None => Self::Gone,
+        }
+    }
+
+    /// Prepares a key for what is sealed next.
+    #[inline]
+    pub fn begin<F: Format>(&self, key: Option<&Key<F>>, tx: &mut Tx<F>) {
+        if let (Self::Stream(stream), Some(key)) = (self, key) {
+            key.begin_stream(tx, stream.id);
+        }
+    }
+
+    /// Why a packet may not even be sealed: on a stream, what has a packet id must be sent. A client
+    /// stops reading the TUN device instead.
+    #[inline]
+    pub fn refusal(&self, client: bool, len: usize) -> Option<DropReason> {
+        match self {
+            Self::Datagrams => None,
+            Self::Stream(stream) if client || stream.has_room(len) => None,
+            Self::Stream(_) => Some(DropReason::StreamFull),
+            Self::Gone => Some(DropReason::NoSocket),
+        }
+    }
+
+    /// Whether what was sealed should be sent before more is.
+    #[inline]
+    pub fn is_due(&self, arena: &Arena) -> bool {
+        matches!(self, Self::Stream(_)) && arena.len().saturating_add(SUPER_PACKET) > BURST
+    }
+}
+
+impl<F: Format> Transmitter<F> {
+    /// Whether a client's stream has not taken everything yet.
+    pub fn waits_for_stream(&mut self) -> bool {
+        if self.full.as_ref().is_some_and(|stream| !stream.is_full()) {
+            self.full = None;
+        }
+        self.full.is_some()
+    }
+
+    /// Sends what was sealed. What the socket does not take waits in the stream, in bounds: it was
+    /// only sealed because there was room.
+    pub(super) fn flush_stream(&mut self, peer: &Peer<F>, stream: &Arc<Stream>) {
+        let Self { shared, arena, full, .. } = self;
+        shared.send_sealed(peer, stream, arena, shared.client);
+        if shared.client && stream.is_full() {
+            *full = Some(Arc::clone(stream));
+        }
+    }
+}
+
+impl<F: Format> Shared<F> {
+    /// Sends the arena's packets and empties it.
+    fn send_sealed(&self, peer: &Peer<F>, stream: &Stream, arena: &mut Arena, hold: bool) {
+        let (count, mut bytes) = (arena.datagrams(), 0);
+        for span in arena.spans() {
+            let packets = arena.bytes(span);
+            bytes += packets.len() as u64;
+            stream.send_data(packets, span.count, hold);
+        }
+        self.stats.own().sent.record(count);
+        peer.sent((self.clock)(), count as u64, bytes);
+        arena.clear();
+    }
+
+    /// As [`Shared::send_message`], to a peer that is on a stream.
+    pub(crate) fn send_on_stream(
+        &self,
+        peer: &Peer<F>,
+        tx: &mut Tx<F>,
+        message: &[u8],
+        arena: &mut Arena,
+    ) -> Result<(), DropReason> {
+        let spec = peer.settings.load();
+        let stream = self.tables.streams.of(&spec.link).ok_or(DropReason::NoSocket)?;
+        // Messages of control may exceed what packets are allowed.
+        let limit = stream.options.queue_limit as usize;
+        if stream.backlog() >= limit.saturating_add(RESERVE + MAX_PENDING_MESSAGES) {
+            return Err(DropReason::StreamFull);
+        }
+        let keys = peer.keys.load();
+        let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        key.begin_stream(tx, stream.id);
+        seal_message(key, &spec, tx, message, arena)?;
+        self.send_sealed(peer, &stream, arena, false);
+        peer.count_in_band(message.len());
+        self.notify_near_limit(peer, key);
+        Ok(())
+    }
+}
+
+impl<F: Format> Worker<F> {
+    /// Handles an event of a stream that this worker owns, unless the stream ended meanwhile.
+    pub(super) fn stream_event(&mut self, id: u64, event: Event) {
+        let Some(stream) = self.shared.tables.streams.get(id) else { return };
+        if event.writable
+            && let Drained::All { held } = stream.drain()
+        {
+            self.resume_reading();
+            if held && self.shared.wake.len() > 1 {
+                self.shared.wake_all();
+            }
+        }
+        if event.readable {
+            self.stream_turn(&stream);
+        }
+    }
+
+    /// Receives what waits, up to a buffer; if there is more, others have their turn first.
+    fn stream_turn(&mut self, stream: &Arc<Stream>) {
+        let mut buffer = mem::take(&mut self.stream_buffer);
+        buffer.resize(BUFFER, 0);
+        if let Err(why) = self.receive_from(stream, &mut buffer) {
+            self.end_stream(stream, why);
+        }
+        self.stream_buffer = buffer;
+    }
+
+    fn receive_from(&mut self, stream: &Stream, buffer: &mut [u8]) -> Result<(), StreamEnd> {
+        let mut rx = stream.rx.lock().unwrap_or_else(PoisonError::into_inner);
+        let received = match stream.receive(&rx, buffer) {
+            Ok(received) => received,
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock => Ok(()),
+                    io::ErrorKind::UnexpectedEof => Err(StreamEnd::Closed),
+                    _ => Err(StreamEnd::Failed(error.raw_os_error().unwrap_or(0))),
+                };
+            }
+        };
+        let shared = &self.shared;
+        rx.known = rx.known || shared.client || shared.tables.is_known(&stream.link);
+        // An unauthenticated peer may send control packets only.
+        let max = if rx.known { stream.options.max_frame.into() } else { MAX_CONTROL };
+        let data = buffer.get_mut(..received).unwrap_or(&mut []);
+        let mut scratch = self.take_scratch();
+        let taken = self.ingest(|ingress| {
+            if !scratch.is_empty() {
+                ingress.set_scratch(&mut scratch);
+            }
+            ingress.unauthenticated = rx.unauthenticated;
+            let taken = ingress.stream(&stream.link, max, data);
+            rx.unauthenticated = ingress.unauthenticated;
+            taken
+        });
+        self.return_scratch(scratch);
+        let taken = taken?;
+        rx.keep(buffer.get(taken..received).unwrap_or(&[]));
+        Ok(())
+    }
+
+    fn end_stream(&mut self, stream: &Stream, why: StreamEnd) {
+        let Shared { tables, upcalls, .. } = &*self.shared;
+        stream.end();
+        // Otherwise control has closed it at the same moment.
+        if tables.streams.remove(stream.id).is_some() {
+            let known = stream.rx.lock().unwrap_or_else(PoisonError::into_inner).known;
+            tables.dismiss(&stream.link);
+            upcalls.stream_ended(stream.link, why, known);
+        }
+        self.update_interest();
+        if self.shared.wake.len() > 1 {
+            // Others may wait for it to take something.
+            self.shared.wake_all();
+        }
+    }
+}

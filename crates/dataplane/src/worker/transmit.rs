@@ -1,0 +1,557 @@
+//! From the TUN device, and from other peers, to a socket.
+
+mod frames;
+mod reader;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::{io, mem};
+
+use adit_engine::command::PeerSpec;
+use adit_engine::{PeerId, SocketId};
+use adit_linux::tun::TunQueue;
+use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
+use adit_wire::split::Segments;
+
+use super::SharedRef;
+use super::filter;
+use super::stream::TxPath;
+use super::too_big::TooBig;
+use crate::egress::{Arena, Progress, Shape, Span};
+use crate::filter_hook::{FilterHook, Relayed};
+use crate::format::Format;
+use crate::key::Key;
+use crate::peer::{Peer, Tx};
+use crate::sockets::find_socket;
+use crate::stats::DropReason;
+use crate::stream::Stream;
+use frames::Frames;
+use reader::{Reader, Routed};
+
+/// Bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
+const ARENA: usize = 256 << 10;
+/// Room that an ordinary super-packet needs when sealed: 64 KiB and the overhead of 64 segments.
+const SUPER_PACKET: usize = 72 << 10;
+/// Trains per `sendmmsg`.
+const TRAINS: usize = 64;
+/// Reads from the TUN device before the socket and control's messages to the same peer get their turn.
+const READS_PER_TURN: usize = 128;
+/// Bytes of them: three super-packets, as many as the arena holds sealed. What comes back meanwhile, a
+/// ping's answer, waits for no more than these.
+const BYTES_PER_TURN: usize = 190 << 10;
+/// Consecutive trains refused with EINVAL after which GSO is switched off. One alone may mean that
+/// the path MTU is exceeded (older kernels), or a source address that is gone.
+const EINVAL_TRAINS: u32 = 16;
+
+/// Seals into an arena and sends from it.
+pub(super) struct Transmitter<F: Format> {
+    pub(super) shared: SharedRef<F>,
+    /// Of the worker.
+    index: usize,
+    pub(super) arena: Arena,
+    scratch: SendScratch,
+    blocked: Option<Blocked<F>>,
+    /// A super-packet in the reader's buffer that must wait for a full socket, this worker's or
+    /// another's.
+    parked: Option<Routed<F>>,
+    frames: Frames<F>,
+    /// What its reader has still to hand out.
+    pieces: VecDeque<Vec<u8>>,
+    einval: u32,
+    /// A client's stream that has not taken everything.
+    pub(super) full: Option<Arc<Stream>>,
+    too_big: TooBig,
+}
+
+/// A client's trains, in the arena, that its full socket did not accept.
+struct Blocked<F: Format> {
+    peer: Arc<Peer<F>>,
+    socket: SocketId,
+    /// First train not sent.
+    next: usize,
+}
+
+/// The destination of a burst.
+#[derive(Copy, Clone)]
+struct Destination<'t, F: Format> {
+    peer: &'t Arc<Peer<F>>,
+    spec: &'t PeerSpec,
+    tx_path: &'t TxPath,
+}
+
+impl<F: Format> Transmitter<F> {
+    pub fn new(shared: SharedRef<F>, index: usize) -> Self {
+        Self {
+            shared,
+            index,
+            arena: Arena::new::<F>(ARENA),
+            scratch: SendScratch::new(TRAINS),
+            blocked: None,
+            parked: None,
+            frames: Frames::default(),
+            pieces: VecDeque::new(),
+            einval: 0,
+            full: None,
+            too_big: TooBig::default(),
+        }
+    }
+
+    /// Releases unused memory.
+    pub fn release_memory(&mut self) {
+        if self.blocked.is_none() && self.parked.is_none() && !self.waits_for_stream() {
+            self.arena.clear();
+            self.arena.release_memory();
+        }
+    }
+
+    /// The socket that a client waits for.
+    pub fn blocked_on(&self) -> Option<SocketId> {
+        self.blocked.as_ref().map(|blocked| blocked.socket)
+    }
+
+    /// Whether a super-packet waits in the reader's buffer: the TUN device must not be read.
+    pub fn is_parked(&self) -> bool {
+        self.parked.is_some() || !self.pieces.is_empty()
+    }
+
+    /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
+    pub fn tun_turn(
+        &mut self,
+        tun: &TunQueue,
+        packet: &mut [u8],
+        filter_hook: Option<&mut FilterHook>,
+    ) -> bool {
+        if self.blocked.is_some() || self.waits_for_stream() {
+            return true;
+        }
+        let shared = self.shared.clone();
+        let (version, peers, routes) = shared.tables.current();
+        let mut frames = mem::take(&mut self.frames);
+        let mut pieces = mem::take(&mut self.pieces);
+        let mut reader = Reader {
+            tun,
+            packet,
+            version,
+            peers,
+            routes,
+            own: shared.own.load(),
+            shared: &shared,
+            frames: &mut frames,
+            filter_hook,
+            pieces: &mut pieces,
+            reads_left: READS_PER_TURN,
+            bytes_left: BYTES_PER_TURN,
+            alive: true,
+        };
+        let mut next = self.parked.take().or_else(|| reader.next());
+        while let Some(routed) = next {
+            next = self.peer_turn(&mut reader, routed);
+        }
+        let Reader { alive, peers, .. } = reader;
+        if let (Some(switch), false) = (&shared.ethernet, frames.floods.is_empty()) {
+            self.flood(&frames.floods, &peers, switch);
+        }
+        frames.last = None;
+        frames.floods.clear();
+        self.frames = frames;
+        self.pieces = pieces;
+        alive
+    }
+
+    /// Seals and sends super-packets while they are for the same peer, under one lock. Returns the
+    /// first one that is for another.
+    fn peer_turn(&mut self, reader: &mut Reader<'_, F>, first: Routed<F>) -> Option<Routed<F>> {
+        let peer = Arc::clone(&first.peer);
+        let mut tx = peer.lock_tx();
+        if tx.blocked {
+            // Another worker waits for the full socket; it wakes this one.
+            tx.parked = true;
+            self.parked = Some(first);
+            return None;
+        }
+        let keys = peer.keys.load();
+        let spec = peer.settings.load();
+        let tx_path = TxPath::of(&self.shared, &spec);
+        tx_path.begin(keys.primary.as_deref(), &mut tx);
+        let to = Destination { peer: &peer, spec: &spec, tx_path: &tx_path };
+        let mut current = first;
+        let next = loop {
+            match &keys.primary {
+                Some(key) => match tx_path.refusal(self.shared.client, current.len) {
+                    None => self.seal(reader, &current, key, to, &mut tx),
+                    Some(reason) => self.shared.stats.drop(reason),
+                },
+                None => self.shared.stats.drop(DropReason::NoKey),
+            }
+            if self.arena.room() < SUPER_PACKET || tx_path.is_due(&self.arena) {
+                self.flush(to, &mut tx);
+            }
+            if self.blocked.is_some() || self.full.is_some() {
+                break None;
+            }
+            match reader.next() {
+                Some(same) if Arc::ptr_eq(&same.peer, &peer) => current = same,
+                other => break other,
+            }
+        };
+        self.flush(to, &mut tx);
+        drop(tx);
+        if let Some(key) = &keys.primary {
+            self.shared.notify_near_limit(&peer, key);
+        }
+        if self.blocked.is_some() {
+            // The arena belongs to the blocked peer: a packet for another must wait.
+            self.parked = next;
+            return None;
+        }
+        next
+    }
+
+    /// Seals the super-packet in the reader's buffer.
+    fn seal(
+        &mut self,
+        reader: &mut Reader<'_, F>,
+        routed: &Routed<F>,
+        key: &Key<F>,
+        to: Destination<'_, F>,
+        tx: &mut Tx<F>,
+    ) {
+        let shared = self.shared.clone();
+        let stats = &shared.stats;
+        let packet = reader.packet.get_mut(..routed.len).unwrap_or(&mut []);
+        let Ok(mut segments) = Segments::behind(&routed.vnet, packet, routed.l2) else {
+            return stats.drop(DropReason::TunMalformed);
+        };
+        let largest = to.spec.mtu.largest;
+        if largest != 0 && routed.l2 == 0 && segments.longest() > usize::from(largest) {
+            self.too_big.notify((shared.clock)(), reader.tun, segments.packet(), largest);
+        }
+        let shape = self.shape(to.spec);
+        let before = self.arena.datagrams();
+        loop {
+            let progress = {
+                let mut sealer = key.sealer(tx, to.spec);
+                self.arena.egress(&mut segments, &mut sealer, &shape, |r| stats.drop(r))
+            };
+            if progress == Progress::Done {
+                break;
+            }
+            self.flush(to, tx);
+            if self.blocked.is_some() {
+                // Only segments so tiny that one super-packet overflows the arena get here.
+                return stats.drop(DropReason::SocketFull);
+            }
+        }
+        stats.own().tun_read.record(self.arena.datagrams().saturating_sub(before));
+    }
+
+    fn shape(&self, spec: &PeerSpec) -> Shape<F> {
+        let gso = self.shared.stats.gates.udp_gso.load(Relaxed);
+        let train = if gso { MAX_SEGMENTS } else { 1 };
+        Shape::of(spec, train)
+    }
+
+    /// Sends packets that other peers sent to these.
+    pub fn relay(&mut self, relays: &[Relayed<'_>]) {
+        let shared = self.shared.clone();
+        let peers = shared.tables.peers.load();
+        for run in relays.chunk_by(|a, b| a.to == b.to) {
+            let Some(Relayed { to, .. }) = run.first() else { continue };
+            let Some(peer) = peers.get(*to) else {
+                shared.stats.drop_many(DropReason::NoRoute, run.len());
+                continue;
+            };
+            self.copy_to(peer, run.iter().map(|one| one.packet), run.len());
+        }
+    }
+
+    /// Seals and sends one packet to a peer.
+    pub(super) fn send_to(&mut self, to: PeerId, packet: &[u8]) {
+        let shared = self.shared.clone();
+        let peers = shared.tables.peers.load();
+        match peers.get(to) {
+            Some(peer) => self.copy_to(peer, [packet].into_iter(), 1),
+            None => shared.stats.drop(DropReason::NoRoute),
+        }
+    }
+
+    /// Answers requests for the sizes of datagrams received and sent.
+    pub fn report_sizes(&mut self, size_requests: &[PeerId]) {
+        let shared = self.shared.clone();
+        let peers = shared.tables.peers.load();
+        for peer in size_requests.iter().filter_map(|id| peers.get(*id)) {
+            let mut tx = peer.lock_tx();
+            if tx.blocked || self.blocked.is_some() {
+                continue;
+            }
+            if let Err(reason) = shared.report_sizes(peer, &mut tx, &mut self.arena) {
+                shared.stats.drop(reason);
+            }
+            self.arena.clear();
+        }
+    }
+
+    /// A keepalive ping.
+    pub fn ping(&mut self, peer: &Peer<F>) {
+        let mut tx = peer.lock_tx();
+        if tx.blocked || self.blocked.is_some() {
+            return;
+        }
+        let shared = self.shared.clone();
+        let sent = shared.send_message(peer, &mut tx, F::PING, &mut self.arena);
+        self.arena.clear();
+        // Without a key there is nothing to keep alive yet.
+        if let Err(reason) = sent
+            && reason != DropReason::NoKey
+        {
+            shared.stats.drop(reason);
+        }
+    }
+
+    /// Sends the sealed packets. What a full socket does not accept is kept on a client and dropped on a server, where one
+    /// slow path must not stall the others.
+    fn flush(&mut self, to: Destination<'_, F>, tx: &mut Tx<F>) {
+        let Destination { peer, spec, tx_path } = to;
+        if self.arena.is_empty() || self.blocked.is_some() {
+            return;
+        }
+        if let TxPath::Stream(stream) = tx_path {
+            return self.flush_stream(peer, stream);
+        }
+        let shared = self.shared.clone();
+        let sockets = shared.tables.sockets.load();
+        let id = spec.link.socket();
+        let Some((id, socket)) =
+            id.and_then(|id| Some((id, find_socket(&sockets, id, self.index)?)))
+        else {
+            shared.stats.drop_many(DropReason::NoSocket, self.arena.datagrams());
+            return self.arena.clear();
+        };
+        let next = self.send(peer, spec, socket, tx, 0);
+        if next < self.arena.spans().len() && shared.client {
+            tx.blocked = true;
+            self.blocked = Some(Blocked { peer: Arc::clone(peer), socket: id, next });
+            return;
+        }
+        let unsent = self.arena.spans().get(next..).unwrap_or(&[]);
+        shared.stats.drop_many(DropReason::SocketFull, unsent.iter().map(|span| span.count).sum());
+        self.arena.clear();
+    }
+
+    /// Sends the remaining trains of a client, then queued messages of control. `false` if the socket is full again.
+    pub fn resume(&mut self) -> bool {
+        let Some(blocked) = self.blocked.take() else { return true };
+        let shared = self.shared.clone();
+        let Blocked { peer, socket: id, next } = blocked;
+        let mut tx = peer.lock_tx();
+        let spec = peer.settings.load();
+        let sockets = shared.tables.sockets.load();
+        let mut next = next;
+        match find_socket(&sockets, id, self.index) {
+            Some(socket) => next = self.send(&peer, &spec, socket, &mut tx, next),
+            None => {
+                let unsent = self.arena.spans().get(next..).unwrap_or(&[]);
+                let packets = unsent.iter().map(|span| span.count).sum();
+                shared.stats.drop_many(DropReason::NoSocket, packets);
+                next = usize::MAX;
+            }
+        }
+        if next < self.arena.spans().len() {
+            drop(tx);
+            self.blocked = Some(Blocked { peer, socket: id, next });
+            return false;
+        }
+        self.arena.clear();
+        tx.blocked = false;
+        if mem::take(&mut tx.parked) {
+            shared.wake_all();
+        }
+        while let Some(message) = tx.waiting.pop_front() {
+            if let Err(reason) = shared.send_message(&peer, &mut tx, &message, &mut self.arena) {
+                shared.stats.drop(reason);
+            }
+        }
+        self.arena.clear();
+        true
+    }
+
+    /// Sends trains from the one numbered `next`; returns the first that a full socket left.
+    fn send(
+        &mut self,
+        peer: &Peer<F>,
+        spec: &PeerSpec,
+        socket: &UdpSocket,
+        tx: &mut Tx<F>,
+        mut next: usize,
+    ) -> usize {
+        let Self { shared, arena, scratch, einval, .. } = self;
+        let stats = &shared.stats;
+        let empty =
+            Train { to: spec.link.remote(), from: spec.link.local(), segment: 0, payload: &[] };
+        let mut train_sender = TrainSender { socket, scratch, empty };
+        let (mut packets, mut bytes, mut longest) = (0, 0, 0);
+        while let Some(rest) = arena.spans().get(next..).filter(|rest| !rest.is_empty()) {
+            let gso = stats.gates.udp_gso.load(Relaxed);
+            let singly = |span: &Span| {
+                span.count > 1 && (!gso || (tx.oversize != 0 && span.segment >= tx.oversize))
+            };
+            let together = rest.iter().take(TRAINS).take_while(|span| !singly(span)).count();
+            let (sent, failure) = train_sender.trains(arena, rest.get(..together).unwrap_or(&[]));
+            for span in rest.iter().take(sent) {
+                stats.own().sent.record(span.count);
+                packets += span.count as u64;
+                bytes += arena.bytes(span).len() as u64;
+                longest = longest.max(span.segment);
+                if span.count > 1 {
+                    *einval = 0;
+                }
+            }
+            next += sent;
+            let (Some(failed), true) = (rest.get(sent), sent < together || together == 0) else {
+                continue;
+            };
+            // One train remains that could not be, or is known not to go, as a whole.
+            let failure = match failure.map(|error| SendFailure::of(&error, failed.count)) {
+                None => SendFailure::Oversize,
+                Some(SendFailure::Full) => break,
+                Some(failure) => failure,
+            };
+            next += 1;
+            if failure == SendFailure::Fatal {
+                stats.drop_many(DropReason::SendFailed, failed.count);
+                continue;
+            }
+            let (sent, full) = train_sender.singles(arena.bytes(failed), failed.segment);
+            packets += sent as u64;
+            bytes += (sent * failed.segment) as u64;
+            (0..sent).for_each(|_| stats.own().sent.record(1));
+            let reason = if full { DropReason::SocketFull } else { DropReason::SendFailed };
+            stats.drop_many(reason, failed.count.saturating_sub(sent));
+            match failure {
+                SendFailure::Oversize => tx.oversize = failed.segment,
+                // The datagrams went where the train did not: it was GSO that was refused.
+                SendFailure::Device if sent > 0 => stats.gates.udp_gso.store(false, Relaxed),
+                SendFailure::Invalid if sent > 0 => {
+                    *einval += 1;
+                    if *einval >= EINVAL_TRAINS {
+                        stats.gates.udp_gso.store(false, Relaxed);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if packets > 0 {
+            if longest > usize::from(peer.longest_sent.load(Relaxed)) {
+                let longest = u16::try_from(longest).unwrap_or(u16::MAX);
+                peer.longest_sent.fetch_max(longest, Relaxed);
+            }
+            peer.sent((shared.clock)(), packets, bytes);
+        }
+        next
+    }
+}
+
+/// Why a train was refused.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum SendFailure {
+    /// The socket or the interface is full.
+    Full,
+    /// Its datagrams exceed the path MTU: send them, and those like them, singly.
+    Oversize,
+    /// The device cannot do GSO.
+    Device,
+    /// One of the two before.
+    Invalid,
+    /// The destination cannot be reached.
+    Fatal,
+}
+
+/// Linux errno values, the same on every architecture we build for.
+const EIO: i32 = 5;
+const EFAULT: i32 = 14;
+const EINVAL: i32 = 22;
+const EBADFD: i32 = 77;
+const EMSGSIZE: i32 = 90;
+
+impl SendFailure {
+    fn of(error: &io::Error, datagrams: usize) -> Self {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Self::Full;
+        }
+        match error.raw_os_error() {
+            _ if datagrams < 2 => Self::Fatal,
+            Some(EMSGSIZE) => Self::Oversize,
+            Some(EIO) => Self::Device,
+            Some(EINVAL) => Self::Invalid,
+            _ => Self::Fatal,
+        }
+    }
+}
+
+/// Sends trains to one address.
+struct TrainSender<'o> {
+    socket: &'o UdpSocket,
+    scratch: &'o mut SendScratch,
+    empty: Train<'static>,
+}
+
+impl TrainSender<'_> {
+    /// Sends at most [`TRAINS`] trains; returns how many left, and why not the next.
+    fn trains(&mut self, arena: &Arena, spans: &[Span]) -> (usize, Option<io::Error>) {
+        let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
+        for (train, span) in trains.iter_mut().zip(spans) {
+            let segment = u16::try_from(span.segment).unwrap_or(0);
+            *train = Train { segment, payload: arena.bytes(span), ..self.empty };
+        }
+        self.send_all(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
+    }
+
+    /// Sends the datagrams of one train one by one; returns how many left, and whether the socket
+    /// was full.
+    fn singles(&mut self, bytes: &[u8], segment: usize) -> (usize, bool) {
+        let mut trains: [Train<'_>; MAX_SEGMENTS] = [self.empty; MAX_SEGMENTS];
+        let mut count = 0;
+        for (train, payload) in trains.iter_mut().zip(bytes.chunks(segment.max(1))) {
+            *train = Train { payload, ..self.empty };
+            count += 1;
+        }
+        let (sent, failure) = self.send_all(trains.get(..count).unwrap_or(&[]));
+        (sent, failure.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock))
+    }
+
+    fn send_all(&mut self, trains: &[Train<'_>]) -> (usize, Option<io::Error>) {
+        if trains.is_empty() {
+            return (0, None);
+        }
+        match self.socket.send_trains(trains, self.scratch) {
+            Ok(()) => (trains.len(), None),
+            Err(stop) => (stop.sent, Some(stop.error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_that_cannot_do_gso_ends_it() {
+        let of =
+            |errno, datagrams| SendFailure::of(&io::Error::from_raw_os_error(errno), datagrams);
+        assert_eq!(of(EMSGSIZE, 40), SendFailure::Oversize);
+        assert_eq!(of(EIO, 40), SendFailure::Device);
+        assert_eq!(of(EINVAL, 40), SendFailure::Invalid);
+        for errno in [EMSGSIZE, EIO, EINVAL] {
+            assert_eq!(of(errno, 1), SendFailure::Fatal, "a single datagram has no other way");
+        }
+        let (eagain, enetunreach, enobufs) = (11, 101, 105);
+        assert_eq!(of(eagain, 1), SendFailure::Full);
+        assert_eq!(
+            of(enobufs, 1),
+            SendFailure::Fatal,
+            "dropped: waiting for the socket would not help"
+        );
+        assert_eq!(of(enetunreach, 40), SendFailure::Fatal);
+    }
+}

@@ -1,0 +1,124 @@
+//! Frames of a TAP device, and flooding.
+
+use std::sync::Arc;
+
+use adit_engine::PeerId;
+use adit_wire::VnetHeader;
+use adit_wire::ethernet::Mac;
+use adit_wire::split::Segments;
+
+use super::{Destination, Reader, SUPER_PACKET, Transmitter, TxPath};
+use crate::ethernet::{Floods, Outward, PEER_COPIES, Switch, TOTAL_COPIES, outward};
+use crate::format::Format;
+use crate::peer::Peer;
+use crate::stats::DropReason;
+use crate::tables::PeerTable;
+
+/// Additional state of a reader of a TAP device.
+#[derive(Debug, Default)]
+pub(super) struct Frames<F: Format> {
+    /// The station looked up last, and the peer that it is behind. Of one turn.
+    pub(super) last: Option<(Mac, Arc<Peer<F>>)>,
+    pub(super) floods: Floods,
+}
+
+/// The peer that a frame is for, and where its IP packet starts.
+type FramePeer<F> = (Arc<Peer<F>>, usize);
+
+impl<F: Format> Reader<'_, F> {
+    /// Finds the peer of a frame. A frame to flood is kept for the end of the turn, since a peer's lock may be held.
+    pub(super) fn route_frame(
+        &mut self,
+        switch: &Switch,
+        vnet: &VnetHeader,
+        len: usize,
+    ) -> Result<Option<FramePeer<F>>, DropReason> {
+        let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
+        let Outward { peer, l2 } =
+            outward(switch, self.shared.client, &self.peers, frame, &mut self.frames.last)?;
+        match peer {
+            Some(peer) => Ok(Some((peer, l2))),
+            None => {
+                let mut segments =
+                    Segments::behind(vnet, frame, l2).map_err(|_| DropReason::TunMalformed)?;
+                let stats = &self.shared.stats;
+                while let Some(segment) = segments.next() {
+                    if !self.frames.floods.add(segment) {
+                        stats.drop(DropReason::FloodLimited);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl<F: Format> Transmitter<F> {
+    /// Floods frames of the device to all peers, within the rate limit.
+    pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable<F>, switch: &Switch) {
+        let shared = self.shared.clone();
+        let copies = floods.len().saturating_mul(peers.iter().count());
+        if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES) {
+            return shared.stats.drop_many(DropReason::FloodLimited, floods.len());
+        }
+        for peer in peers.iter() {
+            self.copy_to(peer, floods.iter(), floods.len());
+        }
+    }
+
+    /// Floods frames of peers to all but the sender, within the rate limits.
+    pub fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
+        let shared = self.shared.clone();
+        let Some(switch) = &shared.ethernet else { return };
+        let (peers, now) = (shared.tables.peers.load(), (shared.clock)());
+        let others = peers.iter().count().saturating_sub(1);
+        for run in floods.chunk_by(|a, b| a.0 == b.0) {
+            let Some(sender) = run.first().and_then(|(id, _)| peers.get(*id)) else { continue };
+            let copies = run.len().saturating_mul(others);
+            if !sender.floods().take(now, copies, PEER_COPIES)
+                || !switch.from_peers.take(now, copies, TOTAL_COPIES)
+            {
+                shared.stats.drop_many(DropReason::FloodLimited, run.len());
+                continue;
+            }
+            for peer in peers.iter().filter(|peer| peer.id != sender.id) {
+                self.copy_to(peer, run.iter().map(|(_, frame)| *frame), run.len());
+            }
+        }
+    }
+
+    /// Seals and sends these packets to one peer.
+    pub(super) fn copy_to<'f>(
+        &mut self,
+        peer: &Arc<Peer<F>>,
+        frames: impl Iterator<Item = &'f [u8]>,
+        count: usize,
+    ) {
+        let shared = self.shared.clone();
+        let mut tx = peer.lock_tx();
+        let (keys, spec) = (peer.keys.load(), peer.settings.load());
+        let Some(key) = &keys.primary else {
+            return shared.stats.drop_many(DropReason::NoKey, count);
+        };
+        let shape = self.shape(&spec);
+        let tx_path = TxPath::of(&shared, &spec);
+        tx_path.begin(Some(key), &mut tx);
+        let to = Destination { peer, spec: &spec, tx_path: &tx_path };
+        for frame in frames {
+            if self.arena.room() < SUPER_PACKET || tx_path.is_due(&self.arena) {
+                self.flush(to, &mut tx);
+            }
+            if let Some(reason) = tx_path.refusal(shared.client, frame.len()) {
+                shared.stats.drop(reason);
+                continue;
+            }
+            let mut sealer = key.sealer(&mut tx, &spec);
+            if let Some(Err(reason)) = self.arena.message(&mut sealer, frame, &shape) {
+                shared.stats.drop(reason);
+            }
+        }
+        self.flush(to, &mut tx);
+        drop(tx);
+        self.shared.notify_near_limit(peer, key);
+    }
+}

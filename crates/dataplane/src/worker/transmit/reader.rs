@@ -1,0 +1,172 @@
+//! Super-packets from the TUN device, and the peers that they are for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use adit_engine::PeerId;
+use adit_linux::tun::TunQueue;
+use adit_wire::VnetHeader;
+use adit_wire::ip::Ip;
+use arc_swap::Guard;
+
+use super::frames::Frames;
+use super::{EBADFD, EFAULT, EIO, filter};
+use crate::ethernet::outward;
+use crate::filter_hook::FilterHook;
+use crate::format::Format;
+use crate::peer::Peer;
+use crate::recursion::OwnTransport;
+use crate::routes::Routes;
+use crate::shared::Shared;
+use crate::stats::DropReason;
+use crate::tables::PeerTable;
+
+/// Reads super-packets and finds their peers.
+pub(super) struct Reader<'r, F: Format> {
+    pub(super) tun: &'r TunQueue,
+    pub(super) packet: &'r mut [u8],
+    /// Of [`crate::tables::Tables`], as are the two that follow.
+    pub(super) version: u64,
+    pub(super) peers: Guard<Arc<PeerTable<F>>>,
+    pub(super) routes: Guard<Arc<Routes>>,
+    /// The tunnel's own transport, whose packets must not enter the tunnel.
+    pub(super) own: Guard<Option<Arc<OwnTransport>>>,
+    pub(super) shared: &'r Shared<F>,
+    pub(super) frames: &'r mut Frames<F>,
+    pub(super) filter_hook: Option<&'r mut FilterHook>,
+    /// Fragments that passed the filter, to be sent before the next read.
+    pub(super) pieces: &'r mut VecDeque<Vec<u8>>,
+    pub(super) reads_left: usize,
+    pub(super) bytes_left: usize,
+    pub(super) alive: bool,
+}
+
+/// A super-packet in the reader's buffer.
+pub(super) struct Routed<F: Format> {
+    pub(super) vnet: VnetHeader,
+    pub(super) len: usize,
+    /// Where its IP header starts.
+    pub(super) l2: usize,
+    pub(super) peer: Arc<Peer<F>>,
+}
+
+impl<F: Format> Reader<'_, F> {
+    /// The next super-packet that has a peer; `None` when nothing waits or the turn is over.
+    pub(super) fn next(&mut self) -> Option<Routed<F>> {
+        while let Some(piece) = self.pieces.pop_front() {
+            if let Some(place) = self.packet.get_mut(..piece.len()) {
+                place.copy_from_slice(&piece);
+                let plain = VnetHeader::default();
+                if let routed @ Some(_) = self.routed(plain, piece.len()) {
+                    return routed;
+                }
+            }
+        }
+        while self.reads_left > 0 && self.bytes_left > 0 {
+            self.reads_left -= 1;
+            let mut vnet = [0; VnetHeader::LEN];
+            let len = match self.tun.read(&mut vnet, self.packet) {
+                Ok(len) => len,
+                Err(error) => match error.raw_os_error() {
+                    _ if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.reads_left = 0;
+                        return None;
+                    }
+                    Some(EIO | EFAULT | EBADFD) => {
+                        (self.alive, self.reads_left) = (false, 0);
+                        return None;
+                    }
+                    // A packet that the device cannot describe; it is gone.
+                    _ => {
+                        self.shared.stats.drop(DropReason::TunMalformed);
+                        continue;
+                    }
+                },
+            };
+            self.bytes_left = self.bytes_left.saturating_sub(len);
+            self.refresh_tables();
+            let vnet = VnetHeader::decode(&vnet);
+            // A packet without a peer is dropped for that reason, and starts no connection.
+            let to = if self.filter_hook.is_some() { self.receiver(len).ok() } else { None };
+            if let (Some(to), Some(filter_hook)) = (to, &mut self.filter_hook) {
+                let packet = self.packet.get(..len).unwrap_or(&[]);
+                match filter::evaluate_outgoing(
+                    filter_hook,
+                    self.shared,
+                    self.tun,
+                    to,
+                    (&vnet, packet),
+                ) {
+                    Ok(()) => {}
+                    Err(pieces) if pieces.is_empty() => continue,
+                    Err(pieces) => {
+                        self.pieces.extend(pieces);
+                        return self.next();
+                    }
+                }
+            }
+            if let routed @ Some(_) = self.routed(vnet, len) {
+                return routed;
+            }
+        }
+        None
+    }
+
+    /// Finds the peer of the packet in the buffer.
+    fn routed(&mut self, vnet: VnetHeader, len: usize) -> Option<Routed<F>> {
+        let routed = match &self.shared.ethernet {
+            None => self.route(len).map(|peer| Some((peer, 0))),
+            Some(switch) => self.route_frame(switch, &vnet, len),
+        };
+        match routed {
+            Ok(Some((_, l2))) if l2 != 0 && self.is_own(len, l2) => {
+                self.shared.stats.drop(DropReason::Recursive);
+            }
+            Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
+            Ok(None) => {}
+            Err(reason) => self.shared.stats.drop(reason),
+        }
+        None
+    }
+
+    /// Finds the peer that a packet or frame is for; `None`: all.
+    fn receiver(&mut self, len: usize) -> Result<Option<PeerId>, DropReason> {
+        let Some(switch) = &self.shared.ethernet else {
+            return self.route(len).map(|peer| Some(peer.id));
+        };
+        let frame = self.packet.get(..len).unwrap_or(&[]);
+        let last = &mut self.frames.last;
+        let to = outward(switch, self.shared.client, &self.peers, frame, last)?;
+        Ok(to.peer.map(|peer| peer.id))
+    }
+
+    fn route(&self, len: usize) -> Result<Arc<Peer<F>>, DropReason> {
+        let packet = self.packet.get(..len).unwrap_or(&[]);
+        let to = Ip::parse(packet).ok_or(DropReason::NotIp)?.destination;
+        if self.own.as_deref().is_some_and(|own| own.owns(to, packet)) {
+            return Err(DropReason::Recursive);
+        }
+        let owner = self.routes.owner(to).and_then(|owner| self.peers.get(owner));
+        owner.cloned().ok_or_else(|| DropReason::of_unowned(to, DropReason::NoRoute))
+    }
+
+    /// Whether a frame holds a packet of the transport that carries this tunnel.
+    fn is_own(&self, len: usize, l2: usize) -> bool {
+        let packet = self.packet.get(l2..len).unwrap_or(&[]);
+        self.own
+            .as_deref()
+            .is_some_and(|own| Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet)))
+    }
+
+    /// Reloads the tables if they changed. A packet may be for a peer that was added since the turn began, which can be long
+    /// ago on a busy machine.
+    #[inline]
+    fn refresh_tables(&mut self) {
+        let tables = &self.shared.tables;
+        if tables.version() != self.version {
+            (self.version, self.peers, self.routes) = tables.current();
+            self.frames.last = None;
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What a data plane keeps of peers that have gone. Alone in its process: it looks at what all threads have in use.
+
+mod common;
+
+use adit_dataplane::Relay;
+use adit_engine::command::KeySlot;
+use adit_engine::{Command, PeerId};
+use common::{End, key, link, spec};
+
+/// Headers of blocks, which are of other sizes than were asked for.
+const MARGIN: usize = 512;
+
+/// Peers come, with keys and routes, and go.
+fn come_and_go(end: &mut End, ids: std::ops::Range<u32>) {
+    for id in ids.clone() {
+        let link = link((id % 250) as u8, 1000 + (id % 1000) as u16);
+        end.apply(Command::AdmitLink(link));
+        end.apply(Command::AddPeer(PeerId(id), spec(link)));
+        end.apply(Command::InstallKey(PeerId(id), KeySlot::Primary, key(1, 0, true)));
+        let [_, high, middle, low] = id.to_be_bytes();
+        let own = format!("10.{high}.{middle}.{low}/32").parse().unwrap();
+        let behind = format!("fd00:{id:x}::/64").parse().unwrap();
+        end.apply(Command::SetRoutes(PeerId(id), vec![own, behind]));
+    }
+    for id in ids {
+        end.apply(Command::DismissLink(link((id % 250) as u8, 1000 + (id % 1000) as u16)));
+        end.apply(Command::DelPeer(PeerId(id)));
+    }
+    while end.upcalls.look(|_| ()) {}
+    end.memory.plane().release_memory();
+}
+
+#[test]
+fn nothing_of_peers_that_have_gone_stays_in_memory_however_many_they_were() {
+    let mut end = End::new(Relay::Kernel, false);
+    come_and_go(&mut end, 0..2);
+    let Some(before) = adit_linux::memory::in_use() else { return };
+    let mut after = before;
+    for ids in [2..300, 40_000..40_300] {
+        come_and_go(&mut end, ids);
+        after = adit_linux::memory::in_use().unwrap();
+        assert!(after <= before + MARGIN, "{before} bytes before, {after} bytes after");
+    }
+    // Bytes that stay would be seen.
+    let kept = vec![1_u8; 2 * MARGIN];
+    assert!(adit_linux::memory::in_use().unwrap() > after + MARGIN);
+    drop(kept);
+}

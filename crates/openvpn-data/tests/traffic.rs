@@ -1,0 +1,192 @@
+//! Traffic in memory: formats, bulk, loss, reorder and changes of key.
+
+mod common;
+
+use adit_dataplane::loopback::Delivered;
+use adit_dataplane::{DropReason, Relay};
+use adit_engine::command::{Framing, InnerMtu, KeySlot, PeerSpec};
+use adit_engine::{Command, Notice, PeerId};
+use adit_wire::{Gso, VnetHeader};
+use common::*;
+use proptest::prelude::*;
+
+#[test]
+fn every_format_and_framing_passes() {
+    for wire_id in [Some(2), None] {
+        for framing in [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2] {
+            let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+            let spec = |link| PeerSpec { wire_id, framing, ..spec(link) };
+            server.apply(Command::AddPeer(PeerId(2), spec(link(2, 1000))));
+            server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
+            client.apply(Command::AddPeer(PeerId(0), spec(link(200, 1194))));
+            client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
+            let inner = packet(2, SERVER, 3);
+            let sealed = client.seal_one(&inner);
+            assert_eq!(sealed[0] >> 3, if wire_id.is_some() { 9 } else { 6 });
+            assert_eq!(server.open(link(2, 1000), &sealed), [inner], "{wire_id:?} {framing:?}");
+        }
+    }
+}
+
+/// A TCP super-packet as a TUN device hands it out.
+fn super_packet(payload: usize, size: u16) -> (VnetHeader, Vec<u8>) {
+    let len = 40 + payload;
+    let mut packet = vec![0x61u8; len];
+    packet[..20].copy_from_slice(&[
+        0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 8, 0, 2, 10, 8, 0, SERVER,
+    ]);
+    packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    packet[20..40].copy_from_slice(&[
+        0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0,
+    ]);
+    let vnet = VnetHeader {
+        needs_csum: true,
+        gso: Gso::TcpV4,
+        ecn: false,
+        hdr_len: 40,
+        gso_size: size,
+        csum_start: 20,
+        csum_offset: 16,
+    };
+    (vnet, packet)
+}
+
+#[test]
+fn a_super_packet_arrives_as_one() {
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    let (vnet, packet) = super_packet(60_000, 1400);
+    let mut trains = Vec::new();
+    client.memory.seal(&vnet, &mut packet.clone(), |train, segment| {
+        trains.push((train.to_vec(), segment));
+    });
+    assert_eq!(trains.len(), 1, "43 datagrams fit into one train");
+    let mut writes = Vec::new();
+    for (mut train, segment) in trains {
+        server.memory.open(&link(2, 1000), segment, &mut train, |what| {
+            if let Delivered::Tun(write) = what {
+                let mut bytes = write.header().to_vec();
+                write.bodies().for_each(|body| bytes.extend_from_slice(body));
+                writes.push((VnetHeader::decode(write.vnet()), bytes));
+            }
+        });
+    }
+    assert_eq!(writes.len(), 1);
+    assert_eq!(writes[0].0, vnet);
+    assert_eq!(writes[0].1[40..], packet[40..]);
+    let totals = server.memory.plane().totals();
+    assert_eq!((totals.received.packets, totals.received.batches), (43, 1));
+}
+
+/// One end rekeys while packets flow both ways, in any order of the verbs that the protocol allows:
+/// both ends install the new key for receiving before anybody sends under it.
+#[test]
+fn a_rekey_under_traffic_loses_nothing() {
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    let (mut sent, mut arrived) = (0, 0);
+    for generation in 1..=7u8 {
+        for step in 0..40 {
+            match step {
+                5 => server.apply(Command::InstallKey(
+                    PeerId(2),
+                    KeySlot::Secondary,
+                    key(2, generation, true),
+                )),
+                9 => client.apply(Command::InstallKey(
+                    PeerId(0),
+                    KeySlot::Secondary,
+                    key(2, generation, false),
+                )),
+                13 => client.apply(Command::SwapKeys(PeerId(0))),
+                25 => server.apply(Command::SwapKeys(PeerId(2))),
+                _ => {}
+            }
+            up.push(client.seal_one(&packet(2, SERVER, step)));
+            down.push(server.seal_one(&packet(SERVER, 2, step)));
+            sent += 2;
+            // A delay of a few packets, so that both keys are in flight at once.
+            if step % 4 == 3 {
+                for sealed in up.drain(..).rev() {
+                    arrived += server.open(link(2, 1000), &sealed).len();
+                }
+                for sealed in down.drain(..) {
+                    arrived += client.open(link(200, 1194), &sealed).len();
+                }
+            }
+        }
+        server.apply(Command::DelKey(PeerId(2), KeySlot::Secondary));
+        client.apply(Command::DelKey(PeerId(0), KeySlot::Secondary));
+    }
+    assert_eq!((arrived, server.all_drops(), client.all_drops()), (sent, 0, 0));
+    let used: Vec<u8> = server
+        .notices()
+        .into_iter()
+        .filter_map(|n| if let Notice::KeyFirstUse(_, id) = n { Some(id) } else { None })
+        .collect();
+    assert_eq!(used, [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn without_a_key_packets_are_dropped_and_counted() {
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    client.apply(Command::DelKey(PeerId(0), KeySlot::Primary));
+    assert!(client.seal(&packet(2, SERVER, 1)).is_empty());
+    assert_eq!(client.dropped(DropReason::NoKey), 1);
+    server.apply(Command::SwapKeys(PeerId(2)));
+    assert!(server.seal(&packet(SERVER, 2, 1)).is_empty());
+    assert_eq!(server.dropped(DropReason::NoKey), 1);
+}
+
+#[test]
+fn syns_are_clamped_in_both_directions() {
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    let mtu = InnerMtu { mss4: 1300, mss6: 1280, largest: 0 };
+    server.apply(Command::SetMtu(PeerId(2), mtu));
+    let mut syn = vec![0u8; 44];
+    syn[..20].copy_from_slice(&[0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1]);
+    syn[32..34].copy_from_slice(&[0x60, 2]);
+    syn[40..44].copy_from_slice(&[2, 4, 5, 0xb4]);
+    let sealed = client.seal_one(&syn);
+    let out = server.open(link(2, 1000), &sealed);
+    assert_eq!(out[0][42..44], 1300u16.to_be_bytes(), "received");
+    syn[15] = SERVER;
+    syn[19] = 2;
+    let sealed = server.seal_one(&syn);
+    let out = client.open(link(200, 1194), &sealed);
+    assert_eq!(out[0][42..44], 1300u16.to_be_bytes(), "sent");
+}
+
+proptest! {
+    /// Whatever the link does, each packet arrives at most once, unchanged, and all that came within
+    /// the window arrive.
+    #[test]
+    fn loss_duplicates_and_reorder(
+        fates in proptest::collection::vec((0u8..10, 0usize..40), 1..150),
+    ) {
+        let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+        let mut wire: Vec<(usize, usize, Vec<u8>)> = Vec::new();
+        for (i, (fate, delay)) in fates.iter().enumerate() {
+            let mut inner = packet(2, SERVER, 0);
+            inner[60..64].copy_from_slice(&(i as u32).to_be_bytes());
+            let sealed = client.seal_one(&inner);
+            match fate {
+                0 => {}
+                1 => wire.extend([(i, i, sealed.clone()), (i + delay, i, sealed)]),
+                2..4 => wire.push((i + delay, i, sealed)),
+                _ => wire.push((i, i, sealed)),
+            }
+        }
+        wire.sort_by_key(|(at, _, _)| *at);
+        let mut delivered = Vec::new();
+        let mut expected: Vec<u32> = wire.iter().map(|(_, i, _)| *i as u32).collect();
+        for (_, _, sealed) in &wire {
+            for inner in server.open(link(2, 1000), sealed) {
+                delivered.push(u32::from_be_bytes(inner[60..64].try_into().unwrap()));
+            }
+        }
+        delivered.sort_unstable();
+        expected.sort_unstable();
+        expected.dedup();
+        prop_assert_eq!(delivered, expected);
+    }
+}

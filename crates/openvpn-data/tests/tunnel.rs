@@ -1,0 +1,419 @@
+//! Two planes with TUN devices in two namespaces joined by a cable with an MTU of 1500. Needs root.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
+use std::sync::Arc;
+use std::time::{Duration, Instant as Wall};
+
+use adit_dataplane::{
+    DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcalls,
+};
+use adit_engine::command::{InnerMtu, KeySlot, PeerSpec};
+use adit_engine::{Command, Instant, Link, PeerId, SocketId};
+use adit_linux::net::{Address, Route};
+use adit_linux::netns::NetNs;
+use adit_linux::tcp;
+use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
+use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_openvpn_data::Plane;
+use common::{key, spec};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn boot_clock() -> Instant {
+    Instant::from_nanos(adit_linux::clock::boottime())
+}
+
+struct Side {
+    ns: NetNs,
+    plane: Plane,
+    _upcalls: Upcalls,
+    tun: u32,
+}
+
+/// Side `n` has 10.77.0.n outside and 10.9.0.n inside; the first is the server.
+fn side(ns: NetNs, n: u8, gates: Offloads, mss: u16, queues: usize) -> Side {
+    let offloads = TunOffloads {
+        csum: gates.tun_tso || gates.tun_uso,
+        tso: gates.tun_tso,
+        uso: gates.tun_uso,
+    };
+    let name = Some("inside".into());
+    let options = TunOptions { name, offloads, queues, ..TunOptions::default() };
+    let tun = ns.run(|| TunDevice::open(&options)).unwrap().unwrap();
+    let index = tun.ifindex;
+    let inside = format!("10.9.0.{n}/24").parse().unwrap();
+    let up = ns.configure(async |net| {
+        net.add_address(&Address::new(index, inside)).await?;
+        net.set_up(index).await
+    });
+    up.unwrap().unwrap();
+    let outside = SocketAddr::from(([10, 77, 0, n], 5000));
+    let options = UdpOptions { gro: gates.udp_gro, ..UdpOptions::new(outside) };
+    let socket = Arc::new(ns.run(|| UdpSocket::bind(&options)).unwrap().unwrap());
+    let config = PlaneConfig {
+        tun: Some(tun),
+        sockets: vec![(SocketId(0), socket)],
+        relay: Relay::Kernel,
+        gates,
+        client: n == 2,
+        ethernet: false,
+    };
+    let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
+    let link = Link::datagram(SocketId(0), None, ([10, 77, 0, 3 - n], 5000).into());
+    let side = Side { ns, plane, _upcalls: upcalls, tun: index };
+    side.introduce(link, mss, n == 1);
+    side
+}
+
+impl Side {
+    fn introduce(&self, link: Link, mss: u16, at_server: bool) {
+        let mtu = InnerMtu { mss4: mss, mss6: mss, largest: 0 };
+        let spec = PeerSpec { wire_id: Some(7), mtu, ..spec(link) };
+        self.plane.apply(Command::AddPeer(PeerId(7), spec));
+        self.plane.apply(Command::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, at_server)));
+        self.plane.apply(Command::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));
+    }
+}
+
+/// As [`tunnel_with_queues`], over a TCP connection through the cable.
+fn tunnel_over_stream(gates: Offloads, queues: usize) -> (Side, Side) {
+    let (a, b) = tunnel_with_queues(gates, 1400, queues);
+    let address = SocketAddr::from(([10, 77, 0, 1], 5000));
+    let listener = a.ns.run(|| tcp::TcpListener::bind(&tcp::TcpListenOptions::new(address)));
+    let listener = listener.unwrap().unwrap();
+    let connect = tcp::TcpConnectOptions::new(address);
+    let there = b.ns.run(|| tcp::TcpStream::connect(&connect)).unwrap().unwrap();
+    let end = Wall::now() + PATIENCE;
+    let here = loop {
+        match listener.accept() {
+            Ok((here, _)) => break here,
+            Err(_) => assert!(Wall::now() < end, "no connection came"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    while !there.finish_connect().unwrap() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for (side, stream, at_server) in [(&a, here, true), (&b, there, false)] {
+        let link = Link::stream(5, stream.peer_addr().unwrap());
+        side.plane.add_stream(link, stream, StreamOptions::default()).unwrap();
+        side.introduce(link, 1400, at_server);
+    }
+    (a, b)
+}
+
+fn tunnel(gates: Offloads, mss: u16) -> (Side, Side) {
+    tunnel_with_queues(gates, mss, 1)
+}
+
+fn tunnel_with_queues(gates: Offloads, mss: u16, queues: usize) -> (Side, Side) {
+    let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
+    a.connect("cable", &b, "cable").unwrap();
+    for (ns, n) in [(&a, 1), (&b, 2)] {
+        let address = format!("10.77.0.{n}/24").parse().unwrap();
+        let added = ns.configure(async |net| {
+            let index = net.link("cable").await?.index;
+            net.add_address(&Address::new(index, address)).await
+        });
+        added.unwrap().unwrap();
+    }
+    (side(a, 1, gates, mss, queues), side(b, 2, gates, mss, queues))
+}
+
+/// Datagrams that fit, that fit only inside, and that are fragmented inside too.
+fn datagrams_pass(from: &Side, to: &Side, to_address: &str) {
+    let receiver = to.ns.run(|| StdUdp::bind(to_address)).unwrap().unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sender = from.ns.run(|| StdUdp::bind("0.0.0.0:0")).unwrap().unwrap();
+    let mut buffer = vec![0; 65536];
+    for size in [0, 1, 1300, 1440, 1472, 1473, 5000] {
+        for fill in 0..5u8 {
+            let sent = vec![fill; size];
+            sender.send_to(&sent, to_address).unwrap();
+            let len = receiver.recv(&mut buffer).unwrap();
+            assert_eq!(buffer[..len], sent, "{size} bytes");
+        }
+    }
+}
+
+/// A stream whose every byte is checked.
+fn stream_passes(from: &Side, to: &Side, to_address: &str) {
+    let pattern = |at: usize| (at % 251) as u8;
+    let listener = to.ns.run(|| TcpListener::bind(to_address)).unwrap().unwrap();
+    let total = 24 << 20;
+    let reader = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let mut stream = from.ns.run(|| TcpStream::connect(to_address)).unwrap().unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let sent: Vec<u8> = (0..total).map(pattern).collect();
+    stream.write_all(&sent).unwrap();
+    drop(stream);
+    let got = reader.join().unwrap();
+    assert!(got == sent, "{} of {} bytes, or others", got.len(), sent.len());
+}
+
+fn everything_passes(gates: Offloads, mss: u16) -> (Side, Side) {
+    everything_passes_between(tunnel(gates, mss))
+}
+
+fn everything_passes_between((a, b): (Side, Side)) -> (Side, Side) {
+    datagrams_pass(&a, &b, "10.9.0.2:7000");
+    datagrams_pass(&b, &a, "10.9.0.1:7000");
+    stream_passes(&a, &b, "10.9.0.2:7000");
+    stream_passes(&b, &a, "10.9.0.1:7000");
+    for side in [&a, &b] {
+        let totals = side.plane.totals();
+        let bad = [DropReason::BadTag, DropReason::Replayed, DropReason::SendFailed];
+        for reason in bad.into_iter().chain([DropReason::TunRefused, DropReason::TunMalformed]) {
+            assert_eq!(totals.dropped(reason), 0, "{reason}");
+        }
+        assert_eq!(side.plane.failure(), None);
+    }
+    (a, b)
+}
+
+#[test]
+fn traffic_passes_with_all_offloads_in_trains() {
+    adit_testbed::needs_root!();
+    let (a, b) = everything_passes(Offloads::ALL, 1400);
+    for side in [&a, &b] {
+        let totals = side.plane.totals();
+        assert!(totals.sent.buckets[4..].iter().sum::<u64>() > 0, "{:?}", totals.sent);
+        assert!(
+            totals.tun_written.buckets[4..].iter().sum::<u64>() > 0,
+            "{:?}",
+            totals.tun_written
+        );
+    }
+}
+
+#[test]
+fn datagrams_larger_than_the_path_go_singly_and_gso_stays_on() {
+    adit_testbed::needs_root!();
+    let (a, _b) = everything_passes(Offloads::ALL, 0);
+    assert!(a.plane.totals().offloads.udp_gso);
+}
+
+#[test]
+fn traffic_passes_without_any_offload() {
+    adit_testbed::needs_root!();
+    let (a, _b) = everything_passes(Offloads::NONE, 1400);
+    let totals = a.plane.totals();
+    assert_eq!(totals.sent.batches, totals.sent.packets);
+    assert_eq!(totals.offloads, Offloads::NONE);
+}
+
+/// What one end sealed the other has opened, or is about to: nothing was dropped after it had its
+/// packet id.
+fn nothing_is_missing(a: &Side, b: &Side) {
+    let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
+    for (from, to) in [(a, b), (b, a)] {
+        let end = Wall::now() + PATIENCE;
+        while counters(from).tx_packets != counters(to).rx_packets {
+            assert!(Wall::now() < end, "{:?} {:?}", counters(from), counters(to));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn traffic_passes_over_a_stream() {
+    adit_testbed::needs_root!();
+    for gates in [Offloads::ALL, Offloads::NONE] {
+        let (a, b) = everything_passes_between(tunnel_over_stream(gates, 1));
+        nothing_is_missing(&a, &b);
+        assert!(a.plane.totals().received.mean() > 2.0, "frames come in bursts");
+        // Only a server drops where its client takes too little; a client stops reading.
+        assert_eq!(b.plane.totals().dropped(DropReason::StreamFull), 0);
+    }
+}
+
+/// What a client cannot send stays where its queue can act on it: in the TUN device.
+#[test]
+fn a_client_whose_stream_is_full_stops_reading_the_device() {
+    adit_testbed::needs_root!();
+    let (_a, b) = tunnel(Offloads::ALL, 1400);
+    let listener = b.ns.run(|| TcpListener::bind("10.77.0.2:0")).unwrap().unwrap();
+    let to = listener.local_addr().unwrap();
+    let stream = b.ns.run(|| tcp::TcpStream::connect(&tcp::TcpConnectOptions::new(to)));
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let link = Link::stream(9, to);
+    b.plane.add_stream(link, stream.unwrap().unwrap(), StreamOptions::default()).unwrap();
+    b.introduce(link, 1400, false);
+    let sender = b.ns.run(|| StdUdp::bind("0.0.0.0:0")).unwrap().unwrap();
+    let sealed = || b.plane.counters(PeerId(7)).unwrap().tx_packets;
+    // Far more than the connection's buffers hold: the rest is the device's to drop.
+    let end = Wall::now() + PATIENCE;
+    let (mut before, mut same) = (u64::MAX, 0);
+    while same < 20 {
+        assert!(Wall::now() < end, "it is never full");
+        for _ in 0..500 {
+            sender.send_to(&[7; 1300], "10.9.0.1:7000").unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        same = if sealed() == before { same + 1 } else { 0 };
+        before = sealed();
+    }
+    let mut ids = 0;
+    let mut read_one = || {
+        let mut length = [0; 2];
+        server.read_exact(&mut length).unwrap();
+        let mut frame = vec![0; u16::from_be_bytes(length).into()];
+        server.read_exact(&mut frame).unwrap();
+        ids += 1;
+        assert_eq!(frame[4..8], u32::to_be_bytes(ids), "a gap");
+        u64::from(ids)
+    };
+    // Everything that was sealed comes, and after it what waited in the device.
+    while read_one() < before + 100 {}
+    let totals = b.plane.totals();
+    let bad = [DropReason::StreamFull, DropReason::SocketFull, DropReason::NoSocket];
+    bad.into_iter().for_each(|reason| assert_eq!(totals.dropped(reason), 0, "{reason}"));
+    // A stream that ends lets the device go: nothing is held for it.
+    drop(server);
+    let end = Wall::now() + PATIENCE;
+    while b.plane.totals().dropped(DropReason::NoSocket) == 0 {
+        assert!(Wall::now() < end, "the device is still held");
+        let _ = sender.send_to(&[7; 1300], "10.9.0.1:7000");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn two_workers_share_a_stream() {
+    adit_testbed::needs_root!();
+    let (a, b) = tunnel_over_stream(Offloads::ALL, 2);
+    std::thread::scope(|scope| {
+        for port in 7000..7006 {
+            let (from, to, host) = if port % 2 == 0 { (&a, &b, 2) } else { (&b, &a, 1) };
+            scope.spawn(move || stream_passes(from, to, &format!("10.9.0.{host}:{port}")));
+        }
+    });
+    nothing_is_missing(&a, &b);
+}
+
+#[test]
+fn a_rekey_under_load_loses_nothing() {
+    adit_testbed::needs_root!();
+    rekeys_under_load(tunnel(Offloads::ALL, 1400));
+}
+
+#[test]
+fn a_rekey_under_load_over_a_stream_loses_nothing() {
+    adit_testbed::needs_root!();
+    let (a, b) = rekeys_under_load(tunnel_over_stream(Offloads::ALL, 1));
+    nothing_is_missing(&a, &b);
+}
+
+fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| stream_passes(&a, &b, "10.9.0.2:7000"));
+        let mut generation = 0;
+        while !traffic.is_finished() || generation < 7 {
+            generation = generation % 7 + 1;
+            for (side, at_server) in [(&a, true), (&b, false)] {
+                let key = key(2, generation, at_server);
+                side.plane.apply(Command::InstallKey(PeerId(7), KeySlot::Secondary, key));
+            }
+            a.plane.apply(Command::SwapKeys(PeerId(7)));
+            std::thread::sleep(Duration::from_millis(3));
+            b.plane.apply(Command::SwapKeys(PeerId(7)));
+            // Longer than anything under the old key is on its way.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    for side in [&a, &b] {
+        let totals = side.plane.totals();
+        for reason in [DropReason::UnknownKey, DropReason::BadTag, DropReason::Replayed] {
+            assert_eq!(totals.dropped(reason), 0, "{reason}");
+        }
+    }
+    (a, b)
+}
+
+/// The kernel spreads flows over the queues, so two workers send to one peer: under its lock, or
+/// trains overtake each other and the other end's replay window drops them.
+#[test]
+fn two_workers_keep_the_order_of_packet_ids() {
+    adit_testbed::needs_root!();
+    let (a, b) = tunnel_with_queues(Offloads::ALL, 1400, 2);
+    std::thread::scope(|scope| {
+        for port in 7000..7006 {
+            let (from, to, host) = if port % 2 == 0 { (&a, &b, 2) } else { (&b, &a, 1) };
+            scope.spawn(move || stream_passes(from, to, &format!("10.9.0.{host}:{port}")));
+        }
+    });
+    for side in [&a, &b] {
+        let totals = side.plane.totals();
+        assert_eq!(totals.dropped(DropReason::Replayed), 0);
+        assert_eq!(totals.dropped(DropReason::BadTag), 0);
+    }
+}
+
+#[test]
+fn packets_of_the_transport_that_come_back_are_dropped_and_counted() {
+    adit_testbed::needs_root!();
+    let (_a, b) = tunnel(Offloads::ALL, 0);
+    b.plane.set_own_transport(Some(OwnTransport {
+        remote: "10.77.0.1:5000".parse().unwrap(),
+        local_port: Some(5000),
+        stream: false,
+    }));
+    // The server's address leads into the tunnel.
+    let device = b.tun;
+    b.ns.configure(async |net| {
+        net.add_route(&Route::dev("10.77.0.1/32".parse().unwrap(), device)).await
+    })
+    .unwrap()
+    .unwrap();
+    let before = b.plane.totals().sent.packets;
+    let socket = b.ns.run(|| StdUdp::bind("10.9.0.2:0")).unwrap().unwrap();
+    const DATAGRAMS: u64 = 5;
+    for sent in 1..=DATAGRAMS {
+        socket.send_to(b"out", "10.9.0.1:9").unwrap();
+        let end = Wall::now() + PATIENCE;
+        while b.plane.totals().dropped(DropReason::Recursive) < sent {
+            assert!(Wall::now() < end, "not dropped: {:?}", b.plane.totals().drops);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    // None of them was sealed again: each datagram left once.
+    let totals = b.plane.totals();
+    assert_eq!(totals.sent.packets - before, totals.dropped(DropReason::Recursive));
+}
+
+#[test]
+fn fragments_of_other_traffic_to_the_server_pass() {
+    adit_testbed::needs_root!();
+    let (a, b) = tunnel(Offloads::ALL, 1400);
+    b.plane.set_own_transport(Some(OwnTransport {
+        remote: "10.9.0.1:5000".parse().unwrap(),
+        local_port: Some(5000),
+        stream: false,
+    }));
+    datagrams_pass(&b, &a, "10.9.0.1:7000");
+    assert_eq!(b.plane.totals().dropped(DropReason::Recursive), 0);
+}
+
+#[test]
+fn a_removed_device_is_reported() {
+    adit_testbed::needs_root!();
+    let (a, _b) = tunnel(Offloads::ALL, 1400);
+    assert_eq!(a.plane.failure(), None);
+    let index = a.tun;
+    a.ns.configure(async |net| net.delete_link(index).await).unwrap().unwrap();
+    let end = Wall::now() + PATIENCE;
+    while a.plane.failure() != Some(Failure::TunGone) {
+        assert!(Wall::now() < end, "it was not noticed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
