@@ -1,5 +1,5 @@
-//! Random rule sets and packets out of bytes, and the comparison of the compiled rules with the
-//! rules as they are written. For this crate's tests and for the fuzzer: a feature, not for use.
+//! Random rule sets and packets generated from bytes, and the comparison of the compiled rules with the rules in the
+//! source. For this crate's tests and for the fuzzer: a feature that is not for production.
 
 #![allow(
     clippy::indexing_slicing,
@@ -34,12 +34,12 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Choices from these bytes.
+    /// Creates choices from these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// One of `0..count`.
+    /// Returns one of `0..count`.
     pub fn below(&mut self, count: usize) -> usize {
         let mut number = 0;
         for _ in 0..if count > 256 { 2 } else { 1 } {
@@ -50,23 +50,23 @@ impl<'a> Source<'a> {
         number % count
     }
 
-    /// True once in `count` times.
+    /// Returns true once in `count` times.
     pub fn once_in(&mut self, count: usize) -> bool {
         !self.bytes.is_empty() && self.below(count) == count - 1
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 }
 
-/// Carries out what the reference says, on a filter of its own.
+/// Executes the reference, on a filter of its own.
 struct Reference<'a, 'p> {
     packet: &'a Packet<'p>,
     context: &'a Context,
@@ -102,30 +102,30 @@ impl LogSink for Logged {
     }
 }
 
-/// How often the comparison saw what it must see to be worth something.
+/// How often the comparison saw the cases that make it meaningful.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Seen {
     /// Packets evaluated.
     pub packets: u64,
-    /// Of these, decided by a rule.
+    /// Packets decided by a rule.
     pub by_rule: u64,
-    /// Dropped or rejected.
+    /// Packets dropped or rejected.
     pub refused: u64,
-    /// Judged out of a flow's memo.
+    /// Packets evaluated from a flow's cache.
     pub remembered: u64,
-    /// Logged.
+    /// Packets logged.
     pub logged: u64,
 }
 
-/// Evaluates `packets` by the reference, compiled, and compiled with memos, and panics where they differ in
-/// verdict, rule, counters or log. `source` chooses when members of clients' sets change.
+/// Evaluates `packets` by the reference, compiled, and compiled with caches, and panics if they differ in verdict,
+/// rule, counters or log. `source` chooses when members of clients' sets change.
 pub fn agree(
     ruleset: &Ruleset,
     packets: &[(Frame, Context)],
     source: &mut Source<'_>,
     seen: &mut Seen,
 ) {
-    // The generator makes no rule sets that contradict themselves.
+    // The generator creates no rule sets that contradict themselves.
     let compile = || Arc::new(Filter::compile(ruleset.clone()).unwrap());
     let (reference, plain, remembering) = (compile(), compile(), compile());
     let starts = reference.count_list();
@@ -204,7 +204,7 @@ fn change_members(filters: &[&Arc<Filter>], source: &mut Source<'_>) {
     }
 }
 
-/// Everything out of one row of bytes: what a fuzzer calls.
+/// Generates everything from one row of bytes: the entry point of a fuzzer.
 pub fn compare(bytes: &[u8], seen: &mut Seen) {
     let mut source = Source::new(bytes);
     let ruleset = ruleset(&mut source);
@@ -219,7 +219,7 @@ pub fn compare(bytes: &[u8], seen: &mut Seen) {
         };
         packets.push(next);
     }
-    // The packets have used up all; what changes when is chosen by the same bytes again.
+    // The packets have used up all bytes; the same bytes choose the changes and their times.
     agree(&ruleset, &packets, &mut Source::new(bytes), seen);
 }
 
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// The compiled rules, with and without memos, are what the written ones say.
+    /// The compiled rules, with and without caches, match the rules in the source.
     #[test]
     fn compiled_rules_judge_as_the_written_ones() {
         let seen = std::cell::Cell::new(Seen::default());

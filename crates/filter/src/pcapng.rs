@@ -1,9 +1,9 @@
-//! Captures in the pcapng format (draft-ietf-opsawg-pcapng), as Wireshark reads them: one section,
-//! little-endian, times in nanoseconds. No I/O: bytes are appended to a vector.
+//! Captures in the pcapng format (draft-ietf-opsawg-pcapng) for Wireshark: one section, little-endian, times in
+//! nanoseconds. No I/O: bytes are appended to a vector.
 
-/// Interfaces that one capture tells apart; packets of further ones go to the last.
+/// The most interfaces that one capture distinguishes; packets of further ones belong to the last.
 pub const MAX_INTERFACES: usize = 1024;
-/// Longest text of an option, bytes: it keeps a block's length in bounds.
+/// The longest text of an option in bytes, which bounds a block's length.
 const MAX_TEXT: usize = 1024;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -29,10 +29,11 @@ const DROPPED: u16 = 5;
 pub enum Link {
     /// An Ethernet header (LINKTYPE_ETHERNET).
     Ethernet,
-    /// Nothing: IPv4 or IPv6, as the first four bits say (LINKTYPE_RAW).
+    /// Nothing: IPv4 or IPv6, depending on the first four bits (LINKTYPE_RAW).
     Raw,
-    /// [`family`], and then as [`Self::Raw`] (LINKTYPE_NULL). libpcap (1.10) reads captures of one interface only where the
-    /// link's number is not also its own for it, as Raw's is not: it takes the second interface for one of another type.
+    /// [`family`], and then as [`Self::Raw`] (LINKTYPE_NULL). libpcap (1.10) can read captures of several interfaces
+    /// only if the link's number is also its own for it, as Raw's is not: it then takes the second interface for one of
+    /// another type.
     Null,
 }
 
@@ -60,19 +61,19 @@ impl Link {
 pub struct Captured<'a> {
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// The name of the interface that it came in on.
+    /// The name of the interface by which it arrived.
     pub interface: &'a str,
-    /// What it begins with.
+    /// The header that it begins with.
     pub link: Link,
     /// Its first bytes.
     pub bytes: &'a [u8],
-    /// How long it was.
+    /// Its original length.
     pub length: u32,
-    /// What to say about it.
+    /// The comment.
     pub comment: &'a str,
 }
 
-/// Turns packets into a capture.
+/// A writer of captures.
 #[derive(Debug)]
 pub struct Writer {
     /// Interfaces in the order of their numbers.
@@ -80,7 +81,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins a capture made by `program`: its first block is appended to `out`.
+    /// Begins a capture by `program`: appends its first block to `out`.
     pub fn new(program: &str, out: &mut Vec<u8>) -> Self {
         block(out, SECTION_HEADER, |body| {
             put32(body, BYTE_ORDER);
@@ -114,7 +115,7 @@ impl Writer {
         });
     }
 
-    /// Appends how many packets were lost on the way to this capture since it began.
+    /// Appends how many packets were lost before they reached this capture since it began.
     pub fn lost(&mut self, time: u64, lost: u64, out: &mut Vec<u8>) {
         if self.interfaces.is_empty() {
             return;
@@ -138,7 +139,7 @@ impl Writer {
             block(out, INTERFACE_DESCRIPTION, |body| {
                 put16(body, link.number());
                 put16(body, 0);
-                // No limit: each packet says how much of it there is.
+                // No limit: each packet states its captured length.
                 put32(body, 0);
                 option(body, IF_NAME, name.as_bytes());
                 option(body, IF_RESOLUTION, &[9]);
@@ -151,7 +152,7 @@ impl Writer {
     }
 }
 
-/// Appends a block: its type, its length, what `fill` writes, padding, its length again.
+/// Appends a block: its type, its length, the output of `fill`, padding, its length again.
 fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let mut body = Vec::new();
     fill(&mut body);
@@ -165,7 +166,7 @@ fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
 
 fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     let mut len = value.len().min(MAX_TEXT);
-    // Texts are UTF-8: no half of a character.
+    // Texts are UTF-8: no partial character.
     while len < value.len() && value.get(len).is_some_and(|byte| byte & 0xc0 == 0x80) {
         len = len.saturating_sub(1);
     }
@@ -180,7 +181,7 @@ fn end_of_options(body: &mut Vec<u8>) {
     put32(body, 0);
 }
 
-/// Everything in a block begins at a multiple of 4. A block's body does too.
+/// Pads to a multiple of 4, at which everything in a block begins, as does a block's body.
 fn pad(body: &mut Vec<u8>) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
@@ -193,7 +194,7 @@ fn put32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Times come as two halves, the high one first.
+/// Writes a time as two halves, the high one first.
 fn put64_halves(out: &mut Vec<u8>, value: u64) {
     put32(out, u32::try_from(value >> 32).unwrap_or(0));
     put32(out, u32::try_from(value & 0xffff_ffff).unwrap_or(0));
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reader made from the specification alone.
+    /// A reader implemented from the specification alone.
     mod reader {
         #[derive(Debug, Default)]
         pub struct Packet {

@@ -1,4 +1,4 @@
-//! Packets for tests, built the naive way.
+//! Packets for tests, built in a naive way.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ pub(crate) const V4_B: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub(crate) const V6_A: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 1);
 pub(crate) const V6_B: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 2, 0, 0, 0, 2);
 
-/// RFC 1071, a word at a time.
+/// Computes a checksum as in RFC 1071, a word at a time.
 pub(crate) fn naive_checksum(data: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in data.chunks(2) {
@@ -17,7 +17,7 @@ pub(crate) fn naive_checksum(data: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// An IPv4 packet; `frag` is the word of flags and fragment offset.
+/// Builds an IPv4 packet; `frag` is the word of flags and fragment offset.
 pub(crate) fn v4_of(
     src: Ipv4Addr,
     dst: Ipv4Addr,
@@ -46,7 +46,7 @@ pub(crate) fn fix_v4(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// An IPv6 packet with `chain` (type, and body behind the next header byte) before the rest.
+/// Builds an IPv6 packet with `chain` (type, and body after the next header byte) before the rest.
 pub(crate) fn v6_of(
     src: Ipv6Addr,
     dst: Ipv6Addr,
@@ -68,12 +68,12 @@ pub(crate) fn v6_of(
     packet
 }
 
-/// IPv4 or IPv6 between the usual hosts.
+/// Builds an IPv4 or IPv6 packet between the usual hosts.
 pub(crate) fn ip(v6: bool, protocol: u8, l4: &[u8]) -> Vec<u8> {
     if v6 { v6_of(V6_A, V6_B, &[], protocol, l4) } else { v4_of(V4_A, V4_B, 7, 0, protocol, l4) }
 }
 
-/// `l4` with the checksum at `at` filled in, for the usual hosts.
+/// Fills in the checksum of `l4` at `at`, for the usual hosts.
 fn summed(v6: bool, protocol: u8, mut l4: Vec<u8>, at: usize) -> Vec<u8> {
     let mut pseudo = Vec::new();
     if v6 {
@@ -98,7 +98,7 @@ fn summed(v6: bool, protocol: u8, mut l4: Vec<u8>, at: usize) -> Vec<u8> {
     l4
 }
 
-/// A TCP segment from port 4000 to port 80.
+/// Builds a TCP segment from port 4000 to port 80.
 pub(crate) fn tcp(v6: bool, seq: u32, ack: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut l4 = vec![0x0f, 0xa0, 0, 80];
     l4.extend(seq.to_be_bytes());
@@ -108,7 +108,7 @@ pub(crate) fn tcp(v6: bool, seq: u32, ack: u32, flags: u8, payload: &[u8]) -> Ve
     summed(v6, 6, l4, 16)
 }
 
-/// A UDP datagram from port 4000 to port 53.
+/// Builds a UDP datagram from port 4000 to port 53.
 pub(crate) fn udp(v6: bool, payload: &[u8]) -> Vec<u8> {
     let mut l4 = vec![0x0f, 0xa0, 0, 53];
     l4.extend((payload.len() as u16 + 8).to_be_bytes());
@@ -117,7 +117,7 @@ pub(crate) fn udp(v6: bool, payload: &[u8]) -> Vec<u8> {
     summed(v6, 17, l4, 6)
 }
 
-/// An ICMP or ICMPv6 message.
+/// Builds an ICMP or ICMPv6 message.
 pub(crate) fn icmp(v6: bool, kind: u8, code: u8, rest: u32, payload: &[u8]) -> Vec<u8> {
     let mut l4 = vec![kind, code, 0, 0];
     l4.extend(rest.to_be_bytes());
@@ -125,7 +125,7 @@ pub(crate) fn icmp(v6: bool, kind: u8, code: u8, rest: u32, payload: &[u8]) -> V
     summed(v6, if v6 { 58 } else { 1 }, l4, 2)
 }
 
-/// A frame around `payload`, tagged with id 7 for each type but the last.
+/// Builds a frame around `payload`, tagged with id 7 for each type but the last.
 pub(crate) fn ether(types: &[u16], payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 0xb, 2, 0, 0, 0, 0, 0xa];
     for (at, kind) in types.iter().enumerate() {
@@ -138,7 +138,7 @@ pub(crate) fn ether(types: &[u16], payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A packet cut into pieces at `cuts` (offsets into what may be cut, multiples of eight).
+/// Fragments a packet at `cuts` (offsets into the fragmentable part, multiples of eight).
 pub(crate) fn pieces(packet: &[u8], id: u32, cuts: &[usize]) -> Vec<Vec<u8>> {
     let v6 = packet[0] >> 4 == 6;
     let body = &packet[if v6 { 40 } else { 20 }..];
@@ -152,7 +152,7 @@ pub(crate) fn pieces(packet: &[u8], id: u32, cuts: &[usize]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// One piece of `packet` with any contents.
+/// Builds one fragment of `packet` with any contents.
 pub(crate) fn piece(packet: &[u8], id: u32, offset: usize, data: &[u8], more: bool) -> Vec<u8> {
     if packet[0] >> 4 == 6 {
         let mut header = vec![0];

@@ -1,17 +1,17 @@
 use std::time::Duration;
 
-/// A moment on the monotonic clock of the filter's driver, in nanoseconds since any fixed
-/// point. The filter has no clock of its own.
+/// A time on the monotonic clock of the filter's driver, in nanoseconds since any fixed point. The
+/// filter has no clock of its own.
 #[derive(Copy, Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The moment `span` later, or the end of time.
+    /// Returns the time `span` later, or the end of time.
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long ago `earlier` was; zero if it was not.
+    /// Returns how long ago `earlier` was; zero if it is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

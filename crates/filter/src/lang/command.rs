@@ -1,4 +1,4 @@
-//! `adit filter element`: elements for a set that is in force, in nftables' own words.
+//! `adit filter element`: elements for a set in force, in the syntax of nftables.
 
 use std::io;
 
@@ -13,25 +13,25 @@ use super::{Diagnostics, diagnostics};
 use crate::elements::fixed;
 use crate::ruleset::{Element, Ruleset, Set, SetId};
 
-/// Elements that one command names at most.
+/// The most elements that one command names.
 pub const MAX_NAMED: usize = 65_536;
 
 /// A set, and elements of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Named {
-    /// Index into [`Ruleset::tables`].
+    /// The index into [`Ruleset::tables`].
     pub table: usize,
-    /// In that table.
+    /// The set in that table.
     pub set: SetId,
-    /// What the command names.
+    /// The elements that the command names.
     pub elements: Vec<Element>,
 }
 
-/// Reads `[FAMILY TABLE] SET ELEMENT, ...`, with or without braces around the elements.
+/// Parses `[FAMILY TABLE] SET ELEMENT, ...`, with or without braces around the elements.
 ///
 /// # Errors
 ///
-/// There is no such set, its elements are fixed, or what is wrong with an element.
+/// There is no such set, its elements are fixed, or an element is invalid.
 pub fn elements(ruleset: &Ruleset, text: &str) -> Result<Named, Diagnostics> {
     let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
     let mut expander = Expander::new(&mut none);
@@ -86,7 +86,7 @@ impl Parser {
         Ok(Named { table, set, elements })
     }
 
-    /// `[FAMILY TABLE] SET`: a set whose elements may change.
+    /// Parses `[FAMILY TABLE] SET`: a set whose elements may change.
     fn set_in_force(&mut self, ruleset: &Ruleset) -> Result<(usize, SetId), SyntaxError> {
         let (mut name, mut at) = self.name("set")?;
         let mut place = None;

@@ -21,7 +21,7 @@ enum Op {
 }
 
 impl Parser {
-    /// A field, or a concatenation of some.
+    /// Parses a field, or a concatenation of fields.
     pub fn key(&mut self) -> Result<Vec<Field>, SyntaxError> {
         let mut key = Vec::new();
         loop {
@@ -151,7 +151,7 @@ impl Parser {
         op
     }
 
-    /// What one field is compared with.
+    /// Parses the values that one field is compared with.
     fn single(
         &mut self,
         table: usize,
@@ -208,7 +208,7 @@ impl Parser {
         })
     }
 
-    /// Bits: `syn`, `== syn`, `! syn`, `syn / syn,ack`.
+    /// Parses bits: `syn`, `== syn`, `! syn`, `syn / syn,ack`.
     fn flags(&mut self, kind: Kind, op: &Op) -> Result<(Test, bool), SyntaxError> {
         let at = self.span();
         let (value, count) = self.bits(kind, &[",", "|"])?;
@@ -236,7 +236,7 @@ impl Parser {
         }
     }
 
-    /// `& mask == value`
+    /// Parses `& mask == value`.
     fn masked(&mut self, kind: Kind) -> Result<(Test, bool), SyntaxError> {
         if kind == Kind::IfName {
             return Err(SyntaxError::new(self.span(), "a name has no bits").hint("\"eth*\""));
@@ -261,7 +261,7 @@ impl Parser {
         let value = if is_bits(kind) || paren {
             self.bits(kind, &["|", ","])?.0
         } else if matches!(self.peek(), Tok::Number(t) if integer(t) == Some(0)) {
-            // 0 is written so whatever the kind.
+            // 0 is written so for every kind.
             self.next();
             0
         } else {
@@ -288,12 +288,12 @@ impl Parser {
         if matches!(self.peek(), Tok::Punct("{") | Tok::Set(_) | Tok::Who { .. }) {
             return Ok((Test::Set(self.lookup(table, key, kinds, false)?), negate));
         }
-        // nftables says the same.
+        // nftables reports the same.
         let error = self.expected("a set, as a concatenation is compared with sets only");
         Err(error.hint("`{ VALUE . VALUE }`, or `@NAME`"))
     }
 
-    /// A set or map: anonymous, named, or a client's or group's addresses.
+    /// Parses a set or map: anonymous, named, or a client's or group's addresses.
     fn lookup(
         &mut self,
         table: usize,

@@ -1,4 +1,4 @@
-//! The parser's place in the tokens.
+//! The parser's position in the tokens.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use super::diagnostic::similar;
 use super::lex::{Span, SyntaxError, Tok, Token};
 use super::raw_ruleset::RawRuleset;
 
-/// Errors after which the rest of a file is not read.
+/// The number of errors after which the rest of a file is not read.
 const MAX_ERRORS: usize = 200;
 
 pub(super) struct Parser {
@@ -52,7 +52,7 @@ impl Parser {
         self.token().at
     }
 
-    /// What was taken last.
+    /// Returns the place of the last token.
     pub fn before(&self) -> Span {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map_or(self.end.at, |t| t.at)
     }
@@ -92,7 +92,7 @@ impl Parser {
         found
     }
 
-    /// The error that something else was expected here.
+    /// Returns the error that something else was expected here.
     pub fn expected(&self, what: &str) -> SyntaxError {
         SyntaxError::new(self.span(), format!("expected {what}, found {}", self.peek().named()))
     }
@@ -147,7 +147,7 @@ impl Parser {
         }
     }
 
-    /// A comment's text, behind the word.
+    /// Parses a comment's text, after the word.
     pub fn comment(&mut self) -> Result<Option<String>, SyntaxError> {
         let (text, at) = self.quoted("a comment")?;
         if text.len() > super::MAX_COMMENT {
@@ -190,7 +190,7 @@ impl Parser {
         Err(self.expected("the end of the line or `;`"))
     }
 
-    /// Runs `parse`; after an error, notes it and goes on behind the statement that has it.
+    /// Runs `parse`; after an error, records it and continues after the statement that contains it.
     pub fn statement(&mut self, parse: impl FnOnce(&mut Self) -> Result<(), SyntaxError>) {
         let (depth, start) = (self.depth, self.at);
         let Err(error) = parse(self) else {
@@ -210,13 +210,13 @@ impl Parser {
                 }
             }
         }
-        // Whatever happens, no statement is read twice.
+        // In any case, no statement is read twice.
         if self.at == start {
             self.next();
         }
     }
 
-    /// An unknown word, with what was probably meant.
+    /// Returns the error for an unknown word, with the word that was probably meant.
     pub fn unknown<'a>(
         word: &str,
         at: Span,

@@ -24,48 +24,48 @@ use crate::packet::Layer;
 use crate::ruleset::{CtDirection, CtState, Kind};
 use build::{Body, Frame};
 
-/// Bytes of a description.
+/// The most bytes of a description.
 pub const MAX_DESCRIPTION: usize = 1 << 18;
 
-/// A packet and what it does not say itself.
+/// A packet and its metadata.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PacketDescription {
     /// A frame, or an IP packet without a link header.
     pub bytes: Vec<u8>,
-    /// Which of both.
+    /// The layer at which it begins.
     pub layer: Layer,
-    /// The interface where it comes in; zero if unspecified.
+    /// The interface by which it arrives; zero if unspecified.
     pub iif: IfName,
-    /// The interface where it goes out; zero if unspecified.
+    /// The interface by which it leaves; zero if unspecified.
     pub oif: IfName,
     /// The state of its connection.
     pub state: CtState,
-    /// Which way it goes in its connection.
+    /// Its direction in its connection.
     pub direction: CtDirection,
     /// The transport protocol of its connection.
     pub protocol: Option<u8>,
 }
 
 impl PacketDescription {
-    /// What an evaluator has to know beside the packet.
+    /// Returns the metadata that an evaluator needs.
     pub fn context(&self, now: Nanos) -> Context {
         let Self { iif, oif, state, direction, protocol, .. } = *self;
         Context { now, iif, oif, state, direction, protocol }
     }
 }
 
-/// What is wrong with a description.
+/// A mistake in a description.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DescribeError {
     /// The description.
     pub text: String,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
-    /// How many characters are meant; at least 1.
+    /// The length of the marked text in characters; at least 1.
     pub length: u32,
-    /// What is wrong.
+    /// The mistake.
     pub message: String,
-    /// What to write instead.
+    /// The replacement.
     pub hint: Option<String>,
 }
 
@@ -108,11 +108,11 @@ impl SyntaxError {
     }
 }
 
-/// Makes a packet of its description.
+/// Builds a packet from its description.
 ///
 /// # Errors
 ///
-/// The column of what cannot be understood, and what is expected there.
+/// The column of the mistake, and what is expected there.
 pub fn describe(text: &str) -> Result<PacketDescription, DescribeError> {
     let result = if text.len() > MAX_DESCRIPTION {
         let message = format!("a description longer than {MAX_DESCRIPTION} bytes");
@@ -130,7 +130,7 @@ pub fn describe(text: &str) -> Result<PacketDescription, DescribeError> {
     })
 }
 
-/// What may follow the addresses.
+/// The parameters that may follow the addresses.
 #[derive(Default)]
 struct Options {
     iif: IfName,
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// A word that `read` understands.
+    /// Parses a word with `read`.
     fn read<T>(
         &mut self,
         what: &str,
@@ -531,7 +531,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `syn`, `syn,ack`, `fin|ack`, `none`
+/// Parses `syn`, `syn,ack`, `fin|ack`, `none`.
 fn flags(word: &str) -> Option<u8> {
     if word == "none" {
         return Some(0);

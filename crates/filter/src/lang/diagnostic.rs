@@ -3,29 +3,29 @@ use std::fmt;
 /// The number of errors that are reported at once; more are only counted.
 pub const MAX_DIAGNOSTICS: usize = 10;
 
-/// Characters of a source line that a diagnostic shows.
+/// The number of characters of a source line that a diagnostic shows.
 const MAX_SHOWN: usize = 160;
 
-/// What is wrong at one place of a rule file.
+/// A mistake at one place of a rule file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Diagnostic {
     /// The file's name, as it was given or included.
     pub file: String,
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
-    /// How many characters are meant; at least 1.
+    /// The length of the marked text in characters; at least 1.
     pub length: u32,
-    /// What is wrong.
+    /// The mistake.
     pub message: String,
-    /// What to write instead.
+    /// The replacement.
     pub hint: Option<String>,
     /// The line itself.
     pub source: String,
 }
 
-/// Everything that was found wrong, in the order of the text.
+/// All mistakes, in the order of the text.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Diagnostics {
     /// At most [`MAX_DIAGNOSTICS`].
@@ -90,7 +90,8 @@ pub(super) fn similar<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, k)| k)
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours between two short words.
+/// Returns the number of insertions, deletions, substitutions and swaps of neighbours between two
+/// short words.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

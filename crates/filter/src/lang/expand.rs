@@ -1,4 +1,4 @@
-//! `include`, `define` and `$name`: a stream of tokens as if all stood in one file.
+//! `include`, `define` and `$name`: a stream of tokens as if all were in one file.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,7 @@ use super::{MAX_DEFINED, MAX_FILE, MAX_INCLUDE_DEPTH, MAX_INCLUDES, MAX_TOKENS};
 /// Reads a file that is included.
 pub(super) type Files<'a> = &'a mut dyn FnMut(&str) -> io::Result<String>;
 
-/// A text that was read.
+/// A source text.
 pub(super) struct Source {
     pub name: String,
     pub text: String,
@@ -22,9 +22,9 @@ pub(super) struct Expander<'a> {
     pub sources: Vec<Source>,
     pub tokens: Vec<Token>,
     pub errors: Vec<SyntaxError>,
-    /// Innermost block last.
+    /// The innermost block is last.
     scopes: Vec<HashMap<Rc<str>, Rc<[Token]>>>,
-    /// Words in definitions, those that definitions took from others.
+    /// The number of words in definitions that come from other definitions.
     defined: usize,
     bytes: usize,
     full: bool,
@@ -96,7 +96,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// Ends the reading: there is too much.
+    /// Ends the reading, because there are too many tokens.
     fn overflow(&mut self, at: Span, most: usize, of_what: &str) {
         if !self.full {
             self.full = true;
@@ -104,7 +104,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// The definitions outside all blocks whose names begin like this, by their names.
+    /// Returns the definitions outside all blocks whose names begin like this, by their names.
     pub fn definitions(&self, prefix: &str) -> Vec<(Rc<str>, Rc<[Token]>)> {
         let outermost = self.scopes.iter().take(1).flatten();
         let named = outermost.filter(|(name, _)| name.starts_with(prefix));
@@ -132,7 +132,7 @@ impl<'a> Expander<'a> {
             self.unknown(name, at);
             return self.push(Token { tok: Tok::Var(name.clone()), at });
         };
-        // The place is where it is used: that is what the reader has before his eyes.
+        // The place is where it is used, because the author of the rules looks there.
         for token in value.iter() {
             self.push(Token { tok: token.tok.clone(), at });
             if self.full {
@@ -141,7 +141,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// Carries out a directive; how many tokens it took.
+    /// Executes a directive; returns how many tokens it took.
     fn directive(&mut self, word: &str, at: Span, rest: &[Token], depth: usize) -> usize {
         if word == "include" {
             if let Some(Token { tok: Tok::Quoted(path), at }) = rest.first() {
@@ -179,7 +179,7 @@ impl<'a> Expander<'a> {
         used.saturating_add(2)
     }
 
-    /// A definition's value: up to the end of the line, over several in braces.
+    /// Parses a definition's value: up to the end of the line, over several lines in braces.
     fn value(&mut self, rest: &[Token]) -> (Rc<[Token]>, usize) {
         let mut value: Vec<Token> = Vec::new();
         let mut depth = 0_usize;
@@ -235,7 +235,8 @@ impl<'a> Expander<'a> {
     }
 }
 
-/// `define` may be a chain's name elsewhere: only at a statement's start, before its operand.
+/// Returns whether a word is a directive. `define` may be a chain's name elsewhere: it is one only
+/// at a statement's start, before its operand.
 fn is_directive(word: &str, rest: &[Token]) -> bool {
     let next = rest.first().map(|t| &t.tok);
     match word {

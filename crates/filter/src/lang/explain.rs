@@ -1,4 +1,4 @@
-//! A packet's way through the rules, for people.
+//! A packet's path through the rules, for a human reader.
 
 use std::fmt::Write;
 
@@ -7,8 +7,8 @@ use super::print::{field_text, priority_text, reject_text, rule_text, statement_
 use crate::evaluate::{Mismatch, RuleEnd, RuleLocation, Step, Trace, Verdict};
 use crate::ruleset::{Chain, Policy, Rule, RuleVerdict, Ruleset, Statement, Table};
 
-/// What a trace says: each base chain that was visited, each rule with what did not match, jumps
-/// indented, and the verdict in the last line.
+/// Describes a trace: each base chain that was visited, each rule with the statement that did not
+/// match, jumps indented, and the verdict in the last line.
 pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
     let mut teller = Teller { ruleset, out: String::new(), depth: 0, policy: None, by: None };
     for step in &trace.steps {
@@ -24,7 +24,7 @@ pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
 struct Teller<'a> {
     ruleset: &'a Ruleset,
     out: String,
-    /// Chains that wait for one that they jumped to.
+    /// The number of chains that wait for one that they jumped to.
     depth: usize,
     policy: Option<RuleLocation>,
     by: Option<(RuleLocation, u32)>,
@@ -145,7 +145,7 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// That a map decided.
+/// Describes that a map decided.
 fn looked_up(table: &Table, rule: &Rule) -> String {
     let map = rule.statements.iter().find(|s| matches!(s, Statement::VerdictMap { .. }));
     let last = matches!(rule.statements.last(), Some(Statement::VerdictMap { .. }));
@@ -155,7 +155,7 @@ fn looked_up(table: &Table, rule: &Rule) -> String {
     }
 }
 
-/// The first statement that did not match, with what the packet has there.
+/// Describes the first statement that did not match, with the packet's values.
 fn mismatched(table: &Table, rule: &Rule, mismatch: &Mismatch) -> String {
     let statement = rule.statements.get(mismatch.statement);
     let text = statement.map_or_else(String::new, |s| statement_text(table, s));

@@ -1,10 +1,10 @@
-//! How fields are written.
+//! The syntax of fields.
 
 use crate::ruleset::{Family, Field, Kind};
 
 use Field as F;
 
-/// Every field as nftables writes it, and as it is printed: header, then key.
+/// Every field in nftables' syntax, in which it is printed: header, then key.
 const FIELDS: &[(&str, &str, Field)] = &[
     ("ether", "saddr", F::EtherSaddr),
     ("ether", "daddr", F::EtherDaddr),
@@ -81,7 +81,7 @@ const FIELDS: &[(&str, &str, Field)] = &[
 /// Keys of `meta` that may occur without it.
 const UNQUALIFIED: &[&str] = &["iif", "oif", "iifname", "oifname", "pkttype"];
 
-/// What is not supported, and what comes nearest: header, key (empty for all), advice.
+/// Unsupported fields and their nearest replacement: header, key (empty for all), advice.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("ct", "mark", "there are no marks; a named chain can carry the decision: `jump NAME`"),
     ("ct", "status", "`ct state established` or `ct state new`"),
@@ -174,12 +174,12 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("cgroup", "", "only forwarded packets are seen: use `ip saddr`"),
 ];
 
-/// A field by its header and key; the key of ARP addresses has two words.
+/// Returns the field of a header and key; the key of ARP addresses has two words.
 pub(super) fn find(header: &str, key: &str) -> Option<Field> {
     FIELDS.iter().find(|(h, k, _)| *h == header && *k == key).map(|&(.., field)| field)
 }
 
-/// Whether a field starts with this word alone (`iifname`).
+/// Returns the field that consists of this word alone (`iifname`).
 pub(super) fn unqualified(word: &str) -> Option<Field> {
     UNQUALIFIED.contains(&word).then(|| find("meta", word)).flatten()
 }
@@ -188,12 +188,12 @@ pub(super) fn is_header(word: &str) -> bool {
     FIELDS.iter().any(|(h, ..)| *h == word)
 }
 
-/// Words with which a field can start.
+/// Returns the words with which a field can start.
 pub(super) fn starts() -> impl Iterator<Item = &'static str> + Clone {
     FIELDS.iter().map(|(h, ..)| *h).chain(UNQUALIFIED.iter().copied())
 }
 
-/// Keys of a header, first words only.
+/// Returns the keys of a header, first words only.
 pub(super) fn keys(header: &str) -> impl Iterator<Item = &'static str> {
     let mut before = "";
     FIELDS.iter().filter(move |(h, ..)| *h == header).filter_map(move |(_, k, _)| {
@@ -202,12 +202,12 @@ pub(super) fn keys(header: &str) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// What to write instead of an unsupported key, or of any key of an unsupported header.
+/// Returns the replacement of an unsupported key, or of any key of an unsupported header.
 pub(super) fn refused(header: &str, key: &str) -> Option<&'static str> {
     REFUSED.iter().find(|(h, k, _)| *h == header && (k.is_empty() || *k == key)).map(|r| r.2)
 }
 
-/// As it is written.
+/// Returns the field in nftables' syntax.
 pub(super) fn text(field: Field) -> String {
     match FIELDS.iter().find(|(.., f)| *f == field) {
         Some((_, key, F::IifName | F::OifName)) => (*key).to_owned(),
@@ -216,7 +216,7 @@ pub(super) fn text(field: Field) -> String {
     }
 }
 
-/// A field of this kind, for `typeof`.
+/// Returns a field of this kind, for `typeof`.
 pub(super) const fn example(kind: Kind) -> Option<Field> {
     Some(match kind {
         Kind::EtherAddr => F::EtherSaddr,
@@ -249,7 +249,7 @@ pub(super) const fn example(kind: Kind) -> Option<Field> {
     })
 }
 
-/// Why packets that a table sees can never have a field.
+/// Returns why packets that a table evaluates can never have a field.
 pub(super) fn missing(family: Family, field: Field) -> Option<&'static str> {
     let (header, ..) = FIELDS.iter().find(|(.., f)| *f == field)?;
     match (family, *header) {

@@ -1,19 +1,19 @@
-//! Whether packets come to a rule set's chains at all.
+//! Checks that packets reach a rule set's chains.
 //!
-//! A file that was cut short, or whose `type filter hook forward` line is missing, is valid and lets every packet
-//! pass. A firewall must not take it by accident, so it is refused unless it says that this is meant.
+//! A truncated file, or one without its `type filter hook forward` line, is valid and lets every packet pass. A
+//! firewall must not accept it by accident, so it is refused unless it states that this is intended.
 
 use super::lex::{Span, SyntaxError};
 use super::raw_ruleset::RawRuleset;
 use crate::ruleset::{Members, RuleVerdict, Ruleset, Statement, Table};
 
-/// The definition by which a file asks to be taken although no hook leads to some chain, or to any.
+/// The definition by which a file requests to be accepted although no hook leads to some chain, or to any.
 pub const ALLOW_UNHOOKED: &str = "adit_allow_unhooked";
 
 const HINT: &str = "`type filter hook forward priority filter;` in the chain, or a jump to it; if it is meant, \
                     `define adit_allow_unhooked = 1` on a line of its own";
 
-/// The chains of a table to which no base chain leads, as errors at their places.
+/// Returns the chains of a table that no base chain leads to, as errors at their places.
 pub(super) fn unreached(draft: &RawRuleset) -> Vec<SyntaxError> {
     let reached = reached(&draft.table);
     let chains = draft.table.chains.iter().zip(&draft.chains).zip(reached);
@@ -28,7 +28,7 @@ pub(super) fn unreached(draft: &RawRuleset) -> Vec<SyntaxError> {
     .collect()
 }
 
-/// One error in place of those, where no chain at all has a hook.
+/// Returns a single error in place of those, if no chain at all has a hook.
 pub(super) fn without_a_base(ruleset: &Ruleset, unreached: Vec<SyntaxError>) -> Vec<SyntaxError> {
     let mut chains = ruleset.tables.iter().flat_map(|table| &table.chains);
     if chains.any(|chain| chain.base.is_some()) {
@@ -39,7 +39,7 @@ pub(super) fn without_a_base(ruleset: &Ruleset, unreached: Vec<SyntaxError>) -> 
     vec![SyntaxError::new(at, "no chain has a hook: every packet would pass").hint(HINT)]
 }
 
-/// By chain: whether a base chain is it or leads to it by jumps, gotos and verdict maps.
+/// Returns, by chain, whether it is a base chain or reached from one by jumps, gotos and verdict maps.
 fn reached(table: &Table) -> Vec<bool> {
     let mut reached = vec![false; table.chains.len()];
     let bases = table.chains.iter().enumerate().filter(|(_, chain)| chain.base.is_some());

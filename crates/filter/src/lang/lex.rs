@@ -1,4 +1,4 @@
-//! Text to tokens, each with its place.
+//! Conversion of text to tokens, each with its place.
 
 use std::net::Ipv6Addr;
 use std::rc::Rc;
@@ -7,14 +7,14 @@ use std::rc::Rc;
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Span {
     pub file: u16,
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
     pub length: u32,
 }
 
-/// What is wrong, where, and what to write instead.
+/// A mistake, its place, and its replacement.
 #[derive(Clone, Debug)]
 pub(super) struct SyntaxError {
     pub at: Span,
@@ -75,7 +75,7 @@ struct Lexer<'a> {
     column: u32,
 }
 
-/// All tokens of a text and what could not be read, which is skipped.
+/// Returns all tokens of a text, and the parts that are no tokens, which are skipped.
 pub(super) fn lex(text: &str, file: u16) -> (Vec<Token>, Vec<SyntaxError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lexer = Lexer { rest: text, file, line: 1, column: 1 };
@@ -169,7 +169,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Length of an IPv6 or MAC address that starts here.
+    /// Returns the length of an IPv6 or MAC address that starts here.
     fn address(&self) -> Option<usize> {
         let end = self.run(0, |c| c.is_ascii_hexdigit() || matches!(c, ':' | '.'));
         let text = self.rest.get(..end)?;
@@ -251,7 +251,7 @@ fn who(group: bool, name: Rc<str>, at: Span) -> Result<Token, SyntaxError> {
     Ok(Token { tok: Tok::Who { group, name }, at })
 }
 
-/// A MAC address, `00:11:22:33:44:55`.
+/// Parses a MAC address, `00:11:22:33:44:55`.
 pub(super) fn mac(text: &str) -> Option<u64> {
     let mut value = 0_u64;
     let mut groups = 0_u8;
@@ -266,7 +266,7 @@ pub(super) fn mac(text: &str) -> Option<u64> {
 }
 
 impl Tok {
-    /// How it is called in a message.
+    /// Returns its name in messages.
     pub fn named(&self) -> String {
         match self {
             Self::Word(t) | Self::Number(t) | Self::Address(t) => format!("`{t}`"),

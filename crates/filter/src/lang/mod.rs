@@ -50,45 +50,45 @@ use cursor::Parser;
 use expand::{Expander, Source};
 use lex::SyntaxError;
 
-/// Bytes of a rule file with all that it includes.
+/// The most bytes of a rule file with all included files.
 pub const MAX_FILE: usize = 16 << 20;
-/// How deep files may include each other.
+/// The greatest depth of includes.
 pub const MAX_INCLUDE_DEPTH: usize = 16;
-/// Files that are read for one rule set.
+/// The most files that are read for one rule set.
 pub const MAX_INCLUDES: usize = 256;
-/// Words and signs, definitions expanded.
+/// The most tokens after the expansion of definitions.
 pub const MAX_TOKENS: usize = 8_000_000;
-/// Words that definitions take from other definitions.
+/// The most tokens that definitions take from other definitions.
 pub const MAX_DEFINED: usize = 1 << 20;
-/// Tables of a rule set.
+/// The most tables of a rule set.
 pub const MAX_TABLES: usize = 256;
-/// Chains of a table.
+/// The most chains of a table.
 pub const MAX_CHAINS: usize = 16_384;
-/// Rules of a rule set.
+/// The most rules of a rule set.
 pub const MAX_RULES: usize = 262_144;
-/// Elements of all sets of a rule set.
+/// The most elements of all sets of a rule set.
 pub const MAX_ELEMENTS: usize = 1_048_576;
-/// Statements of a rule.
+/// The most statements of a rule.
 pub const MAX_STATEMENTS: usize = 64;
-/// Fields in a concatenation.
+/// The most fields in a concatenation.
 pub const MAX_KEY: usize = 5;
-/// Braces within braces in a list of elements, as definitions expand to them.
+/// The greatest depth of braces in a list of elements, to which definitions may expand.
 pub const MAX_NESTING: usize = 16;
-/// Jumps within jumps from a base chain.
+/// The greatest depth of jumps from a base chain.
 pub const MAX_JUMPS: usize = 15;
-/// Bytes of a name.
+/// The most bytes of a name.
 pub const MAX_NAME: usize = 128;
-/// Bytes of a comment.
+/// The most bytes of a comment.
 pub const MAX_COMMENT: usize = 128;
-/// Bytes of a log prefix.
+/// The most bytes of a log prefix.
 pub const MAX_PREFIX: usize = 127;
 
-/// Reads the rule file `text`, called `name` in messages; `files` reads what it includes, by a path
-/// relative to the including file.
+/// Parses the rule file `text`, called `name` in messages; `files` reads included files, by a path relative to the
+/// including file.
 ///
 /// # Errors
 ///
-/// Everything that is wrong, up to [`MAX_DIAGNOSTICS`], with what to write instead.
+/// All mistakes, up to [`MAX_DIAGNOSTICS`], with their replacements.
 pub fn parse(
     name: &str,
     text: &str,
@@ -97,12 +97,12 @@ pub fn parse(
     parse_as(name, text, files, false)
 }
 
-/// As [`parse`], for rules that are to be put in force: a hook has to lead to every chain, and there has to be one,
-/// unless the file defines [`ALLOW_UNHOOKED`].
+/// Parses as [`parse`] does, for rules that are to be put in force: a hook has to lead to every chain, and there has to
+/// be one, unless the file defines [`ALLOW_UNHOOKED`].
 ///
 /// # Errors
 ///
-/// As [`parse`]; chains without a hook only where nothing else is wrong.
+/// As [`parse`]; chains without a hook only if there is no other mistake.
 pub fn parse_hooked(
     name: &str,
     text: &str,
@@ -128,7 +128,7 @@ fn parse_as(
     let mut ruleset = resolve::finish(parser.drafts, &mut later);
     let settings = settings::read(definitions.into_iter(), &mut later);
     (ruleset.allow_unhooked, ruleset.limits) = (settings.allow_unhooked, settings.limits);
-    // What follows from a word that could not be read is not news.
+    // Errors that follow from an invalid word are not reported.
     let unread: HashSet<(u16, u32)> = errors.iter().map(|e| (e.at.file, e.at.line)).collect();
     later.retain(|e| !unread.contains(&(e.at.file, e.at.line)));
     errors.append(&mut later);
@@ -140,7 +140,7 @@ fn parse_as(
 
 fn diagnostics(mut errors: Vec<SyntaxError>, sources: &[Source]) -> Diagnostics {
     errors.sort_by_key(|e| (e.at.file, e.at.line, e.at.column));
-    // One place is reported once: what follows from an error is not news.
+    // One place is reported once: errors that follow from an error are not reported.
     errors.dedup_by_key(|e| (e.at.file, e.at.line, e.at.column));
     let more = errors.len().saturating_sub(MAX_DIAGNOSTICS);
     let list = errors.into_iter().take(MAX_DIAGNOSTICS).map(|e| diagnostic(e, sources)).collect();

@@ -250,7 +250,7 @@ const ARP_OPS: Names = &[
     ("nak", 10),
 ];
 
-/// The names that values of a kind have. A value's first name is the one that is printed.
+/// Returns the names of values of a kind. A value's first name is the one that is printed.
 pub(super) const fn of(kind: Kind) -> Names {
     match kind {
         Kind::InetProto => PROTOCOLS,
@@ -274,17 +274,17 @@ pub(super) const fn of(kind: Kind) -> Names {
     }
 }
 
-/// The value of a name.
+/// Returns the value of a name.
 pub(super) fn value(kind: Kind, name: &str) -> Option<u128> {
     of(kind).iter().find(|(n, _)| *n == name).map(|&(_, value)| value)
 }
 
-/// The name of a value.
+/// Returns the name of a value.
 pub(super) fn name(kind: Kind, value: u128) -> Option<&'static str> {
     of(kind).iter().find(|(_, v)| *v == value).map(|&(name, _)| name)
 }
 
-/// Kinds that a set's `type` can name.
+/// The kinds that a set's `type` can name.
 const TYPES: &[(&str, Kind)] = &[
     ("ether_addr", Kind::EtherAddr),
     ("ether_type", Kind::EtherType),
@@ -319,7 +319,7 @@ pub(super) fn types() -> impl Iterator<Item = &'static str> + Clone {
     TYPES.iter().map(|(n, _)| *n)
 }
 
-/// What a kind takes, for people.
+/// Describes the values of a kind, for a human reader.
 pub(super) fn takes(kind: Kind) -> String {
     let text = match kind {
         Kind::EtherAddr => "a MAC address, like 00:11:22:33:44:55",

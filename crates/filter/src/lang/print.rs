@@ -1,4 +1,4 @@
-//! A rule set as text, in the form that `nft list ruleset` has and that reads back the same.
+//! Printing of a rule set in the form of `nft list ruleset`, which parses to the same rule set.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,72 +13,72 @@ use crate::ruleset::{
     Members, Policy, Range, Reject, Rule, RuleVerdict, Ruleset, Set, SetId, Statement, Table, Test,
 };
 
-/// Columns after which a list of elements goes on in a new line.
+/// The column after which a list of elements continues in a new line.
 const WIDTH: usize = 96;
 
-/// Whose count a listing asks for.
+/// The owner of a count that a listing needs.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Counted {
-    /// Of the rule with this handle.
+    /// The rule with this handle.
     Rule(u32),
-    /// Of a named counter.
+    /// A named counter.
     Named {
-        /// Index into [`Ruleset::tables`].
+        /// The index into [`Ruleset::tables`].
         table: usize,
-        /// In that table.
+        /// The counter in that table.
         counter: CounterId,
     },
 }
 
 type Live<'a> = &'a dyn Fn(Counted) -> Option<Count>;
 
-/// The elements of now of a set, by its table's index, where they are not those of the file.
+/// Returns the present elements of a set, by its table's index, if they are not those of the file.
 type Elements<'a> = &'a dyn Fn(usize, SetId) -> Option<Vec<Element>>;
 
-/// The rule set with handles as comments, with the counts that `live` knows and the elements of now.
+/// Prints the rule set with handles as comments, with the counts of `live` and the present elements.
 pub fn listing(ruleset: &Ruleset, live: Live<'_>, elements: Elements<'_>) -> String {
     Printer { out: String::new(), live: Some(live), elements: Some(elements) }.ruleset(ruleset)
 }
 
 impl fmt::Display for Ruleset {
-    /// As a rule file that reads back as an equal rule set, but for lines.
+    /// Prints a rule file that parses to an equal rule set, except for line numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&Printer { out: String::new(), live: None, elements: None }.ruleset(self))
     }
 }
 
-/// A rule of a table as one line, without its comment.
+/// Prints a rule of a table as one line, without its comment.
 pub fn rule_text(table: &Table, rule: &Rule) -> String {
     let mut printer = Printer { out: String::new(), live: None, elements: None };
     printer.statements(table, rule);
     printer.out
 }
 
-/// A statement of a table, as it is written.
+/// Prints a statement of a table.
 pub fn statement_text(table: &Table, statement: &Statement) -> String {
     let mut printer = Printer { out: String::new(), live: None, elements: None };
     printer.statement(table, 0, statement);
     printer.out
 }
 
-/// A field, as it is written: `tcp dport`.
+/// Prints a field: `tcp dport`.
 pub fn field_text(field: Field) -> String {
     fields::text(field)
 }
 
-/// A value of a kind, as it is written.
+/// Prints a value of a kind.
 pub fn value_text(kind: Kind, value: u128) -> String {
     range_text(kind, Range::single(value))
 }
 
-/// A set that a command names: `inet filter blocked`.
+/// Prints a set that a command names: `inet filter blocked`.
 pub fn set_text(ruleset: &Ruleset, named: &super::Named) -> String {
     let Some(table) = ruleset.tables.get(named.table) else { return String::new() };
     let name = table.sets.get(named.set.0).and_then(|set| set.name.as_deref()).unwrap_or("");
     format!("{} {} {name}", family(table.family), table.name)
 }
 
-/// An element of a set, as it is written.
+/// Prints an element of a set.
 pub fn element_text(ruleset: &Ruleset, table: usize, set: SetId, element: &Element) -> String {
     let table = ruleset.tables.get(table);
     let set = table.and_then(|table| table.sets.get(set.0));
@@ -256,7 +256,7 @@ fn base_text(family: Family, base: Base) -> String {
     format!("type filter hook forward priority {priority}; policy {policy};")
 }
 
-/// `type a . b`, or `typeof` where a part has no type of its own.
+/// Prints `type a . b`, or `typeof` if a part has no type of its own.
 fn key_type(key: &[Kind]) -> String {
     let types: Option<Vec<&str>> = key.iter().map(|&kind| names::type_name(kind)).collect();
     match types {
@@ -347,7 +347,7 @@ fn match_text(table: &Table, m: &Match) -> String {
         Test::Within(ranges) => {
             let one = ranges.first().filter(|r| r.first == r.last && ranges.len() == 1);
             match one {
-                // Without an operator, bits are looked for.
+                // Without an operator, the comparison is for bits.
                 Some(range) if is_bits(kind) => {
                     let op = if m.negate { "!=" } else { "==" };
                     format!("{key} {op} {}", exact_bits(kind, range.first))
@@ -369,13 +369,13 @@ fn match_text(table: &Table, m: &Match) -> String {
     }
 }
 
-/// A mask: bits by name in parentheses, or a value.
+/// Prints a mask: bits by name in parentheses, or a value.
 fn mask_text(kind: Kind, mask: u128) -> String {
     let text = plain(kind, mask);
     if text.contains('|') { format!("({text})") } else { text }
 }
 
-/// A value in arithmetic: no names but those of bits.
+/// Prints a value in arithmetic, without names except those of bits.
 fn plain(kind: Kind, value: u128) -> String {
     match kind {
         Kind::Ipv4Addr | Kind::Ipv6Addr | Kind::EtherAddr => value_alone(kind, value),
@@ -388,7 +388,7 @@ fn exact_bits(kind: Kind, value: u128) -> String {
     if value.count_ones() == 1 { bits(kind, value, "|") } else { format!("{value:#x}") }
 }
 
-/// Bits by name if all have one.
+/// Prints bits by name if all have one.
 fn bits(kind: Kind, value: u128, joint: &str) -> String {
     let named: Vec<&(&str, u128)> =
         names::of(kind).iter().filter(|(_, bit)| bit & value != 0).collect();
@@ -434,7 +434,7 @@ fn value_alone(kind: Kind, value: u128) -> String {
     let shown = value & largest(kind);
     match kind {
         Kind::Ipv4Addr => Ipv4Addr::from(u32::try_from(shown).unwrap_or(0)).to_string(),
-        // `::ffff:10.0.0.1` and its like are written in groups: all readers take that.
+        // `::ffff:10.0.0.1` and the like are printed in groups, which all parsers accept.
         Kind::Ipv6Addr => Ipv6Addr::from(shown).to_string(),
         Kind::EtherAddr => {
             let bytes = shown.to_be_bytes();
@@ -491,7 +491,7 @@ pub(super) fn verdict_text(table: &Table, verdict: RuleVerdict) -> String {
     }
 }
 
-/// `reject`, as it is written.
+/// Prints a `reject` statement.
 pub fn reject_text(reject: Reject) -> String {
     match reject {
         Reject::TcpReset => "reject with tcp reset".into(),

@@ -1,4 +1,4 @@
-//! A table while it is read: what was named but perhaps not defined yet.
+//! A table during parsing: objects that were named but perhaps not defined yet.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub(super) struct RawRuleset {
     pub sets: Vec<SetNote>,
     pub chains: Vec<Note>,
     pub counters: Vec<Note>,
-    /// Lookups, to be checked when all is read.
+    /// Look-ups, to be checked when everything is read.
     pub lookups: Vec<Lookup>,
     pub jumps: Vec<Jump>,
     /// Rules that `insert` puts before all others of a chain, the last one first.
@@ -25,12 +25,12 @@ pub(super) struct RawRuleset {
     definitions: usize,
 }
 
-/// Where something was defined, or first named.
+/// The place where an object was defined, or first named.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Note {
     pub at: Span,
     pub defined: bool,
-    /// The how manieth definition of the table it was.
+    /// The index of the definition in its table.
     pub order: usize,
 }
 
@@ -43,7 +43,7 @@ impl Note {
 #[derive(Debug)]
 pub(super) struct SetNote {
     pub note: Note,
-    /// Of each element.
+    /// The place of each element.
     pub places: Vec<Span>,
 }
 
@@ -93,7 +93,7 @@ impl RawRuleset {
         }
     }
 
-    /// A chain by its name, which may yet have to be defined.
+    /// Returns a chain by its name, which may yet have to be defined.
     pub fn chain(&mut self, name: &str, at: Span) -> usize {
         if let Some(&id) = self.chain_names.get(name) {
             return id;
@@ -111,7 +111,7 @@ impl RawRuleset {
         id
     }
 
-    /// A named set or map, which may yet have to be defined.
+    /// Returns a named set or map, which may yet have to be defined.
     pub fn set(&mut self, name: &str, at: Span) -> usize {
         if let Some(&id) = self.set_names.get(name) {
             return id;
@@ -130,7 +130,7 @@ impl RawRuleset {
         id
     }
 
-    /// The addresses of a client or group; one set, however often it is asked for.
+    /// Returns the set of addresses of a client or group; one set, however often it is used.
     pub fn who(&mut self, group: bool, name: &str, kind: Kind, at: Span) -> usize {
         let key = (group, name.to_owned(), kind);
         if let Some(&id) = self.whos.get(&key) {
@@ -144,7 +144,7 @@ impl RawRuleset {
         id
     }
 
-    /// A named counter, which may yet have to be defined.
+    /// Returns a named counter, which may yet have to be defined.
     pub fn counter(&mut self, name: &str, at: Span) -> CounterId {
         if let Some(&id) = self.counter_names.get(name) {
             return CounterId(id);
@@ -157,7 +157,7 @@ impl RawRuleset {
         CounterId(id)
     }
 
-    /// Notes that something is defined here; whether it was not yet.
+    /// Records that an object is defined here; returns whether it was not yet.
     pub fn define(&mut self, what: impl FnOnce(&mut Self) -> Option<&mut Note>, at: Span) -> bool {
         let order = self.definitions.saturating_add(1);
         self.definitions = order;

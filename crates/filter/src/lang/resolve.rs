@@ -1,5 +1,5 @@
-//! What can only be checked when all is read: names, jumps, overlapping elements. Then everything
-//! gets its number in the order in which it is printed, so that a printed file reads back the same.
+//! Checks that are possible only when everything is read: names, jumps, overlapping elements. Then everything gets its
+//! number in the order in which it is printed, so that a printed file parses to the same numbers.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::ruleset::{
     Counter, Element, Kind, Match, Members, Range, RuleVerdict, Ruleset, Set, Statement, Test,
 };
 
-/// Comparisons of elements of a concatenation, to find those that overlap.
+/// The most comparisons of elements of a concatenation, to find those that overlap.
 const MAX_COMPARISONS: usize = 1 << 26;
 
 pub(super) fn finish(drafts: Vec<RawRuleset>, errors: &mut Vec<SyntaxError>) -> Ruleset {
@@ -120,10 +120,10 @@ fn types(key: &[Kind]) -> String {
     parts.collect::<Vec<_>>().join(" . ")
 }
 
-/// Jumps go to chains without a hook, end, and are not too deep.
+/// Checks that jumps go to chains without a hook, end, and are not too deep.
 fn jumps(draft: &RawRuleset, errors: &mut Vec<SyntaxError>) {
     let table = &draft.table;
-    // Through a map, a chain jumps wherever the map's elements say.
+    // Through a map, a chain jumps to all targets of the map's elements.
     let mut by_map: HashMap<usize, Vec<(usize, Span)>> = HashMap::new();
     let mut edges: Vec<Vec<(usize, Span)>> = vec![Vec::new(); table.chains.len()];
     for jump in &draft.jumps {
@@ -160,13 +160,13 @@ fn jumps(draft: &RawRuleset, errors: &mut Vec<SyntaxError>) {
     depths(draft, &edges, errors);
 }
 
-/// Walks the graph of jumps without recursion: it is as deep as a file likes.
+/// Walks the graph of jumps without recursion, since a file may nest them arbitrarily.
 fn depths(draft: &RawRuleset, edges: &[Vec<(usize, Span)>], errors: &mut Vec<SyntaxError>) {
     #[derive(Copy, Clone)]
     enum State {
         New,
         Open,
-        /// The longest way on from here, in jumps.
+        /// The longest path from here, in jumps.
         Done(usize),
     }
     let name = |chain: usize| draft.table.chains.get(chain).map_or("", |c| &c.name);
@@ -225,11 +225,11 @@ fn depths(draft: &RawRuleset, edges: &[Vec<(usize, Span)>], errors: &mut Vec<Syn
     }
 }
 
-/// Doubles, overlaps and the size of a set.
+/// Checks duplicates, overlaps and the size of a set.
 fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<SyntaxError>) {
     let map = set.map;
     let parts = set.key.len();
-    // Elements that a rule states itself are only a way to write a comparison.
+    // Elements within a rule are only a way to write a comparison.
     let auto_merge = set.auto_merge || (set.name.is_none() && !map);
     let Members::Fixed(list) = &mut set.members else {
         return;
@@ -275,7 +275,7 @@ fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<SyntaxError>) {
     *list = placed.into_iter().map(|(element, _)| element).collect();
 }
 
-/// Ranges that overlap or touch become one, if any overlap; otherwise all stay as written.
+/// Merges ranges that overlap or touch, if any overlap; otherwise all stay unchanged.
 fn merge(placed: Vec<(Element, Span)>) -> Vec<(Element, Span)> {
     if overlap(&placed, true, false).is_none() {
         return placed;
@@ -305,15 +305,15 @@ enum Crossing {
     Unknown,
 }
 
-/// An element that overlaps with another. Of concatenations, only a map's must not.
+/// Returns an element that overlaps with another. Of concatenations, only a map's must not overlap.
 fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<Crossing> {
     if !single && !map {
         return None;
     }
     let mut order: Vec<&(Element, Span)> = placed.iter().collect();
     order.sort_by_key(|(e, _)| e.key.first().copied());
-    // Those before that reach the first part of the current one. Equal keys are gone already, so two
-    // of single values need no comparison.
+    // The previous ones that reach the first part of the current one. Equal keys were removed already, so two keys of
+    // single values need no comparison.
     let (mut ranged, mut plain) = (Vec::new(), Vec::new());
     let mut work = 0_usize;
     for current in order {
@@ -347,7 +347,7 @@ fn in_order(a: Span, b: Span) -> (Span, Span) {
     if (a.file, a.line, a.column) < (b.file, b.line, b.column) { (b, a) } else { (a, b) }
 }
 
-/// Named things in the order of their definitions, then sets in rules as they come.
+/// Numbers named objects in the order of their definitions, then sets in rules in their order.
 fn number(draft: &mut RawRuleset) {
     let table = &mut draft.table;
     let chains = Order::of(draft.chains.iter().map(|n| Some(n.order)));
@@ -380,14 +380,14 @@ fn renumber(verdict: &mut RuleVerdict, chains: &Order) {
     }
 }
 
-/// Which old index comes where.
+/// The new index of each old index.
 struct Order {
     old: Vec<usize>,
     new: HashMap<usize, usize>,
 }
 
 impl Order {
-    /// Those with a rank, by it; the others are left out until they are asked for.
+    /// Orders those with a rank by it; the others are left out until they are used.
     fn of(ranks: impl Iterator<Item = Option<usize>>) -> Self {
         let mut ranked: Vec<(usize, usize)> =
             ranks.enumerate().filter_map(|(index, rank)| Some((rank?, index))).collect();
@@ -401,7 +401,7 @@ impl Order {
         self.new.get(&old).copied().unwrap_or(0)
     }
 
-    /// Where it comes: behind all others, if it was not asked for before.
+    /// Returns its new index, which is after all others if it was not used before.
     fn place(&mut self, old: usize) -> usize {
         let next = self.old.len();
         let place = *self.new.entry(old).or_insert(next);

@@ -8,13 +8,13 @@ use crate::ruleset::{
     ChainId, Count, Counter, Family, Icmpx, Kind, Limit, Log, Reject, Rule, RuleVerdict, Statement,
 };
 
-/// Words with which a statement can start, fields aside.
+/// Words with which a statement can start, except fields.
 pub(super) const STATEMENTS: &[&str] = &[
     "counter", "limit", "log", "reject", "accept", "drop", "continue", "return", "jump", "goto",
     "comment",
 ];
 
-/// Statements that are not supported, and what comes nearest.
+/// Unsupported statements and their nearest replacement.
 const REFUSED: &[(&str, &str)] = &[
     ("dnat", "addresses are never changed; route to the target, or use another tool for NAT"),
     ("snat", "addresses are never changed; route to the target, or use another tool for NAT"),
@@ -39,7 +39,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 impl Parser {
-    /// A rule of a chain, up to the end of its statement.
+    /// Parses a rule of a chain, up to the end of its statement.
     pub fn rule(&mut self, table: usize, chain: usize) -> Result<Rule, SyntaxError> {
         let start = self.span();
         self.rules = self.rules.saturating_add(1);
@@ -115,7 +115,7 @@ impl Parser {
         self.comparison(table, at)
     }
 
-    /// A verdict, in a map's element.
+    /// Parses a verdict in a map's element.
     pub fn verdict(&mut self, table: usize, from: From) -> Result<RuleVerdict, SyntaxError> {
         let what = "accept, drop, continue, return, `jump CHAIN` or `goto CHAIN`";
         let Tok::Word(word) = self.peek() else {
@@ -357,7 +357,7 @@ impl Parser {
     }
 }
 
-/// Nanoseconds of a period.
+/// The nanoseconds of a period.
 pub(super) const PERIODS: &[(&str, u64)] = &[
     ("second", 1_000_000_000),
     ("minute", 60_000_000_000),
@@ -366,7 +366,7 @@ pub(super) const PERIODS: &[(&str, u64)] = &[
     ("week", 604_800_000_000_000),
 ];
 
-/// Reasons by name and by number.
+/// The reasons by name and by number.
 pub(super) const ICMPX: &[(&str, &str, Icmpx)] = &[
     ("no-route", "0", Icmpx::NoRoute),
     ("port-unreachable", "1", Icmpx::PortUnreachable),

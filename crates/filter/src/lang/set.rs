@@ -8,7 +8,7 @@ use crate::ruleset::{Element, Kind, Lifetime, Members, Set, SetId};
 const IN_SET: &[&str] =
     &["type", "typeof", "flags", "timeout", "auto-merge", "size", "elements", "comment"];
 
-/// What is not supported in a set, and what comes nearest.
+/// Unsupported parts of a set and their nearest replacement.
 const REFUSED: &[(&str, &str)] = &[
     ("gc-interval", "leave it out: elements expire within a second"),
     ("policy", "leave it out: how a set is looked up is adit's own choice"),
@@ -18,7 +18,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 impl Parser {
-    /// A named set or map, behind that word.
+    /// Parses a named set or map, after that word.
     pub fn set(&mut self, table: usize, map: bool) -> Result<(), SyntaxError> {
         let what = if map { "map" } else { "set" };
         let (name, at) = self.name(what)?;
@@ -135,7 +135,7 @@ impl Parser {
         }
     }
 
-    /// `: verdict` behind a map's key.
+    /// Parses `: verdict` after a map's key.
     fn map_data(&mut self, map: bool) -> Result<(), SyntaxError> {
         if !map {
             if self.is(":") {
@@ -184,7 +184,7 @@ impl Parser {
         within_key(fields.iter().map(|f| f.kind()).collect(), at)
     }
 
-    /// `add element FAMILY TABLE SET { ... }`, behind the table's name.
+    /// Parses `add element FAMILY TABLE SET { ... }`, after the table's name.
     pub fn add_elements(&mut self, table: usize) -> Result<(), SyntaxError> {
         let (name, at) = self.name("set")?;
         let draft =
@@ -232,7 +232,7 @@ impl Parser {
         Ok(())
     }
 
-    /// A set or map that is written in a rule, from its brace on.
+    /// Parses a set or map within a rule, from its brace on.
     pub fn anonymous(
         &mut self,
         table: usize,
@@ -264,7 +264,7 @@ impl Parser {
         Ok(SetId(id))
     }
 
-    /// `{ ... }`: elements, where a definition may put braces within braces.
+    /// Parses `{ ... }`: elements, in which a definition may insert nested braces.
     fn elements(
         &mut self,
         table: usize,
@@ -377,7 +377,7 @@ impl Parser {
         }
     }
 
-    /// `1d2h3m4s5ms`, as nanoseconds.
+    /// Parses `1d2h3m4s5ms` into nanoseconds.
     fn duration(&mut self) -> Result<u64, SyntaxError> {
         const FORM: &str = "1h30m: d, h, m, s and ms, in this order";
         let (text, at) = match self.peek() {
@@ -395,7 +395,7 @@ impl Parser {
     }
 }
 
-/// What `flags` says.
+/// The values of `flags`.
 #[derive(Default)]
 struct Flags {
     interval: bool,
@@ -405,7 +405,7 @@ struct Flags {
 
 pub(super) const NO_TIMEOUTS: &str = "the elements of this set have no timeouts";
 
-/// Parts of a set that do not go together.
+/// Checks the parts of a set for contradictions.
 fn together(set: &Set, at: Span) -> Result<(), SyntaxError> {
     if !set.timeouts {
         return Ok(());
@@ -433,7 +433,7 @@ const UNITS: [(&str, u64); 5] = [
     ("ms", 1_000_000),
 ];
 
-/// A hundred years, so that sums with a moment stay in range.
+/// A hundred years, so that sums with a time do not overflow.
 const LONGEST: u64 = 100 * 366 * 86_400_000_000_000;
 
 fn nanoseconds(text: &str) -> Option<u64> {
@@ -451,7 +451,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
     (all <= LONGEST).then_some(all)
 }
 
-/// A duration as `nft` writes it; what is below a millisecond counts as one.
+/// Prints a duration as `nft` does; anything below a millisecond counts as one.
 pub(super) fn duration_text(nanoseconds: u64) -> String {
     let mut rest = nanoseconds.div_ceil(1_000_000).saturating_mul(1_000_000);
     let mut text = String::new();

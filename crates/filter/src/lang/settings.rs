@@ -1,5 +1,5 @@
-//! Definitions by which a rule file sets what nftables' language has no words for: `define adit_flows = 500000`.
-//! `nft` takes them for definitions that no rule uses.
+//! Definitions by which a rule file sets what nftables' language has no words for: `define adit_flows = 500000`. `nft`
+//! takes them for unused definitions.
 
 use std::rc::Rc;
 
@@ -7,17 +7,17 @@ use super::hooks::ALLOW_UNHOOKED;
 use super::lex::{Span, SyntaxError, Tok, Token};
 use crate::ruleset::FlowLimits;
 
-/// What the names of such definitions begin with; others of that kind are refused.
+/// The prefix of the names of such definitions; others with it are refused.
 pub(super) const PREFIX: &str = "adit_";
 
 const FLOWS: &str = "adit_flows";
 const PER_SOURCE: &str = "adit_flows_per_source";
 const UNANSWERED: &str = "adit_unanswered_per_source";
 
-/// The most flows that a file may ask for: about 3 GiB.
+/// The most flows that a file may request: about 3 GiB.
 pub const MAX_FLOWS: u32 = 1 << 24;
 
-/// What a file has set.
+/// The settings of a file.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Settings {
     pub allow_unhooked: bool,
@@ -71,7 +71,7 @@ pub(super) fn read(
     settings
 }
 
-/// The definitions that a file with these settings has.
+/// Returns the definitions of a file with these settings.
 pub(super) fn lines(allow_unhooked: bool, limits: &FlowLimits) -> impl Iterator<Item = String> {
     let FlowLimits { flows, per_source, unanswered_per_source } = *limits;
     [

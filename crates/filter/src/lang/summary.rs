@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ruleset::{Family, Members, Policy, Ruleset};
 
-/// What a rule set consists of, and what becomes of packets that no rule decides about.
+/// The contents of a rule set, and the fate of packets that no rule decides about.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Summary {
     /// Tables.
@@ -15,16 +15,16 @@ pub struct Summary {
     pub rules: usize,
     /// Sets and maps.
     pub sets: usize,
-    /// Elements that the file states.
+    /// Elements in the file.
     pub elements: usize,
-    /// Whether a base chain sees IPv4, and the same for IPv6.
+    /// Whether a base chain evaluates IPv4, and the same for IPv6.
     pub sees: [bool; 2],
     /// Whether a base chain's policy is `drop`.
     pub drops: bool,
 }
 
 impl Summary {
-    /// Counts what is in a rule set.
+    /// Counts the contents of a rule set.
     pub fn of(ruleset: &Ruleset) -> Self {
         let tables = &ruleset.tables;
         let chains = || tables.iter().flat_map(|table| &table.chains);

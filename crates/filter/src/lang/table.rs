@@ -11,7 +11,7 @@ use crate::ruleset::{Base, Count, Family, Policy};
 const COMMANDS: &[&str] = &["table", "add", "create", "insert", "flush", "define", "include"];
 const IN_TABLE: &[&str] = &["chain", "set", "map", "counter", "comment"];
 
-/// What is not supported in a table, and what comes nearest.
+/// Unsupported parts of a table and their nearest replacement.
 const REFUSED_IN_TABLE: &[(&str, &str)] = &[
     ("flowtable", "leave it out: established flows are quick anyway"),
     ("quota", "`counter NAME` counts; `limit rate over 10 mbytes/hour drop` bounds"),
@@ -22,7 +22,7 @@ const REFUSED_IN_TABLE: &[(&str, &str)] = &[
     ("flags", "remove the table instead of `flags dormant`; a file always replaces everything"),
 ];
 
-/// Families that nftables knows and the filter does not.
+/// Families of nftables that the filter does not support.
 const FOREIGN: &[(&str, &str)] = &[
     ("arp", "`table bridge` with `arp operation request`"),
     ("netdev", "`table bridge` with `type filter hook forward priority filter`"),
@@ -39,7 +39,7 @@ pub(super) fn family(word: &str) -> Option<Family> {
 }
 
 impl Parser {
-    /// The whole file.
+    /// Parses the whole file.
     pub fn file(&mut self) {
         loop {
             self.skip_separators();
@@ -84,7 +84,7 @@ impl Parser {
         }
     }
 
-    /// `flush ruleset` and its like: nothing to do for what is empty, and an error otherwise.
+    /// Parses `flush ruleset` and the like: no effect on empty objects, and an error otherwise.
     fn remove(&mut self, verb: &str, at: Span) -> Result<(), SyntaxError> {
         let (what, _) = self.word("`ruleset` or `table`")?;
         let empty = match (&*what, verb) {
@@ -140,7 +140,7 @@ impl Parser {
         Ok((chosen, name, at))
     }
 
-    /// The draft of a table, made if need be.
+    /// Returns the draft of a table, and creates it if necessary.
     fn draft(&mut self, family: Family, name: &str, at: Span) -> Result<usize, SyntaxError> {
         let found =
             self.drafts.iter().position(|d| d.table.family == family && d.table.name == name);
@@ -266,7 +266,8 @@ impl Parser {
         Ok(())
     }
 
-    /// A chain's block; `command` for `add chain`, where it may lack and has no rules.
+    /// Parses a chain's block; `command` for `add chain`, where the block is optional and has no
+    /// rules.
     fn chain(&mut self, table: usize, command: bool) -> Result<(), SyntaxError> {
         let (name, at) = self.name("chain")?;
         let draft = self.draft_mut(table, at)?;
@@ -451,7 +452,7 @@ impl Parser {
         self.statement_end()
     }
 
-    /// `packets N bytes N`
+    /// Parses `packets N bytes N`.
     pub fn count(&mut self) -> Result<Count, SyntaxError> {
         self.next();
         let (packets, _) = self.number("a number of packets")?;
@@ -463,7 +464,7 @@ impl Parser {
     }
 }
 
-/// Names of priorities, those that belong to the hook `forward`.
+/// Returns the names of priorities that belong to the hook `forward`.
 pub(super) const fn priorities(family: Family) -> &'static [(&'static str, i32)] {
     match family {
         Family::Bridge => &[("filter", -200)],

@@ -8,10 +8,10 @@ use super::lex::{Span, SyntaxError, Tok, mac};
 use super::names;
 use crate::ruleset::{Kind, Range};
 
-/// Bytes of an interface's name, the closing zero aside.
+/// The most bytes of an interface's name, without the closing zero.
 const MAX_IFNAME: usize = 15;
 
-/// Whether values are combinations of bits.
+/// Returns whether values are combinations of bits.
 pub(super) const fn is_bits(kind: Kind) -> bool {
     matches!(kind, Kind::TcpFlags | Kind::CtState)
 }
@@ -23,7 +23,7 @@ pub(super) const fn largest(kind: Kind) -> u128 {
     }
 }
 
-/// A number, decimal or hexadecimal.
+/// Parses a number, decimal or hexadecimal.
 pub(super) fn integer(text: &str) -> Option<u128> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) if hex.bytes().all(|b| b.is_ascii_hexdigit()) => {
@@ -35,7 +35,7 @@ pub(super) fn integer(text: &str) -> Option<u128> {
     }
 }
 
-/// What a token looks like, to say what does not fit.
+/// Describes the form of a token, to report that it does not fit.
 fn looks_like(tok: &Tok) -> &'static str {
     match tok {
         Tok::Number(t) if t.parse::<Ipv4Addr>().is_ok() => "is an IPv4 address",
@@ -71,7 +71,7 @@ impl Parser {
         }
     }
 
-    /// A single value.
+    /// Parses a single value.
     pub fn atom(&mut self, kind: Kind) -> Result<u128, SyntaxError> {
         let value = match (kind, self.peek()) {
             (Kind::Ipv4Addr, Tok::Number(t)) => {
@@ -97,7 +97,7 @@ impl Parser {
         Ok(value)
     }
 
-    /// A value, a prefix or a range, as one range.
+    /// Parses a value, a prefix or a range, as one range.
     pub fn range(&mut self, kind: Kind) -> Result<Range, SyntaxError> {
         if kind == Kind::IfName {
             return self.ifname();
@@ -123,7 +123,7 @@ impl Parser {
         Ok(Range { first, last })
     }
 
-    /// Bits joined by one of `joints`, in parentheses or not; how many there were.
+    /// Parses bits joined by one of `joints`, in parentheses or not; returns how many there were.
     pub fn bits(&mut self, kind: Kind, joints: &[&str]) -> Result<(u128, usize), SyntaxError> {
         let closes = self.eat("(");
         let (mut value, mut count) = (0, 0_usize);

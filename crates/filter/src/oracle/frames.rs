@@ -11,14 +11,14 @@ use crate::ruleset::{CtDirection, CtState};
 
 pub(super) const NAMES: [&str; 4] = ["eth0", "eth1", "eth10", "tun0"];
 
-/// What a device handed over.
+/// A frame from a device.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The frame.
     pub bytes: Vec<u8>,
-    /// From what device.
+    /// The layer of the device.
     pub layer: Layer,
-    /// A VLAN tag that stood beside it.
+    /// A VLAN tag outside of the frame.
     pub beside: Option<u16>,
     /// Whether it is a super-packet.
     pub vnet: VnetHeader,
@@ -31,7 +31,7 @@ impl Frame {
     }
 }
 
-/// A frame at this time, and what is known beside it.
+/// Generates a frame at this time, with its metadata.
 pub fn frame(source: &mut Source<'_>, now: u64) -> (Frame, Context) {
     let (network, ethertype, vnet) = match source.below(12) {
         0 => (arp(source), 0x0806, VnetHeader::default()),
@@ -64,7 +64,8 @@ pub fn frame(source: &mut Source<'_>, now: u64) -> (Frame, Context) {
     (Frame { bytes, layer, beside, vnet }, context(source, now))
 }
 
-/// Another packet of the same flow, of which what may change within a flow has perhaps changed.
+/// Generates another packet of the same flow, in which properties that may vary within a flow have
+/// perhaps changed.
 pub(super) fn again(
     known: &(Frame, Context),
     source: &mut Source<'_>,
@@ -115,7 +116,7 @@ fn arp(source: &mut Source<'_>) -> Vec<u8> {
     arp
 }
 
-/// The protocol's number, its bytes, and whether it is a super-packet.
+/// Generates the protocol's number, its bytes, and whether it is a super-packet.
 fn transport(source: &mut Source<'_>, v4: bool) -> (u8, Vec<u8>, bool) {
     let port = |source: &mut Source<'_>| 20 + source.below(8) as u8;
     let (from, to) = (port(source), port(source));

@@ -1,4 +1,4 @@
-//! Random rule sets: small worlds, so that packets hit.
+//! Random rule sets with few values, so that packets match.
 
 use super::Source;
 use crate::ruleset::{
@@ -81,12 +81,12 @@ const FIELDS: &[Field] = &[
     Field::Icmpv6Mtu,
 ];
 
-/// A field, the first ones more often.
+/// Chooses a field, the first ones more often.
 fn field(source: &mut Source<'_>) -> Field {
     if source.once_in(3) { source.pick(FIELDS) } else { source.pick(&FIELDS[..20]) }
 }
 
-/// A value that packets have, or one beside it.
+/// Chooses a value that packets have, or one next to it.
 fn value(kind: Kind, source: &mut Source<'_>) -> u128 {
     let names = |source: &mut Source<'_>| crate::IfName::new(source.pick(&super::frames::NAMES)).0;
     match kind {
@@ -130,14 +130,14 @@ fn range(kind: Kind, source: &mut Source<'_>) -> Range {
 /// The statements' surroundings.
 struct World {
     sets: Vec<Set>,
-    /// For each set: what is looked up in it.
+    /// For each set: the fields that are looked up in it.
     keys: Vec<Vec<Field>>,
     counters: usize,
     chains: usize,
     handle: u32,
 }
 
-/// A rule set that does not contradict itself.
+/// Generates a rule set that does not contradict itself.
 pub fn ruleset(source: &mut Source<'_>) -> Ruleset {
     let mut handle = 0;
     let tables = 1 + source.below(3);
@@ -210,8 +210,8 @@ fn chain(at: usize, world: &mut World, source: &mut Source<'_>) -> Chain {
     Chain { name: format!("chain{at}"), base, rules, comment: None }
 }
 
-/// What a rule of chain `at` may say: it jumps only to later chains, so that there are no circles.
-/// Of maps, which any chain may use, only the last chain is a target.
+/// Chooses a verdict of a rule of chain `at`: it jumps only to later chains, so that there are no
+/// circles. Of maps, which any chain may use, only the last chain is a target.
 fn verdict(at: usize, world: &World, source: &mut Source<'_>) -> RuleVerdict {
     let later = if at + 1 < world.chains {
         at + 1 + source.below(world.chains - at - 1)

@@ -8,11 +8,11 @@ use adit_wire::transport::UDP_LEN;
 use super::parse::own_sum;
 use super::{Ip, Network, Packet, Transport};
 
-/// Ports, where a protocol that is not looked into has them.
+/// The length of the ports of a protocol that is not parsed further.
 const PORTS_LEN: usize = 4;
 
 impl Packet<'_> {
-    /// The IP header, if it is IP.
+    /// Returns the IP header, if it is IP.
     #[inline]
     pub fn ip(&self) -> Option<&Ip> {
         match &self.network {
@@ -21,13 +21,13 @@ impl Packet<'_> {
         }
     }
 
-    /// Whether it is a piece of a packet, and so for the reassembler first.
+    /// Returns whether it is a fragment, which the reassembler processes first.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.ip().is_some_and(|ip| ip.fragment.is_some())
     }
 
-    /// Where the network header starts.
+    /// Returns where the network header starts.
     #[inline]
     pub fn network_at(&self) -> usize {
         match self.network {
@@ -35,19 +35,19 @@ impl Packet<'_> {
         }
     }
 
-    /// Bytes from the network header on, padding left out where the header says what is padding.
+    /// Returns the bytes from the network header on, without padding if the header shows where it is.
     #[inline]
     pub fn length(&self) -> usize {
         self.bytes.len().saturating_sub(self.network_at())
     }
 
-    /// The transport header and what follows it; empty for what is not IP.
+    /// Returns the transport header and its payload; empty if the packet is not IP.
     #[inline]
     pub fn transport_bytes(&self) -> &[u8] {
         self.ip().and_then(|ip| self.bytes.get(ip.payload..)).unwrap_or_default()
     }
 
-    /// How many packets this is on a wire: more than one for a super-packet.
+    /// Returns how many packets this is on a wire: more than one for a super-packet.
     #[inline]
     pub fn segments(&self) -> u32 {
         if self.cut.size == 0 {
@@ -63,12 +63,12 @@ impl Packet<'_> {
         u32::try_from(segments).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether the transport checksum is right.
+    /// Returns whether the transport checksum is right.
     ///
-    /// True as well where that is not known: it is vouched for ([`super::Cut::checksum_known`]), the
-    /// packet is a piece, the protocol's checksum is not known here. UDP may go without over IPv4
-    /// (RFC 768), not over IPv6 (RFC 8200 8.1). A packet that still has hops of a routing header
-    /// before it counts as wrong, as its sum is over another destination.
+    /// Also true if that is unknown: the device guarantees it ([`super::Cut::checksum_known`]), the packet is a
+    /// fragment, or the protocol's checksum is unknown here. UDP may omit it over IPv4 (RFC 768), not over IPv6 (RFC
+    /// 8200 8.1). A packet with remaining hops of a routing header counts as wrong, since its sum covers another
+    /// destination.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         let Network::Ip(ip) = &self.network else { return true };

@@ -1,10 +1,10 @@
-//! A packet's headers, found once.
+//! A packet's headers, parsed once.
 //!
-//! Fields are offsets into the frame and the few values that everybody asks for. Bounds: see
-//! [`MAX_EXTENSIONS`]; nothing here reads beyond the bytes that the headers account for.
+//! Fields are offsets into the frame and the few values that are used most. For bounds see [`MAX_EXTENSIONS`]; nothing
+//! here reads beyond the bytes that the headers account for.
 //!
-//! What is refused here is dropped whatever the rules say, because no rule could evaluate it rightly:
-//! see [`Malformed`].
+//! A packet that is refused here is dropped whatever the rules, because no rule could evaluate it correctly: see
+//! [`Malformed`].
 
 mod checksum;
 mod parse;
@@ -14,12 +14,12 @@ pub(crate) mod tests;
 
 use std::net::IpAddr;
 
-/// Extension headers of IPv6 that are walked before the packet counts as malformed.
+/// The number of IPv6 extension headers that are walked before the packet counts as malformed.
 pub const MAX_EXTENSIONS: usize = 8;
 /// The EtherType of a service provider's VLAN tag (IEEE 802.1ad).
 const SERVICE_TAG: u16 = 0x88a8;
 
-/// What a device hands out.
+/// The layer of a device's packets.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Layer {
     /// Ethernet frames: a TAP device, a packet socket.
@@ -31,16 +31,16 @@ pub enum Layer {
 /// A packet, parsed.
 #[derive(Clone, Debug)]
 pub struct Packet<'a> {
-    /// The whole frame, from the Ethernet header on where there is one; cut to the length that the
-    /// network header states, so that padding is not seen.
+    /// The whole frame, from the Ethernet header on if there is one; truncated to the length in the network header, so
+    /// that padding is not seen.
     pub bytes: &'a [u8],
     /// The Ethernet header; `None` on a TUN device.
     pub ether: Option<Ether>,
     /// The network header.
     pub network: Network,
-    /// The transport header; [`Transport::None`] behind a fragment that is not the first.
+    /// The transport header; [`Transport::None`] after a fragment that is not the first.
     pub transport: Transport,
-    /// How the segments are to be counted and checked.
+    /// How the segments are counted and checked.
     pub cut: Cut,
 }
 
@@ -53,7 +53,7 @@ pub struct Ether {
     pub destination: u64,
     /// The first EtherType on the wire: the tag's, if there is one (0x8100, 0x88a8).
     pub outer: u16,
-    /// What the frame carries, below all VLAN tags.
+    /// The type of the payload, after all VLAN tags.
     pub ethertype: u16,
     /// The outermost tag (priority, drop eligible, id), in the frame or next to it.
     pub vlan: Option<u16>,
@@ -62,7 +62,7 @@ pub struct Ether {
 }
 
 impl Packet<'_> {
-    /// The networks that VLAN tags put the packet in: the ids of the two outermost tags, and whether the first is a
+    /// Returns the networks of the packet's VLAN tags: the ids of the two outermost tags, and whether the first is a
     /// service tag (802.1ad). 0 without tags. A tag with id 0 carries a priority only.
     #[inline]
     pub fn vlans(&self) -> u32 {
@@ -92,18 +92,18 @@ impl Packet<'_> {
     }
 }
 
-/// What a frame carries.
+/// The payload of a frame.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Network {
     /// IPv4 or IPv6.
     Ip(Ip),
-    /// ARP for IPv4 over Ethernet; where it starts.
+    /// ARP for IPv4 over Ethernet, with its offset.
     Arp(usize),
-    /// Anything else; where it starts.
+    /// Anything else, with its offset.
     Other(usize),
 }
 
-/// An IP header, extension headers walked.
+/// An IP header after walking the extension headers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Ip {
     /// Where it starts in the frame.
@@ -112,65 +112,64 @@ pub struct Ip {
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// The transport protocol, behind extension headers.
+    /// The transport protocol, after extension headers.
     pub protocol: u8,
     /// Where the transport header starts in the frame.
     pub payload: usize,
-    /// Set on a piece of a packet. Not on an atomic fragment (RFC 6946), which is a whole packet with
-    /// a fragment header.
+    /// Present in a fragment. Absent in an atomic fragment (RFC 6946), which is a whole packet with a fragment header.
     pub fragment: Option<Fragment>,
 }
 
-/// Where a piece belongs.
+/// The place of a fragment.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Fragment {
-    /// Common to all pieces of a packet.
+    /// Common to all fragments of a packet.
     pub id: u32,
     /// Bytes before it in the whole packet's fragmentable part.
     pub offset: u32,
     /// Whether more follow.
     pub more: bool,
-    /// Where the piece's bytes start in the frame: behind the IPv4 header or IPv6's fragment header.
+    /// Where the fragment's bytes start in the frame: after the IPv4 header or IPv6's fragment header.
     pub data: usize,
 }
 
-/// A transport header, all there and of a length that fits.
+/// A complete transport header of a valid length.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Transport {
     /// TCP.
     Tcp(adit_wire::transport::Tcp),
     /// UDP.
     Udp(adit_wire::transport::Udp),
-    /// ICMP or ICMPv6, as the address family says.
+    /// ICMP or ICMPv6, depending on the address family.
     Icmp(adit_wire::transport::Icmp),
-    /// A protocol whose headers are not known here, at least with its bytes.
+    /// A protocol with unknown headers.
     Other,
-    /// None: not IP, or a piece that is not the first.
+    /// None: not IP, or a fragment that is not the first.
     None,
 }
 
-/// How a device handed a packet over.
+/// The work that a device left undone in a packet.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Cut {
     /// Payload bytes per segment of a super-packet; 0 for a plain packet.
     pub size: u16,
-    /// The transport checksum is vouched for: the packet's own is still to be filled in.
+    /// The transport checksum is guaranteed: the packet's own is still to be filled in.
     pub checksum_known: bool,
 }
 
-/// Why a packet cannot be evaluated at all. Such a packet is dropped and counted, whatever the rules.
+/// The reason why a packet cannot be evaluated at all. It is dropped and counted, whatever the rules.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum Malformed {
     /// Shorter than its link header.
     #[error("shorter than its link header")]
     Link,
-    /// The network header is cut short, has a wrong length, or its checksum is wrong.
+    /// The network header is truncated, has a wrong length, or its checksum is wrong.
     #[error("network header cut short or wrong")]
     Network,
     /// Extension headers do not end, or there are too many.
     #[error("extension headers do not end")]
     Extensions,
-    /// The transport header is cut short or has a wrong length.
+    /// The transport header is truncated or has a wrong length.
     #[error("transport header cut short or wrong")]
     Transport,
     /// A first fragment without the whole of its headers (RFC 1858, RFC 7112).
@@ -179,12 +178,12 @@ pub enum Malformed {
     /// An IPv4 header with a source route, which routers do not follow by default (RFC 7126 4.3).
     #[error("IPv4 source route")]
     SourceRoute,
-    /// IP or ARP behind more than two VLAN tags, a tag of an old type (0x9100, 0x9200, 0x9300) or a SNAP header, where
+    /// IP or ARP after more than two VLAN tags, a tag of an old type (0x9100, 0x9200, 0x9300) or a SNAP header, where
     /// no rule looks for it.
     #[error("IP or ARP in an encapsulation that rules do not see")]
     Hidden,
-    /// The checksum that is still to be filled in would be written over a header, or a super-packet is
-    /// longer than its IP header says.
+    /// The checksum that is still to be filled in would overwrite a header, or a super-packet is longer than its IP
+    /// header states.
     #[error("what is still to be done to it would not be done to what was evaluated")]
     Offload,
 }

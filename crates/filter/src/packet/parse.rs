@@ -9,11 +9,11 @@ use super::{
 
 /// EtherType of ARP.
 pub(crate) const ARP: u16 = 0x0806;
-/// Type of a customer's VLAN tag; tags next to a frame are taken for one.
+/// The type of a customer's VLAN tag; tags outside of a frame are treated as one.
 const VLAN: u16 = 0x8100;
 /// Length of an ARP packet for IPv4 over Ethernet (RFC 826).
 pub(crate) const ARP_LEN: usize = 28;
-/// What such a packet starts with: hardware and protocol type, and the lengths of their addresses.
+/// The start of such a packet: hardware and protocol type, and the lengths of their addresses.
 const ARP_START: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 /// Extension headers (RFC 8200, RFC 4302).
@@ -27,22 +27,22 @@ pub(crate) mod extension {
     pub(crate) const FRAGMENT_LEN: usize = 8;
 }
 
-/// Types of VLAN tags before IEEE 802.1ad, which some switches still take off.
+/// Types of VLAN tags before IEEE 802.1ad, which some switches still remove.
 const OLD_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
-/// Options of IPv4 by which a sender names routers on the way (RFC 791): loose and strict source routes.
+/// Options of IPv4 by which a sender names routers on the path (RFC 791): loose and strict source routes.
 const SOURCE_ROUTES: [u8; 2] = [131, 137];
 
 /// Below it, an EtherType is the length of an IEEE 802.3 frame.
 const FIRST_TYPE: u16 = 0x0600;
-/// What a SNAP header begins with; an EtherType follows.
+/// The start of a SNAP header; an EtherType follows.
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 
 impl<'a> Packet<'a> {
-    /// Finds the headers of what a device of `layer` handed over, with the VLAN tag that it handed
-    /// over beside the frame (`PACKET_AUXDATA`) and its description of a super-packet.
+    /// Parses the headers of a packet from a device of `layer`, with the VLAN tag that it delivered outside of the
+    /// frame (`PACKET_AUXDATA`) and its description of a super-packet.
     ///
-    /// Copies and allocates nothing. The transport checksum is left to [`Packet::checksum_ok`]; the
-    /// IPv4 header's is verified here.
+    /// Copies and allocates nothing. The transport checksum is left to [`Packet::checksum_ok`]; the IPv4 header's is
+    /// verified here.
     #[inline]
     pub fn parse(
         bytes: &'a [u8],
@@ -81,7 +81,7 @@ impl<'a> Packet<'a> {
 }
 
 impl Cut {
-    /// A sum that is to be filled in elsewhere, in a packet inside this one, says nothing of this one's.
+    /// A checksum that is to be filled in elsewhere, in a packet inside this one, does not concern this one's.
     #[inline]
     fn of(vnet: &VnetHeader, transport: &Transport, payload: usize) -> Self {
         let size = if vnet.gso == Gso::None { 0 } else { vnet.gso_size };
@@ -90,7 +90,7 @@ impl Cut {
     }
 }
 
-/// Whether the sum that is still to be filled in is that of the packet's own transport header.
+/// Returns whether the checksum that is still to be filled in is that of the packet's own transport header.
 #[inline]
 pub(super) fn own_sum(vnet: &VnetHeader, transport: &Transport, payload: usize) -> bool {
     let own = match transport {
@@ -117,8 +117,8 @@ fn ether(bytes: &[u8], header: &Ethernet, beside: Option<u16>) -> Ether {
     }
 }
 
-/// Whether a frame carries IP or ARP where no rule would look for it, but a receiver might: behind more
-/// tags than are looked behind, or behind a SNAP header (RFC 1042), as in CVE-2021-27853 and -27861.
+/// Returns whether a frame carries IP or ARP where no rule would look for it, but a receiver might: after more tags
+/// than are parsed, or after a SNAP header (RFC 1042), as in CVE-2021-27853 and -27861.
 fn hides(bytes: &[u8], ethertype: u16, at: usize) -> bool {
     if ethernet::is_tag(ethertype) || OLD_TAGS.contains(&ethertype) {
         return true;
@@ -132,7 +132,7 @@ fn hides(bytes: &[u8], ethertype: u16, at: usize) -> bool {
         })
 }
 
-/// What is not IP: nothing is known of its length, so its padding stays.
+/// Describes a frame that is not IP: its length is unknown, so its padding stays.
 #[cold]
 fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed> {
     if hides(bytes, ether.ethertype, at) {
@@ -157,8 +157,8 @@ fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed>
     })
 }
 
-/// The IP header's fixed part. A super-packet of TCP that is too long for the length field has zero
-/// there (Linux' "BIG TCP"), and is as long as what the device handed over.
+/// Parses the IP header's fixed part. A super-packet of TCP that is too long for the length field has zero there
+/// (Linux' "BIG TCP"), and has the length that the device delivered.
 #[inline]
 fn header(network: &[u8], vnet: &VnetHeader, version: u8) -> Result<Header, Malformed> {
     let whole = match version {
@@ -205,8 +205,8 @@ fn v4(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
     Ok((ip, transport, end))
 }
 
-/// A source route leads around rules, which see the next address only, and routers do not follow one by default. What
-/// comes behind an option that is cut short is none: no receiver takes it for options.
+/// Finds a source route. It leads around rules, which see the next address only, and routers do not follow one by
+/// default. Bytes after a truncated option are no option: no receiver takes them for one.
 #[cold]
 fn no_source_route(mut options: &[u8]) -> Result<(), Malformed> {
     while let [kind, rest @ ..] = options {
@@ -251,13 +251,13 @@ fn v6(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
     Ok((ip, transport, end))
 }
 
-/// A place in a chain of extension headers.
+/// A position in a chain of extension headers.
 struct Chain {
     /// The protocol of the header at this offset.
     protocol: u8,
-    /// Where "here" is.
+    /// The offset of that header.
     payload: usize,
-    /// The fragment header that was passed.
+    /// The fragment header in the chain.
     fragment: Option<Fragment>,
 }
 
@@ -268,10 +268,10 @@ impl Chain {
         matches!(self.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION)
     }
 
-    /// Goes on to the transport header, or to the data of a piece that is not the first.
+    /// Advances to the transport header, or to the data of a fragment that is not the first.
     fn walk(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         for step in 0..MAX_EXTENSIONS {
-            // Nodes only look for options of each hop right behind the IPv6 header (RFC 8200 4.1).
+            // Nodes look for hop-by-hop options only directly after the IPv6 header (RFC 8200 4.1).
             if self.protocol == extension::HOP_BY_HOP && step != 0 {
                 return Err(Malformed::Extensions);
             }
@@ -291,7 +291,7 @@ impl Chain {
             *header.first_chunk().ok_or(short)?;
         let len = match self.protocol {
             extension::FRAGMENT => {
-                // A second one would make a piece of a piece.
+                // A second one would make a fragment of a fragment.
                 if self.fragment.is_some() {
                     return Err(Malformed::Extensions);
                 }
@@ -318,7 +318,7 @@ impl Chain {
         Ok(())
     }
 
-    /// What it means that the chain goes on behind the last byte.
+    /// Returns the error for a chain that continues after the last byte.
     fn cut_short(&self) -> Malformed {
         match self.fragment {
             Some(Fragment { more: true, .. }) => Malformed::TinyFragment,
@@ -327,7 +327,7 @@ impl Chain {
     }
 }
 
-/// Reads a transport header; `icmp` is the family's own.
+/// Parses a transport header; `icmp` is the family's own.
 #[inline]
 fn transport(
     protocol: u8,
@@ -336,7 +336,7 @@ fn transport(
     fragment: Option<Fragment>,
 ) -> Result<Transport, Malformed> {
     let first_of_many = match fragment {
-        // Such a piece could only carry TCP's flags (RFC 1858).
+        // Such a fragment could only carry TCP's flags (RFC 1858).
         Some(Fragment { offset: 8, .. }) if protocol == ip::TCP => {
             return Err(Malformed::TinyFragment);
         }
@@ -346,7 +346,7 @@ fn transport(
     };
     let parsed = match protocol {
         ip::TCP => Tcp::parse(body).map(Transport::Tcp),
-        // The length is that of the whole datagram, of which a first piece is only the start.
+        // The length is that of the whole datagram, of which a first fragment is only the start.
         ip::UDP => Udp::parse(body)
             .filter(|udp| first_of_many || usize::from(udp.len) <= body.len())
             .map(Transport::Udp),
@@ -362,7 +362,7 @@ fn transport(
     }
 }
 
-/// How long the header at the start of `body` wants to be.
+/// Returns the length of the header at the start of `body`.
 fn header_len(protocol: u8, body: &[u8]) -> usize {
     match (protocol, body.get(12)) {
         (ip::TCP, Some(offset)) => usize::from(offset >> 4).saturating_mul(4).max(TCP_LEN),

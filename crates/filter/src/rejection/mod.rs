@@ -1,4 +1,4 @@
-//! What tells the sender of a packet that it was refused.
+//! Notifications to the sender of a refused packet.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,7 @@ use adit_wire::transport::{TCP_LEN, Tcp, flags};
 use crate::packet::{Fragment, Ip, Packet, Transport};
 use crate::ruleset::{Icmpx, Reject};
 
-/// Longest answer: a link header and the smallest MTU of IPv6 (RFC 4443 2.4 (c)).
+/// The length of the longest answer: a link header and the smallest MTU of IPv6 (RFC 4443 2.4 (c)).
 pub const MAX_REJECTION: usize = ethernet::MAX_HEADER_LEN + icmp_error::MAX_V6;
 
 /// ICMP's and ICMPv6's "destination unreachable".
@@ -24,9 +24,9 @@ const UNREACHABLE6: u8 = 1;
 /// has one, to be sent with the VLAN tag of `packet`'s metadata; otherwise an IP packet. All checksums are filled in.
 /// Its source is the destination of `packet`.
 ///
-/// `None` where `how` does not fit the packet, and where an answer is forbidden: to what does not come
-/// from one host or was for many, to pieces other than the first, to errors (RFC 1122 3.2.2, RFC 4443
-/// 2.4 (e)), to a TCP reset (RFC 9293 3.10.7.1), and to what came damaged.
+/// Returns `None` if `how` does not fit the packet, and if an answer is forbidden: to packets from or to more than one
+/// host, to fragments other than the first, to errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)), to a TCP reset (RFC 9293
+/// 3.10.7.1), and to damaged packets.
 pub fn reject(packet: &Packet<'_>, how: Reject, out: &mut [u8; MAX_REJECTION]) -> Option<usize> {
     let ip = packet.ip()?;
     let v4 = ip.source.is_ipv4();
@@ -61,8 +61,8 @@ pub fn reject(packet: &Packet<'_>, how: Reject, out: &mut [u8; MAX_REJECTION]) -
     error(packet, Message { kind, code, rest: 0 }, None, out)
 }
 
-/// Writes an ICMP or ICMPv6 error about `packet`, as [`reject`] does; `from` is who tells, where that
-/// is not whom `packet` was for.
+/// Writes an ICMP or ICMPv6 error about `packet`, as [`reject`] does; `from` is its source, if that is not the packet's
+/// destination.
 pub fn error(
     packet: &Packet<'_>,
     message: Message,
@@ -85,11 +85,11 @@ pub fn error(
     link.checked_add(len)
 }
 
-/// A TCP reset that the sender takes for its peer's (RFC 9293 3.10.7.1).
+/// Writes a TCP reset that the sender takes for its peer's (RFC 9293 3.10.7.1).
 fn reset(packet: &Packet<'_>, out: &mut [u8; MAX_REJECTION]) -> Option<usize> {
     let ip = packet.ip()?;
     let Transport::Tcp(tcp) = packet.transport else { return None };
-    // Of a segment that is not all there, the length is not known.
+    // The length of an incomplete segment is unknown.
     if tcp.flags & flags::RST != 0 || ip.fragment.is_some() || !answerable(packet, ip) {
         return None;
     }
@@ -107,7 +107,7 @@ fn reset(packet: &Packet<'_>, out: &mut [u8; MAX_REJECTION]) -> Option<usize> {
     link.checked_add(header)?.checked_add(TCP_LEN)
 }
 
-/// Sequence number, acknowledgement and flags of the reset that answers a segment of `len` bytes.
+/// Returns sequence number, acknowledgement and flags of the reset that answers a segment of `len` bytes.
 fn numbers(tcp: &Tcp, len: usize) -> (u32, u32, u8) {
     if tcp.flags & flags::ACK != 0 {
         return (tcp.ack, 0, flags::RST);
@@ -121,7 +121,7 @@ fn numbers(tcp: &Tcp, len: usize) -> (u32, u32, u8) {
 
 /// Returns whether the sender may be notified at all.
 fn answerable(packet: &Packet<'_>, ip: &Ip) -> bool {
-    // The lowest bit of the first byte: to a group, or to all.
+    // The lowest bit of the first byte: to a group, or broadcast.
     let to_many = packet.ether.is_some_and(|ether| ether.destination >> 40 & 1 != 0);
     let later = matches!(ip.fragment, Some(Fragment { offset, .. }) if offset != 0);
     let hosts = is_host(ip.source) && is_host(ip.destination);

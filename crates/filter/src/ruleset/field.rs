@@ -1,13 +1,13 @@
-/// Something of a packet, or of its connection, that a rule can compare.
+/// A property of a packet, or of its connection, that a rule can compare.
 ///
-/// All are in nftables' own words; `th` is the transport header of TCP, UDP, SCTP, DCCP and UDP-Lite
-/// alike. A packet that lacks a field matches no comparison with it.
+/// The names are nftables'; `th` is the transport header of TCP, UDP, SCTP, DCCP and UDP-Lite alike. A packet that
+/// lacks a field matches no comparison with it.
 #[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[allow(missing_docs, reason = "named as nftables' manual names them")]
 pub enum Field {
     EtherSaddr,
     EtherDaddr,
-    /// The first of the frame: a tag's, where there is one.
+    /// The first type of the frame: a tag's, if there is one.
     EtherType,
     VlanId,
     VlanPcp,
@@ -19,15 +19,15 @@ pub enum Field {
     ArpDaddrIp,
     ArpSaddrEther,
     ArpDaddrEther,
-    /// Interface on which the packet came in (`iif`, `iifname`).
+    /// Interface by which the packet arrived (`iif`, `iifname`).
     IifName,
-    /// Interface on which it will go out.
+    /// Interface by which it will leave.
     OifName,
     /// EtherType of the network header.
     MetaProtocol,
     /// 2 for IPv4, 10 for IPv6.
     MetaNfproto,
-    /// The transport protocol, behind extension headers.
+    /// The transport protocol, after extension headers.
     MetaL4proto,
     /// Bytes from the network header on.
     MetaLength,
@@ -86,7 +86,7 @@ pub enum Field {
     CtProtocol,
 }
 
-/// What kind of value a field has: how it is written, and how wide it is.
+/// The kind of a field's value, which determines its syntax and width.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 #[allow(missing_docs, reason = "named as nftables' manual names them")]
 pub enum Kind {
@@ -109,12 +109,12 @@ pub enum Kind {
     NfProto,
     PktType,
     ArpOp,
-    /// A plain number of so many bits.
+    /// A plain number of this many bits.
     Integer(u8),
 }
 
 impl Kind {
-    /// Width in bits.
+    /// Returns the width in bits.
     pub const fn bits(self) -> u8 {
         match self {
             Self::Ecn => 2,
@@ -138,7 +138,7 @@ impl Kind {
 }
 
 impl Field {
-    /// What kind of value it has.
+    /// Returns the kind of its value.
     pub const fn kind(self) -> Kind {
         match self {
             Self::EtherSaddr | Self::EtherDaddr | Self::ArpSaddrEther | Self::ArpDaddrEther => {
@@ -217,11 +217,11 @@ impl CtState {
     pub const UNTRACKED: Self = Self(64);
 }
 
-/// Which way a packet goes in its connection.
+/// The direction of a packet in its connection.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum CtDirection {
-    /// As the first packet.
+    /// That of the first packet.
     Original = 0,
-    /// Against it.
+    /// The opposite one.
     Reply = 1,
 }

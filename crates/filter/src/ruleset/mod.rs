@@ -1,29 +1,29 @@
-//! What a rule file means: names resolved, types checked, values as numbers. The language makes it,
-//! the compiler takes it, `adit filter show` prints it.
+//! The meaning of a rule file: names resolved, types checked, values as numbers. The parser produces it, the compiler
+//! consumes it, `adit filter show` prints it.
 //!
-//! Every value that a rule can compare is an unsigned number of at most 128 bits in network order:
-//! an address, a port, a MAC, an interface's name padded with zeros to 16 bytes, one bit for each
-//! connection state. A prefix or a wildcard is a range of such numbers.
+//! Every value that a rule can compare is an unsigned number of at most 128 bits in network order: an address, a port,
+//! a MAC address, an interface's name padded with zeros to 16 bytes, one bit for each connection state. A prefix or a
+//! wildcard is a range of such numbers.
 
 mod field;
 
 pub use field::{CtDirection, CtState, Field, Kind};
 
-/// All tables of a file, in the order in which they were written.
+/// All tables of a file, in their order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ruleset {
     /// The tables.
     pub tables: Vec<Table>,
-    /// Whether the file asks to be taken although no hook leads to some chain, or to any.
+    /// Whether the file requests to be accepted although no hook leads to some chain, or to any.
     pub allow_unhooked: bool,
-    /// What the file says of the table of connections.
+    /// The file's settings of the table of connections.
     pub limits: FlowLimits,
 }
 
-/// Bounds of the table of connections, where a file states them.
+/// Bounds of the table of connections, as far as a file states them.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct FlowLimits {
-    /// Flows at most.
+    /// The most flows.
     pub flows: Option<u32>,
     /// Flows that one source keeps in a full table.
     pub per_source: Option<u32>,
@@ -31,7 +31,7 @@ pub struct FlowLimits {
     pub unanswered_per_source: Option<u32>,
 }
 
-/// Which packets a table sees.
+/// The packets that a table evaluates.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Family {
     /// IPv4.
@@ -40,14 +40,14 @@ pub enum Family {
     Ip6,
     /// IPv4 and IPv6.
     Inet,
-    /// Ethernet frames, whatever they carry.
+    /// Ethernet frames with any payload.
     Bridge,
 }
 
 /// A table: a namespace of chains, sets and counters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Table {
-    /// Which packets it sees.
+    /// The packets that it evaluates.
     pub family: Family,
     /// Its name.
     pub name: String,
@@ -68,10 +68,10 @@ pub struct NamedCounter {
     pub start: Count,
 }
 
-/// What a counter holds.
+/// The value of a counter.
 #[derive(Copy, Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Count {
-    /// Packets; a super-packet counts as the segments that it will be cut into.
+    /// Packets; a super-packet counts as the segments that it will be split into.
     pub packets: u64,
     /// Bytes from the network header on.
     pub bytes: u64,
@@ -92,36 +92,36 @@ pub struct CounterId(pub usize);
 /// Members of a set, or the domain of a verdict map.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Set {
-    /// Its name; `None` for one that is written in a rule.
+    /// Its name; `None` for one within a rule.
     pub name: Option<String>,
-    /// What its keys are made of; more than one is a concatenation.
+    /// The kinds of its keys; more than one is a concatenation.
     pub key: Vec<Kind>,
     /// Whether its elements carry verdicts.
     pub map: bool,
     /// Whether elements may be ranges (`flags interval`).
     pub interval: bool,
-    /// Whether elements that overlap become one (`auto-merge`).
+    /// Whether overlapping elements are merged (`auto-merge`).
     pub auto_merge: bool,
-    /// Whether its elements stay as the file states them (`flags constant`).
+    /// Whether its elements are only those of the file (`flags constant`).
     pub constant: bool,
     /// Whether elements may have timeouts (`flags timeout`).
     pub timeouts: bool,
     /// Nanoseconds: the timeout of elements that state none.
     pub timeout: Option<u64>,
-    /// Elements at most.
+    /// The most elements.
     pub size: Option<u64>,
-    /// Where its members come from.
+    /// The source of its members.
     pub members: Members,
     /// The comment, if it has one.
     pub comment: Option<String>,
 }
 
-/// Where a set's members come from.
+/// The source of a set's members.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Members {
-    /// They are written in the file.
+    /// The file.
     Fixed(Vec<Element>),
-    /// The addresses of a connected client (`@client:NAME`), as the filter's driver says.
+    /// The addresses of a connected client (`@client:NAME`), which the filter's driver sets.
     Client(String),
     /// The addresses of all connected clients of a group (`@group:NAME`).
     Group(String),
@@ -140,18 +140,18 @@ pub struct Element {
     pub key: Vec<Range>,
     /// The verdict, in a map.
     pub verdict: Option<RuleVerdict>,
-    /// How long it is a member, if not for ever.
+    /// The time for which it is a member, if that is limited.
     pub lifetime: Option<Box<Lifetime>>,
     /// The comment, if it has one.
     pub comment: Option<String>,
 }
 
-/// How long an element is a member.
+/// The time for which an element is a member.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Lifetime {
-    /// Nanoseconds from the moment at which it was added; `None`: the set's.
+    /// Nanoseconds from the time at which it was added; `None`: the set's.
     pub timeout: Option<u64>,
-    /// Nanoseconds that are left, if they are not all.
+    /// The remaining nanoseconds, if they are not all.
     pub expires: Option<u64>,
 }
 
@@ -181,7 +181,7 @@ impl Range {
 pub struct Chain {
     /// Its name.
     pub name: String,
-    /// Where packets enter it; `None` for one that others jump to.
+    /// The hook by which packets enter it; `None` for one that others jump to.
     pub base: Option<Base>,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
@@ -189,28 +189,28 @@ pub struct Chain {
     pub comment: Option<String>,
 }
 
-/// What makes a chain a base chain. The hook is always `forward`: what passes through.
+/// The properties of a base chain. The hook is always `forward`: traffic that passes through.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Base {
-    /// Base chains are visited in ascending order; those of equal priority as they were written.
+    /// Base chains are evaluated in ascending order; those of equal priority in the order of the file.
     pub priority: i32,
-    /// The verdict on what no rule decided: accept or drop.
+    /// The verdict on packets that no rule decided about: accept or drop.
     pub policy: Policy,
 }
 
-/// A base chain's verdict on what no rule decided.
+/// A base chain's verdict on packets that no rule decided about.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Policy {
-    /// The next base chain goes on.
+    /// The next base chain continues.
     Accept,
-    /// The packet ends here.
+    /// The packet is dropped.
     Drop,
 }
 
-/// One rule: its statements are carried out from left to right until one does not match or decides.
+/// One rule: its statements are executed from left to right until one does not match or decides.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rule {
-    /// What `adit filter` calls it; unique in a file.
+    /// Its number in `adit filter`, unique in a file.
     pub handle: u32,
     /// The line of the file on which it starts, from 1.
     pub line: u32,
@@ -223,39 +223,39 @@ pub struct Rule {
 /// A part of a rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Statement {
-    /// Goes on only if the packet matches.
+    /// Continues only if the packet matches.
     Match(Match),
     /// Counts the packet.
     Counter(Counter),
-    /// Goes on only within a rate.
+    /// Continues only within a rate.
     Limit(Limit),
-    /// Writes the packet down.
+    /// Logs the packet.
     Log(Log),
     /// Decides.
     Verdict(RuleVerdict),
-    /// Looks the key up in a map and does what is found there; goes on if nothing is.
+    /// Looks up the key in a map and applies the verdict; continues if there is none.
     VerdictMap {
         /// The fields that are looked up.
         key: Vec<Field>,
         /// A map.
         map: SetId,
     },
-    /// Drops the packet and tells its sender.
+    /// Drops the packet and notifies its sender.
     Reject(Reject),
 }
 
 /// A comparison. A packet that lacks one of the fields does not match, negated or not.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Match {
-    /// What is compared; more than one is a concatenation.
+    /// The compared fields; more than one is a concatenation.
     pub key: Vec<Field>,
-    /// With what.
+    /// The values to compare with.
     pub test: Test,
     /// `!=`
     pub negate: bool,
 }
 
-/// What a field is compared with.
+/// The values that a field is compared with.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Test {
     /// Is within; `<`, `>` and prefixes are ranges too. One range for each part of the key.
@@ -264,21 +264,21 @@ pub enum Test {
     Set(SetId),
     /// `field & mask == value`; for a single field.
     Masked {
-        /// The bits that count.
+        /// The bits to compare.
         mask: u128,
-        /// What they must be.
+        /// Their value.
         value: u128,
     },
     /// `field & mask != 0`: one of the bits is set (`ct state established,related`, `tcp flags syn`).
     AnyOf(u128),
 }
 
-/// What a rule counts into.
+/// The counter of a rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Counter {
-    /// The rule's own.
+    /// The rule's own counter.
     Own(Count),
-    /// One that the table names.
+    /// A counter that the table names.
     Named(CounterId),
 }
 
@@ -291,7 +291,7 @@ pub struct Limit {
     pub rate: u64,
     /// Nanoseconds: a second, minute, hour, day or week.
     pub per: u64,
-    /// What may come at once beyond the rate; nftables' default is 5 packets, 0 bytes.
+    /// The burst beyond the rate; nftables' default is 5 packets, 0 bytes.
     pub burst: u64,
     /// Counts bytes instead of packets.
     pub bytes: bool,
@@ -302,43 +302,43 @@ pub struct Limit {
 pub struct Log {
     /// The text before the line.
     pub prefix: String,
-    /// With one, packets go to `adit filter capture`; without, a line goes to the log.
+    /// With a group, packets go to `adit filter capture`; without one, a line goes to the log.
     pub group: Option<u16>,
     /// Bytes of the packet that are kept; 0 for all.
     pub snaplen: u32,
 }
 
-/// What happens with a packet.
+/// The verdict of a rule.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum RuleVerdict {
-    /// This base chain lets it pass.
+    /// This base chain accepts the packet.
     Accept,
-    /// It ends here.
+    /// The packet is dropped.
     Drop,
-    /// The next rule goes on.
+    /// The next rule continues.
     Continue,
-    /// Back to behind the jump; in a base chain, its policy.
+    /// Returns to after the jump; in a base chain, applies its policy.
     Return,
-    /// Goes on there, and comes back.
+    /// Continues in that chain, and returns.
     Jump(ChainId),
-    /// Goes on there, and does not come back here.
+    /// Continues in that chain, and does not return here.
     Goto(ChainId),
 }
 
 /// How a sender is notified.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Reject {
-    /// With a TCP reset; only what is TCP matches.
+    /// With a TCP reset; only TCP matches.
     TcpReset,
     /// ICMP destination unreachable with this code; only IPv4 matches.
     Icmp(u8),
     /// ICMPv6 destination unreachable with this code; only IPv6 matches.
     Icmpv6(u8),
-    /// Either, by the packet's family.
+    /// Either, depending on the packet's family.
     Icmpx(Icmpx),
 }
 
-/// Reasons that both families know. Plain `reject` is `PortUnreachable`.
+/// Reasons that exist in both families. Plain `reject` is `PortUnreachable`.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Icmpx {
     /// IPv4 code 0, IPv6 code 0.

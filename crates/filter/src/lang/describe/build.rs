@@ -24,14 +24,14 @@ pub(super) enum Body {
         v6: bool,
         kind: u8,
     },
-    /// A transport protocol without a header that is known here.
+    /// A transport protocol without a known header.
     Other(u8),
     Arp {
         reply: bool,
         sender: Ipv4Addr,
         target: Ipv4Addr,
     },
-    /// An EtherType with nothing behind it.
+    /// An EtherType without a payload.
     Ether(u16),
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Frame {
     pub source_mac: Option<u64>,
     pub destination_mac: Option<u64>,
     pub vlan: Option<u16>,
-    /// Of the IP packet, its header included.
+    /// The length of the IP packet, including its header.
     pub length: Option<u16>,
     pub ttl: u8,
     pub dscp: u8,
@@ -81,7 +81,7 @@ impl Frame {
         matches!(self.body, Body::Icmp { .. })
     }
 
-    /// The transport protocol.
+    /// Returns the transport protocol.
     pub fn protocol(&self) -> Option<u8> {
         match self.body {
             Body::Tcp { .. } => Some(6),
@@ -93,7 +93,7 @@ impl Frame {
         }
     }
 
-    /// All bytes, without a link header for a tun device.
+    /// Builds all bytes, without a link header for a TUN device.
     pub fn build(&self, tun: bool) -> Result<Vec<u8>, String> {
         let (ethertype, packet) = match (self.body, self.source, self.destination) {
             (Body::Arp { reply, sender, target }, ..) => (0x0806, self.arp(reply, sender, target)),
@@ -121,7 +121,7 @@ impl Frame {
         Ok(frame)
     }
 
-    /// The station or group that the packet is for.
+    /// Returns the address of the station or group that the packet is for.
     fn to_mac(&self) -> u64 {
         match (self.body, self.destination) {
             (Body::Arp { reply: false, .. }, _) => BROADCAST,
@@ -177,7 +177,7 @@ impl Frame {
         Ok(packet)
     }
 
-    /// The transport header and zeros up to the wanted length. `pseudo` lacks the length.
+    /// Builds the transport header and zeros up to the wanted length. `pseudo` lacks the length.
     fn transport(&self, pseudo: Sum, header: usize) -> Result<Vec<u8>, String> {
         let head = match self.body {
             Body::Tcp { .. } => TCP_LEN,
@@ -233,7 +233,7 @@ impl Frame {
         {
             *place = [0, 0];
             let sum = sum.bytes(&body).finish();
-            // RFC 768: a sum of zero is sent as ones, zero meaning none.
+            // RFC 768: a sum of zero is sent as ones, because zero means none.
             let udp = matches!(self.body, Body::Udp { .. });
             let sum = if udp && sum == 0 { u16::MAX } else { sum };
             if let Some(place) = body.get_mut(at..).and_then(|b| b.first_chunk_mut::<2>()) {
