@@ -51,8 +51,7 @@ fn nothing_of_clients_that_have_gone_stays_in_memory_however_many_they_were() {
     let config = ServerConfig { duplicate_cn: true, ..server_config(settings) };
     let mut w = World::new(config, 1);
     // One client of each transport: afterwards the libraries have made their one-time allocations,
-    // and the entries that are kept on purpose exist (the certificates with valid signatures, the
-    // address of a name).
+    // and the entry that is kept on purpose exists (the address of a name).
     come_and_go(&mut w, 2, 2);
     let Some(before) = adit_linux::memory::in_use() else { return };
     let mut after = before;

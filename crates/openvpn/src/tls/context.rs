@@ -45,7 +45,6 @@ pub struct ClientTls {
 pub struct ServerTls {
     // Shared by all sessions: the library allocates a table of 256 entries with each config.
     config: Arc<ServerConfig>,
-    trust: Option<Arc<Trust>>,
     warnings: Arc<[String]>,
 }
 
@@ -110,13 +109,6 @@ impl ClientTls {
 }
 
 impl ServerTls {
-    /// Releases the memory of the cache of clients' certificates.
-    pub(crate) fn release_memory(&self) {
-        if let Some(trust) = &self.trust {
-            trust.release_memory();
-        }
-    }
-
     /// Reads and checks the operator's certificates, keys and options.
     pub fn new(options: ServerTlsOptions) -> Result<Self, TlsConfigError> {
         let context = super::load::server(options)?;
@@ -137,8 +129,7 @@ impl ServerTls {
         config.send_tls13_tickets = 0;
         // A client that offers a protocol is a connection check; other clients offer none.
         config.alpn_protocols = vec![CHECK.to_vec()];
-        let (config, trust) = (Arc::new(config), context.trust);
-        Ok(Self { config, trust, warnings: context.warnings.into() })
+        Ok(Self { config: Arc::new(config), warnings: context.warnings.into() })
     }
 
     /// Returns warnings for the operator, as [`ClientTls::warnings`] does.

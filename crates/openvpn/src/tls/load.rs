@@ -17,7 +17,7 @@ use super::options::{
     ClientCertificates, ClientTlsOptions, CommonTlsOptions, Pem, ServerTlsOptions, TlsVersion,
 };
 use super::trust::{self, Trust};
-use super::{hkdf, key, pem, suites, weak_rsa};
+use super::{key, pem, suites, weak_rsa};
 
 pub(super) fn client(options: ClientTlsOptions) -> Result<Context, TlsConfigError> {
     let common = options.common;
@@ -99,7 +99,7 @@ fn provider(
     let mut provider = default_provider();
     let old = suites::choose("tls-cipher", options.tls12_ciphers.as_deref(), false, warnings)?;
     let new = suites::choose("tls-ciphersuites", options.tls13_ciphers.as_deref(), true, warnings)?;
-    provider.cipher_suites = new.into_iter().map(hkdf::of).chain(old).collect();
+    provider.cipher_suites = new.into_iter().chain(old).collect();
     if let Some(list) = &options.groups {
         provider.kx_groups = suites::groups(list, warnings)?;
     }

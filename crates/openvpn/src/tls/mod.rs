@@ -5,13 +5,11 @@
 //! no session cache and no early data: every key negotiation is a full handshake, so that
 //! certificates are checked again.
 
-mod cert_cache;
 mod context;
 mod error;
 mod explain_error;
 mod fingerprint;
 mod fuzz;
-mod hkdf;
 mod identity;
 mod key;
 mod load;
@@ -19,7 +17,6 @@ mod options;
 mod pem;
 mod revocation;
 mod session;
-mod signature_cache;
 mod suites;
 mod trust;
 mod verify;

@@ -1,77 +1,192 @@
 //! Revocation lists.
+//!
+//! `openssl ca -gencrl` makes lists of version 1, or without extensions, unless its configuration says
+//! otherwise. OpenVPN takes them; webpki reads only lists of version 2 with extensions. This module checks the
+//! others ([`PlainList`]) by the same rules, on the bytes that were received.
 
-use webpki::{CertRevocationList, OwnedCertRevocationList};
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashSet;
+use std::iter::once;
+use std::time::Duration;
+
+use rustls::pki_types::{SignatureVerificationAlgorithm, UnixTime};
+use webpki::{Cert, CertRevocationList, Error, OwnedCertRevocationList, VerifiedPath};
+use x509_parser::asn1_rs::{Any, FromDer};
 
 use super::error::TlsConfigError;
 use super::options::Pem;
 use super::pem;
-use super::trust::date;
+use super::trust::{date, parse};
 
-/// The lists of a file, and the signed texts of those that were rewritten.
+/// The revocation lists of a configuration.
 #[derive(Debug, Default)]
 pub(super) struct RevocationLists {
+    /// The lists that webpki checks.
     pub(super) lists: Vec<CertRevocationList<'static>>,
-    pub(super) restored: Vec<Restored>,
+    plain: Vec<PlainList>,
 }
 
-/// A list in the form that the library requires, and the text that was signed.
-///
-/// `openssl ca -gencrl` makes lists of version 1, or without extensions, unless its configuration
-/// says otherwise. OpenVPN accepts them; the library requires version 2 with an extension. Both
-/// have the same meaning, so the list is rewritten with both added, and its signature is verified
-/// over the text that was signed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Restored {
-    pub(super) rewritten: Vec<u8>,
-    pub(super) signed: Vec<u8>,
+/// A list without extensions.
+#[derive(Debug)]
+struct PlainList {
+    /// The authority's name, without the header of its sequence, as in all names here.
+    issuer: Vec<u8>,
+    next_update: UnixTime,
+    /// The serial numbers of revoked certificates, without leading zeros.
+    serials: HashSet<Vec<u8>>,
+    /// The bytes that the authority signed.
+    signed: Vec<u8>,
+    signature: Vec<u8>,
+    /// The algorithm identifier of the signature, without the header of its sequence.
+    algorithm: Vec<u8>,
 }
 
-const SEQUENCE: u8 = 0x30;
-/// `version`: 2.
-const VERSION_2: [u8; 3] = [0x02, 0x01, 0x01];
-/// `crlExtensions` with a number, which the library reads but never compares.
-const EXTENSIONS: [u8; 16] =
-    [0xa0, 14, SEQUENCE, 12, SEQUENCE, 10, 0x06, 3, 0x55, 0x1d, 20, 0x04, 3, 0x02, 1, 0];
-
-/// Adds extensions to a list without any, and returns its two texts. Returns `None` if the list has
-/// extensions or the bytes are not a list.
-fn complete(der: &[u8]) -> Option<(Vec<u8>, Restored)> {
-    let Ok(([], parsed)) = x509_parser::parse_x509_crl(der) else { return None };
-    if !parsed.extensions().is_empty() {
-        return None;
+impl RevocationLists {
+    /// Adds the lists of another file.
+    pub(super) fn extend(&mut self, other: Self) {
+        self.lists.extend(other.lists);
+        self.plain.extend(other.plain);
     }
-    let signed = parsed.tbs_cert_list.as_ref();
-    let behind = contents(der)?.strip_prefix(signed)?;
-    let version: &[u8] = if parsed.version().is_none() { &VERSION_2 } else { &[] };
-    let rewritten = sequence(&[version, contents(signed)?, &EXTENSIONS]);
-    let whole = sequence(&[&rewritten, behind]);
-    Some((whole, Restored { rewritten, signed: signed.to_vec() }))
+
+    /// Returns whether webpki can decide alone.
+    pub(super) fn is_complete(&self) -> bool {
+        self.plain.is_empty()
+    }
+
+    /// Checks the certificates of a path by the lists that webpki does not read. With `deny`, every certificate needs a list,
+    /// here or there.
+    pub(super) fn check(
+        &self,
+        path: &VerifiedPath<'_>,
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+        deny: bool,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        let certificates: Vec<&Cert<'_>> =
+            once(&**path.end_entity()).chain(path.intermediate_certificates()).collect();
+        let issuers = certificates.iter().skip(1).map(|issuer| Some(*issuer)).chain([None]);
+        for (certificate, issuer) in certificates.iter().zip(issuers) {
+            match self.plain.iter().find(|list| list.issuer == certificate.issuer()) {
+                Some(list) => {
+                    match issuer {
+                        Some(issuer) => {
+                            check_key_usage(issuer)?;
+                            let key = issuer.subject_public_key_info();
+                            list.check_signature(contents(&key).unwrap_or_default(), algorithms)?;
+                        }
+                        None => {
+                            let key = &path.anchor().subject_public_key_info;
+                            list.check_signature(key, algorithms)?;
+                        }
+                    }
+                    list.check_serial(certificate.serial(), now)?;
+                }
+                None if deny && !self.covers(certificate) => {
+                    return Err(Error::UnknownRevocationStatus);
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether webpki has a list for the certificate. One that is restricted to some of its authority's certificates
+    /// does not count.
+    fn covers(&self, certificate: &Cert<'_>) -> bool {
+        self.lists.iter().any(|list| {
+            list.issuer() == certificate.issuer() && list.issuing_distribution_point().is_none()
+        })
+    }
 }
 
-/// Returns the contents of a DER element, without its tag and length.
-fn contents(der: &[u8]) -> Option<&[u8]> {
-    let length = usize::from(*der.get(1)?);
-    // A byte from 0x80 on gives the number of length bytes that follow.
-    der.get(if length < 0x80 { 2 } else { length.checked_sub(0x80)?.checked_add(2)? }..)
+/// Refuses an authority whose key usage does not include signing lists.
+fn check_key_usage(issuer: &Cert<'_>) -> Result<(), Error> {
+    let der = issuer.der();
+    let usage = parse(&der).ok_or(Error::BadDer)?;
+    match usage.key_usage() {
+        Ok(Some(usage)) if !usage.value.crl_sign() => Err(Error::IssuerNotCrlSigner),
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::BadDer),
+    }
 }
 
-fn sequence(parts: &[&[u8]]) -> Vec<u8> {
-    let contents = parts.concat();
-    let length = contents.len().to_be_bytes();
-    let zeros = length.iter().take_while(|byte| **byte == 0).count();
-    let length = length.get(zeros..).unwrap_or_default();
-    let mut der = vec![SEQUENCE];
-    match length {
-        [] => der.push(0),
-        [one] if *one < 0x80 => der.push(*one),
-        // At most eight length bytes.
-        _ => {
-            der.push(0x80 | u8::try_from(length.len()).unwrap_or(8));
-            der.extend(length);
+impl PlainList {
+    /// Reads a list without extensions. Returns `None` if it has some, or is no such list.
+    fn read(der: &[u8]) -> Option<Result<Self, Error>> {
+        let Ok(([], parsed)) = x509_parser::parse_x509_crl(der) else { return None };
+        if !parsed.extensions().is_empty() {
+            return None;
+        }
+        let revoked = || parsed.iter_revoked_certificates();
+        // Such an extension names another authority, or is not known.
+        if revoked().any(|entry| entry.extensions().iter().any(|extension| extension.critical)) {
+            return Some(Err(Error::UnsupportedIndirectCrl));
+        }
+        let tbs = &parsed.tbs_cert_list;
+        if tbs.signature != parsed.signature_algorithm {
+            return Some(Err(Error::SignatureAlgorithmMismatch));
+        }
+        if parsed.signature_value.unused_bits != 0 {
+            return Some(Err(Error::BadDer));
+        }
+        let next_update = parsed.next_update().map(|next| u64::try_from(next.timestamp()));
+        let Some(Ok(next_update)) = next_update else { return Some(Err(Error::BadDer)) };
+        let (_, list) = Any::from_der(der).ok()?;
+        let algorithm = contents(list.data.strip_prefix(tbs.as_ref())?)?;
+        Some(Ok(Self {
+            issuer: contents(parsed.issuer().as_raw())?.to_vec(),
+            next_update: UnixTime::since_unix_epoch(Duration::from_secs(next_update)),
+            serials: revoked().map(|entry| canonical(entry.raw_serial()).to_vec()).collect(),
+            signed: tbs.as_ref().to_vec(),
+            signature: parsed.signature_value.data.to_vec(),
+            algorithm: algorithm.to_vec(),
+        }))
+    }
+
+    /// Verifies the signature by the authority's key: a SubjectPublicKeyInfo without the header of its sequence.
+    fn check_signature(
+        &self,
+        key: &[u8],
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+    ) -> Result<(), Error> {
+        let (bits, kind) = Any::from_der(key).map_err(|_| Error::BadDer)?;
+        let Some([0, point @ ..]) = contents(bits) else { return Err(Error::BadDer) };
+        let fits = |algorithm: &&&dyn SignatureVerificationAlgorithm| {
+            *algorithm.signature_alg_id() == *self.algorithm
+                && *algorithm.public_key_alg_id() == *kind.data
+        };
+        let algorithm =
+            algorithms.iter().find(fits).ok_or(Error::InvalidCrlSignatureForPublicKey)?;
+        algorithm
+            .verify_signature(point, &self.signed, &self.signature)
+            .map_err(|_| Error::InvalidCrlSignatureForPublicKey)
+    }
+
+    fn check_serial(&self, serial: &[u8], time: UnixTime) -> Result<(), Error> {
+        let next_update = self.next_update;
+        if time >= next_update {
+            return Err(Error::CrlExpired { time, next_update });
+        }
+        match self.serials.contains(canonical(serial)) {
+            true => Err(Error::CertRevoked),
+            false => Ok(()),
         }
     }
-    der.extend(contents);
-    der
+}
+
+/// Returns the contents of the first DER element, without its header.
+fn contents(der: &[u8]) -> Option<&[u8]> {
+    Any::from_der(der).ok().map(|(_, element)| element.data)
+}
+
+/// Returns a serial number without leading zeros.
+fn canonical(serial: &[u8]) -> &[u8] {
+    let zeros = serial.iter().take_while(|byte| **byte == 0).count();
+    serial.get(zeros..).unwrap_or_default()
 }
 
 /// Returns every list in `crl`, at least one.
@@ -83,16 +198,21 @@ pub(super) fn read_revocation_lists(
     let fail = |text: String| TlsConfigError::new(&crl.origin, text);
     let mut found = RevocationLists::default();
     for block in pem::blocks(crl)?.iter().filter(|block| block.label == "X509 CRL") {
-        let completed = complete(&block.der);
-        let der = completed.as_ref().map_or(block.der.as_ref(), |(der, _)| der.as_slice());
-        let list = OwnedCertRevocationList::from_der(der).map_err(|error| {
+        let refuse = |error| {
             fail(match error {
-                webpki::Error::UnsupportedDeltaCrl | webpki::Error::UnsupportedIndirectCrl => {
+                Error::UnsupportedDeltaCrl | Error::UnsupportedIndirectCrl => {
                     "a partial or indirect revocation list; make a complete one".into()
                 }
                 other => format!("a revocation list in it cannot be read ({other:?})"),
             })
-        })?;
+        };
+        match PlainList::read(&block.der) {
+            Some(list) => found.plain.push(list.map_err(refuse)?),
+            None => {
+                let list = OwnedCertRevocationList::from_der(&block.der).map_err(refuse)?;
+                found.lists.push(CertRevocationList::Owned(list));
+            }
+        }
         if let Ok((_, parsed)) = x509_parser::parse_x509_crl(&block.der)
             && let Some(next) = parsed.next_update()
             && next.timestamp() <= now
@@ -104,10 +224,8 @@ pub(super) fn read_revocation_lists(
                 date(next.timestamp())
             ));
         }
-        found.lists.push(CertRevocationList::Owned(list));
-        found.restored.extend(completed.map(|(_, restored)| restored));
     }
-    if found.lists.is_empty() {
+    if found.lists.is_empty() && found.plain.is_empty() {
         return Err(fail(
             "no revocation list in it; make one with `easyrsa gen-crl`, or leave `crl-verify` out"
                 .into(),
@@ -117,26 +235,21 @@ pub(super) fn read_revocation_lists(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn a_sequence_is_read_as_it_was_written() {
-        for length in [0usize, 1, 127, 128, 255, 256, 70_000] {
-            let text = vec![7; length];
-            let (whole, halves) = (sequence(&[&text]), text.split_at(length / 2));
-            assert_eq!(contents(&whole), Some(text.as_slice()), "{length}");
-            assert_eq!(whole, sequence(&[halves.0, halves.1]), "{length}");
-        }
-        assert_eq!(sequence(&[&[7; 127]]).get(..2), Some([0x30, 127].as_slice()));
-        assert_eq!(sequence(&[&[7; 128]]).get(..3), Some([0x30, 0x81, 128].as_slice()));
+    fn serial_numbers_are_compared_without_leading_zeros() {
+        let serials = [&[][..], &[0], &[0, 0x80, 1], &[0x80, 1], &[1, 0]].map(canonical);
+        assert_eq!(serials, [&[][..], &[], &[0x80, 1], &[0x80, 1], &[1, 0]]);
     }
 
     proptest! {
         #[test]
         fn nothing_in_a_file_panics(der in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (complete(&der), contents(&der));
+            let _ = (PlainList::read(&der), contents(&der));
         }
     }
 }

@@ -15,20 +15,18 @@ use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, RevocationCheckDepth,
-    RevocationOptionsBuilder, UnknownStatusPolicy,
+    RevocationOptionsBuilder, UnknownStatusPolicy, VerifiedPath,
 };
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use super::cert_cache::CertCache;
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
 use super::explain_error;
 use super::fingerprint::fingerprint;
 use super::identity::{PeerIdentity, format_name};
 use super::options::{CertProfile, Pem, VerifyOptions};
 use super::pem;
-use super::revocation::read_revocation_lists;
-use super::signature_cache::CachingVerifier;
+use super::revocation::{RevocationLists, read_revocation_lists};
 pub(super) use authority::Anchor;
 use authority::{read_authority, subject_der};
 use leaf::check_form;
@@ -61,7 +59,7 @@ pub(super) struct Trust {
     anchors: Vec<Anchor>,
     /// The certificates of the CA file that are not self-issued: steps on a path, not its end.
     intermediates: Vec<CertificateDer<'static>>,
-    revocation_lists: Option<Vec<CertRevocationList<'static>>>,
+    revocation_lists: Option<RevocationLists>,
     /// The policy for a certificate whose authority has no list here.
     unlisted: UnknownStatusPolicy,
     verify: VerifyOptions,
@@ -70,8 +68,7 @@ pub(super) struct Trust {
     fingerprints: Vec<String>,
     /// Whether there are no CAs and the fingerprint alone decides.
     pinned: bool,
-    algorithms: Vec<CachingVerifier>,
-    certs: CertCache,
+    algorithms: &'static [&'static dyn SignatureVerificationAlgorithm],
     pub(super) hints: Vec<DistinguishedName>,
 }
 
@@ -125,13 +122,11 @@ impl Trust {
         } else {
             others.into_iter().map(|(_, der)| der).collect()
         };
-        let (mut lists, mut restored) = (None, Vec::new());
+        let mut revocation_lists: Option<RevocationLists> = None;
         for crl in crl.into_iter().chain(known_crl) {
             let found = read_revocation_lists(crl, now, warnings)?;
-            lists.get_or_insert_with(Vec::new).extend(found.lists);
-            restored.extend(found.restored);
+            revocation_lists.get_or_insert_default().extend(found);
         }
-        let revocation_lists = lists;
         let unlisted = match crl {
             Some(_) => UnknownStatusPolicy::Deny,
             None => UnknownStatusPolicy::Allow,
@@ -146,15 +141,9 @@ impl Trust {
             profile,
             fingerprints,
             pinned: false,
-            algorithms: CachingVerifier::all(algorithms.all, restored),
-            certs: CertCache::default(),
+            algorithms: algorithms.all,
             hints,
         })
-    }
-
-    /// Clears the cache of accepted certificates.
-    pub(super) fn release_memory(&self) {
-        self.certs.release_memory();
     }
 
     /// Returns whether a certificate of our own leads to one of these CAs with the intermediates
@@ -191,8 +180,7 @@ impl Trust {
             profile,
             fingerprints,
             pinned: true,
-            algorithms: CachingVerifier::all(algorithms.all, Vec::new()),
-            certs: CertCache::default(),
+            algorithms: algorithms.all,
             hints: Vec::new(),
         }
     }
@@ -221,13 +209,7 @@ impl Trust {
                 ),
             );
         }
-        let digest = CertCache::digest(leaf, peer_is_server);
-        let certs = self.certs.get(&digest);
-        let is_new = certs.is_none();
-        let mut identity = match certs {
-            Some(identity) => identity,
-            None => self.check_leaf(leaf, peer_is_server)?,
-        };
+        let mut identity = self.check_leaf(leaf, peer_is_server)?;
         if self.pinned {
             self.check_name(&identity)?;
             return Ok(identity);
@@ -257,10 +239,6 @@ impl Trust {
         })?;
         self.check_issuer(&identity, &path)?;
         self.check_name(&identity)?;
-        // Only certificates with a path to a CA, so that no others fill the cache.
-        if is_new {
-            self.certs.keep(digest, &identity);
-        }
         identity.issuers = path.names;
         Ok(identity)
     }
@@ -286,33 +264,44 @@ impl Trust {
         intermediates.extend(
             sent.iter().chain(&self.intermediates).map(|der| CertificateDer::from(der.as_ref())),
         );
-        let lists: Vec<&CertRevocationList<'_>> = self.revocation_lists.iter().flatten().collect();
-        let revocation = match self.revocation_lists {
-            None => None,
-            // Loading refuses an empty list of lists. If there were one, no peer may pass.
-            Some(_) => Some(
+        let found = self.revocation_lists.as_ref();
+        let lists: Vec<&CertRevocationList<'_>> =
+            found.iter().flat_map(|found| &found.lists).collect();
+        let complete = found.is_none_or(RevocationLists::is_complete);
+        let revocation = match found {
+            Some(_) if complete || !lists.is_empty() => Some(
+                // Loading refuses an empty list of lists. If there were one, no peer may pass.
                 RevocationOptionsBuilder::new(&lists)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
                     .with_depth(RevocationCheckDepth::Chain)
-                    .with_status_policy(self.unlisted)
+                    // If there are other lists, they decide about certificates without one here.
+                    .with_status_policy(if complete {
+                        self.unlisted
+                    } else {
+                        UnknownStatusPolicy::Allow
+                    })
                     .with_expiration_policy(ExpirationPolicy::Enforce)
                     .build(),
             ),
+            _ => None,
         };
         // "If present": issuers usually lack this extension. The further requirements of
         // `remote-cert-tls` on the leaf are checked before.
         let usage =
             KeyUsage::required_if_present(if peer_is_server { SERVER_AUTH } else { CLIENT_AUTH });
-        let algorithms: Vec<&dyn SignatureVerificationAlgorithm> =
-            self.algorithms.iter().map(|algorithm| algorithm as _).collect();
+        let deny = self.unlisted == UnknownStatusPolicy::Deny;
+        let check_plain = |path: &VerifiedPath<'_>| match found {
+            Some(found) => found.check(path, self.algorithms, deny, now),
+            None => Ok(()),
+        };
         let path = end.verify_for_usage(
-            &algorithms,
+            self.algorithms,
             &anchors,
             &intermediates,
             now,
             usage,
             revocation,
-            None,
+            Some(&check_plain),
         )?;
         let steps: Vec<_> = path.intermediate_certificates().map(|step| step.der()).collect();
         let names = steps.iter().filter_map(|der| parse(der).map(|step| subject(&step)));

@@ -474,6 +474,33 @@ fn an_intermediate_needs_a_list_too() {
     assert_eq!(problem(client_verdict(common, &chain, &pair.key)), Problem::Revoked);
 }
 
+/// Lists of version 1 are checked apart from the others, and together they must cover the chain.
+#[test]
+fn an_intermediate_needs_a_list_of_either_version() {
+    let root = Ca::new("/CN=Root", Kind::P256);
+    let verdict_of = |ext: &str, lists: &dyn Fn(&Ca) -> String| {
+        let sub = root.intermediate("/CN=Sub", Kind::P256, ext);
+        let pair = sub.server("/CN=server");
+        let chain = [pair.cert.as_str(), sub.pair.cert.as_str()].concat();
+        let crl = Some(Pem::new("crl.pem", lists(&sub)));
+        client_verdict(CommonTlsOptions { crl, ..options(&root, None) }, &chain, &pair.key)
+    };
+    let old = |ca: &Ca, revoked: &[&Pair]| ca.crl_of_old(revoked, false);
+    for alone in [&|sub: &Ca| old(sub, &[]) as String, &|_: &Ca| old(&root, &[])]
+        as [&dyn Fn(&Ca) -> String; 2]
+    {
+        assert_eq!(problem(verdict_of(SUB_CA, alone)), Problem::CrlMissing);
+    }
+    verdict_of(SUB_CA, &|sub| [old(sub, &[]), old(&root, &[])].concat()).unwrap();
+    verdict_of(SUB_CA, &|sub| [sub.crl(&[]), old(&root, &[])].concat()).unwrap();
+    verdict_of(SUB_CA, &|sub| [old(sub, &[]), root.crl(&[])].concat()).unwrap();
+    let revoked = verdict_of(SUB_CA, &|sub| [sub.crl(&[]), old(&root, &[&sub.pair])].concat());
+    assert_eq!(problem(revoked), Problem::Revoked);
+    let no_signer = SUB_CA.replace(",cRLSign", "");
+    let unsigned = verdict_of(&no_signer, &|sub| [old(sub, &[]), root.crl(&[])].concat());
+    assert_eq!(problem(unsigned), Problem::CrlMissing);
+}
+
 #[test]
 fn a_server_wants_a_client_certificate_as_configured() {
     let (server, client) = (ca().server("/CN=server"), ca().client("/CN=client"));

@@ -19,7 +19,6 @@ impl ServerEngine {
             // An emptied tree keeps its root.
             self.timers = Default::default();
         }
-        self.config.tls.release_memory();
         self.responder.release_memory(now);
         self.handshakes.shrink_to_fit();
         self.streams.release_memory();
