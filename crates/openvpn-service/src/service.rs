@@ -502,8 +502,8 @@ impl Running {
         let counters = self.driver.engine().counters();
         let reasons = [
             ("reset-limited", counters.resets_limited),
-            ("stranger-bad", counters.strangers_bad),
-            ("stranger-unchecked", counters.strangers_unchecked),
+            ("stranger-bad", counters.unauthenticated_bad),
+            ("stranger-unchecked", counters.unauthenticated_unchecked),
             ("key-expired", counters.keys_expired),
             ("cookie-bad", counters.cookies_bad),
             ("cookie-used", counters.cookies_used),

@@ -6,12 +6,12 @@ mod support;
 
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, PeerId};
+use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, PeerId, Rate};
 use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{KeyMethod2, Randoms};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::server::{ServerCounters, ServerEvent};
-use adit_openvpn::session::budget::{MOVES, PUSH_REPLIES, RENEGOTIATIONS, REPORTS, Rate};
+use adit_openvpn::session::budget::{MOVES, PUSH_REPLIES, RENEGOTIATIONS, REPORTS};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::{ClientTls, TlsSession};
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
@@ -273,7 +273,7 @@ fn push_requests_without_end_get_few_answers_and_the_last_one_gets_its_own() {
         let (answered, before) = (h.heard.len(), reply(&h));
         h.record(b"PUSH_REQUEST\0");
         assert_eq!(reply(&h), before);
-        h.pass(PUSH_REPLIES.every);
+        h.pass(PUSH_REPLIES.every());
         assert_eq!(reply(&h), before + bundles);
         assert!(h.heard.len() > answered && h.heard.last().is_some_and(|m| m.contains("route")));
         h.still_has_its_session();

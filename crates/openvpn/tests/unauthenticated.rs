@@ -175,7 +175,7 @@ fn malformed_packets_cost_a_counter() {
         }
         w.stranger(address(1), &[0xff; 1500]);
         assert_eq!(w.server.handshakes(), 0);
-        assert!(w.server.counters().strangers_bad > 20);
+        assert!(w.server.counters().unauthenticated_bad > 20);
         let named = |event: &&ServerEvent| matches!(event, ServerEvent::Unauthentic(_));
         let wrapped = !matches!(client, WrapConfig::None);
         assert_eq!(w.events.iter().filter(named).count(), if wrapped { 5 } else { 0 });
@@ -482,7 +482,7 @@ fn only_a_clients_very_first_packet_is_a_reset() {
     for wrong in [later, acking, plain(Opcode::HardResetClientV2, 1, [7; 8], Some(0))] {
         assert!(w.stranger(address(1), &bytes(&wrong)).is_empty(), "{wrong:?}");
     }
-    assert_eq!(w.server.counters().strangers_bad, 3);
+    assert_eq!(w.server.counters().unauthenticated_bad, 3);
     let reset = plain(Opcode::HardResetClientV2, 0, [7; 8], Some(0));
     assert_eq!(w.stranger(address(1), &bytes(&reset)).len(), 1);
 }
@@ -501,8 +501,8 @@ fn unwrapping_keys_of_strangers_is_limited() {
     wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
     (0..90_000).for_each(|_| drop(w.stranger(address(1), &packet)));
     let counters = w.server.counters();
-    assert!(counters.strangers_unchecked >= 30_000, "{counters:?}");
-    assert_eq!(counters.strangers_unchecked + counters.cookies_bad, 90_000);
+    assert!(counters.unauthenticated_unchecked >= 30_000, "{counters:?}");
+    assert_eq!(counters.unauthenticated_unchecked + counters.cookies_bad, 90_000);
 }
 
 /// Returns the cookie in the answer to a reset, with which an attacker can start a handshake
@@ -591,7 +591,7 @@ fn garbage_in_the_name_of_a_client_does_not_lock_it_out() {
         let mut forged = reset(&client, 1);
         forged[20] ^= 1;
         (0..600).for_each(|_| drop(w.stranger(victim, &forged)));
-        assert_eq!(w.server.counters().strangers_bad, 600);
+        assert_eq!(w.server.counters().unauthenticated_bad, 600);
         assert!(w.run(Duration::from_millis(500), |w| w.is_up(c)), "{:?}", w.clients[c].events);
         assert_eq!(w.server.counters().resets_limited, 0);
     }

@@ -8,43 +8,21 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_engine::{Instant, Network};
+use adit_engine::{Instant, Network, Rate, TokenBucket};
 
 /// The number of buckets; networks that collide share one.
 const BUCKETS: usize = 16_384;
 /// The number of buckets that are allocated together: a page of 4 KiB.
-const SHELF: usize = 256;
+const SHELF: usize = 512;
 /// The time in which an empty bucket refills.
 const REFILL: Duration = Duration::from_secs(10);
 
-#[derive(Copy, Clone, Debug, Default)]
-struct Bucket {
-    /// The answers given and not yet paid back.
-    level: u32,
-    /// The time of `level`, in milliseconds since boot.
-    at_ms: u64,
-}
-
-impl Bucket {
-    /// Subtracts what has been paid back by now.
-    fn drain(&mut self, now: Instant, burst: u32) {
-        let now_ms = now.as_nanos() / 1_000_000;
-        let elapsed = now_ms.saturating_sub(self.at_ms);
-        let refill = u64::try_from(REFILL.as_millis()).unwrap_or(u64::MAX);
-        let drained = elapsed.saturating_mul(u64::from(burst)) / refill;
-        if drained > 0 {
-            self.level = self.level.saturating_sub(u32::try_from(drained).unwrap_or(u32::MAX));
-            self.at_ms = now_ms;
-        }
-    }
-}
-
-/// A fixed table of leaky buckets.
+/// A fixed table of token buckets.
 #[derive(Debug)]
 pub(crate) struct AddressLimiter<H = RandomState> {
-    shelves: [Option<Box<[Bucket; SHELF]>>; BUCKETS / SHELF],
+    shelves: [Option<Box<[TokenBucket; SHELF]>>; BUCKETS / SHELF],
     hasher: H,
-    burst: u32,
+    rate: Rate,
 }
 
 impl AddressLimiter<RandomState> {
@@ -52,11 +30,12 @@ impl AddressLimiter<RandomState> {
     // networks share a bucket, and an attacker must not be able to compute that.
     /// Creates buckets with this capacity each.
     pub(crate) fn new(burst: u32) -> Self {
-        Self { shelves: NONE, hasher: RandomState::new(), burst }
+        Self { shelves: NONE, hasher: RandomState::new(), rate: Rate::new(burst.into(), REFILL) }
     }
 }
 
-const NONE: [Option<Box<[Bucket; SHELF]>>; BUCKETS / SHELF] = [const { None }; BUCKETS / SHELF];
+const NONE: [Option<Box<[TokenBucket; SHELF]>>; BUCKETS / SHELF] =
+    [const { None }; BUCKETS / SHELF];
 
 impl<H: BuildHasher> AddressLimiter<H> {
     fn place(&self, address: IpAddr) -> (usize, usize) {
@@ -65,52 +44,41 @@ impl<H: BuildHasher> AddressLimiter<H> {
     }
 
     /// Returns the bucket of `address`, unless its shelf is in its initial state.
-    fn known(&mut self, address: IpAddr) -> Option<&mut Bucket> {
+    fn known(&self, address: IpAddr) -> Option<&TokenBucket> {
         let (shelf, at) = self.place(address);
-        self.shelves.get_mut(shelf)?.as_mut()?.get_mut(at)
+        self.shelves.get(shelf)?.as_ref()?.get(at)
     }
 
     /// Returns the bucket of `address`, and allocates its shelf if necessary.
-    fn bucket(&mut self, address: IpAddr) -> Option<&mut Bucket> {
+    fn bucket(&mut self, address: IpAddr) -> Option<&TokenBucket> {
         let (shelf, at) = self.place(address);
         let shelf = self.shelves.get_mut(shelf)?;
-        shelf.get_or_insert_with(|| Box::new([Bucket::default(); SHELF])).get_mut(at)
+        shelf.get_or_insert_with(|| Box::new([const { TokenBucket::new() }; SHELF])).get(at)
     }
 
     /// Releases the memory of shelves whose buckets are back in their initial state, because
     /// everything has been paid back.
     pub(crate) fn release_memory(&mut self, now: Instant) {
-        let (now_ms, refill) = (now.as_nanos() / 1_000_000, REFILL.as_millis());
-        let as_new =
-            |b: &Bucket| b.level == 0 || u128::from(now_ms.saturating_sub(b.at_ms)) >= refill;
         for shelf in &mut self.shelves {
-            *shelf = shelf.take().filter(|shelf| !shelf.iter().all(as_new));
+            *shelf = shelf.take().filter(|shelf| !shelf.iter().all(|bucket| bucket.is_full(now)));
         }
     }
 
     /// Returns whether the bucket of `address` allows one more, and if so counts it.
     pub(crate) fn allow(&mut self, now: Instant, address: IpAddr) -> bool {
-        let burst = self.burst;
-        let Some(bucket) = self.bucket(address) else { return false };
-        bucket.drain(now, burst);
-        let allowed = bucket.level < burst;
-        bucket.level += u32::from(allowed);
-        allowed
+        let rate = self.rate;
+        self.bucket(address).is_some_and(|bucket| bucket.take_whole(now, rate).is_ok())
     }
 
     /// Returns whether the bucket of `address` is used up.
-    pub(crate) fn is_used_up(&mut self, now: Instant, address: IpAddr) -> bool {
-        let burst = self.burst;
-        self.known(address).is_some_and(|bucket| {
-            bucket.drain(now, burst);
-            bucket.level >= burst
-        })
+    pub(crate) fn is_used_up(&self, now: Instant, address: IpAddr) -> bool {
+        self.known(address).is_some_and(|bucket| bucket.next_whole(now, self.rate) > now)
     }
 
     /// Refunds an answer that led to a session.
-    pub(crate) fn refund(&mut self, address: IpAddr) {
+    pub(crate) fn refund(&self, address: IpAddr) {
         if let Some(bucket) = self.known(address) {
-            bucket.level = bucket.level.saturating_sub(1);
+            bucket.refund(self.rate);
         }
     }
 }
@@ -121,7 +89,7 @@ mod tests {
     use std::hash::{BuildHasherDefault, DefaultHasher};
 
     fn limiter() -> AddressLimiter<BuildHasherDefault<DefaultHasher>> {
-        AddressLimiter { shelves: NONE, hasher: Default::default(), burst: 10 }
+        AddressLimiter { shelves: NONE, hasher: Default::default(), rate: Rate::new(10, REFILL) }
     }
 
     fn ip(text: &str) -> IpAddr {

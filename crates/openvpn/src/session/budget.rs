@@ -8,112 +8,48 @@
 
 use std::time::Duration;
 
-use adit_engine::{Instant, Link, Outbox};
-
-/// A limit on how often an event may happen: `burst` times at once, and once in each `every` from
-/// then on.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// The number of events that may happen at once after a pause.
-    pub burst: u32,
-    /// The interval after which one more event is allowed.
-    pub every: Duration,
-}
-
-impl Rate {
-    /// Returns how many events may happen in any period of this length.
-    #[must_use]
-    pub const fn most_in(self, span: Duration) -> u64 {
-        let refilled = span.as_nanos() / self.every.as_nanos();
-        // The sum of 2^32 and a quotient of times is far below 2^64.
-        self.burst as u64 + refilled as u64
-    }
-}
+use adit_engine::{Instant, Link, Outbox, Rate, TokenBucket};
 
 /// Key renegotiations of one session, begun by either end. Each is a TLS handshake with one
 /// signature and one check of the peer's certificate chain. `reneg-bytes` on a fast path requests
 /// more; the former key then stays in use a little longer.
-pub const RENEGOTIATIONS: Rate = Rate { burst: 2, every: Duration::from_secs(1) };
+pub const RENEGOTIATIONS: Rate = Rate::one_in(Duration::from_secs(1), 2);
 /// Repeated push requests that are answered. OpenVPN's clients repeat theirs every 5 s.
-pub const PUSH_REPLIES: Rate = Rate { burst: 2, every: Duration::from_secs(2) };
+pub const PUSH_REPLIES: Rate = Rate::one_in(Duration::from_secs(2), 2);
 /// Moves to another address that the engine follows. Of several within the interval it follows the
 /// last one.
-pub const MOVES: Rate = Rate { burst: 4, every: Duration::from_secs(1) };
+pub const MOVES: Rate = Rate::one_in(Duration::from_secs(1), 4);
 /// Events about the peer's messages: unknown or malformed control messages, findings about the
 /// path.
-pub const REPORTS: Rate = Rate { burst: 8, every: Duration::from_secs(2) };
+pub const REPORTS: Rate = Rate::one_in(Duration::from_secs(2), 8);
 /// TLS records with control messages that are read.
-pub const RECORDS: Rate = Rate { burst: 32, every: Duration::from_millis(50) };
+pub const RECORDS: Rate = Rate::one_in(Duration::from_millis(50), 32);
 /// Control messages in one TLS record that are read.
 pub const MESSAGES_PER_RECORD: usize = 32;
 
-/// A token bucket with a [`Rate`], initially full.
-#[derive(Clone, Debug)]
-pub(crate) struct Bucket {
-    rate: Rate,
-    /// The time when it is full again.
-    full_at: Instant,
-}
-
-impl Bucket {
-    pub(crate) const fn new(rate: Rate) -> Self {
-        Self { rate, full_at: Instant::from_nanos(0) }
-    }
-
-    /// Returns when the next token is available: now or later.
-    pub(crate) fn next(&self, now: Instant) -> Instant {
-        let slack = self.rate.every.saturating_mul(self.rate.burst.saturating_sub(1));
-        (self.full_at - slack).max(now)
-    }
-
-    /// Takes a token, or returns when one will be available.
-    pub(crate) fn take(&mut self, now: Instant) -> Result<(), Instant> {
-        let next = self.next(now);
-        if next > now {
-            return Err(next);
-        }
-        self.full_at = self.full_at.max(now) + self.rate.every;
-        Ok(())
-    }
-}
-
 /// The budget of one peer, and the work that waits until the budget allows it.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Budget {
-    records: Bucket,
-    reports: Bucket,
-    push_replies: Bucket,
-    moves: Bucket,
+    records: TokenBucket,
+    reports: TokenBucket,
+    push_replies: TokenBucket,
+    moves: TokenBucket,
     /// The number of reports omitted since the last one.
     unreported: u64,
     push_due: Option<Instant>,
     moved: Option<(Instant, Link)>,
 }
 
-impl Default for Budget {
-    fn default() -> Self {
-        Self {
-            records: Bucket::new(RECORDS),
-            reports: Bucket::new(REPORTS),
-            push_replies: Bucket::new(PUSH_REPLIES),
-            moves: Bucket::new(MOVES),
-            unreported: 0,
-            push_due: None,
-            moved: None,
-        }
-    }
-}
-
 impl Budget {
     /// Returns whether another record of control messages may be read.
     pub(crate) fn may_read(&mut self, now: Instant) -> bool {
-        self.records.take(now).is_ok()
+        self.records.take_whole(now, RECORDS).is_ok()
     }
 
     /// Completes the text of a report, or returns `None` if it must be omitted. The next report
     /// gives the number of those omitted.
     pub(crate) fn report(&mut self, now: Instant, text: impl FnOnce() -> String) -> Option<String> {
-        if self.reports.take(now).is_err() {
+        if self.reports.take_whole(now, REPORTS).is_err() {
             self.unreported = self.unreported.saturating_add(1);
             return None;
         }
@@ -140,7 +76,7 @@ impl Budget {
     /// Returns whether the peer's options may be sent again now. Otherwise sending becomes due
     /// later; requests in the meantime have no further effect.
     pub(crate) fn may_push(&mut self, now: Instant) -> bool {
-        match self.push_replies.take(now) {
+        match self.push_replies.take_whole(now, PUSH_REPLIES) {
             Ok(()) => {
                 self.push_due = None;
                 true
@@ -160,7 +96,7 @@ impl Budget {
     /// Returns whether the engine follows the peer to `link` now. Otherwise the move becomes due
     /// later and replaces an earlier one.
     pub(crate) fn may_move(&mut self, now: Instant, link: Link) -> bool {
-        match self.moves.take(now) {
+        match self.moves.take_whole(now, MOVES) {
             Ok(()) => {
                 self.moved = None;
                 true
@@ -188,36 +124,8 @@ impl Budget {
 mod tests {
     use super::*;
 
-    const RATE: Rate = Rate { burst: 3, every: Duration::from_secs(1) };
-
     fn at(ms: u64) -> Instant {
         Instant::from_nanos((1000 + ms) * 1_000_000)
-    }
-
-    #[test]
-    fn a_bucket_gives_its_burst_at_once_and_then_its_rate() {
-        let mut bucket = Bucket::new(RATE);
-        assert!((0..3).all(|_| bucket.take(at(0)).is_ok()));
-        assert_eq!(bucket.take(at(0)), Err(at(1000)));
-        assert_eq!(bucket.take(at(999)), Err(at(1000)));
-        assert_eq!((bucket.take(at(1000)), bucket.take(at(1000))), (Ok(()), Err(at(2000))));
-        let taken = (0..100).filter(|ms| bucket.take(at(1001 + ms * 100)).is_ok()).count();
-        assert_eq!(taken, 9, "one a second");
-        assert!((0..3).all(|_| bucket.take(at(60_000)).is_ok()), "full again");
-        assert!(bucket.take(at(60_000)).is_err());
-    }
-
-    #[test]
-    fn no_span_of_time_sees_more_than_the_rate_says() {
-        let mut bucket = Bucket::new(RATE);
-        let taken: Vec<u64> = (0..20_000).filter(|ms| bucket.take(at(*ms)).is_ok()).collect();
-        for span in [1, 500, 1000, 2500, 10_000] {
-            let most = RATE.most_in(Duration::from_millis(span));
-            for start in &taken {
-                let inside = taken.iter().filter(|ms| (*start..start + span).contains(*ms));
-                assert!(inside.count() as u64 <= most, "{span} ms from {start}");
-            }
-        }
     }
 
     #[test]

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use adit_engine::command::Counters;
-use adit_engine::{Instant, Link, Outbox, UnixTime};
+use adit_engine::{Instant, Link, Outbox, TokenBucket, UnixTime};
 
 use super::Settings;
-use super::budget::{Bucket, RENEGOTIATIONS};
+use super::budget::RENEGOTIATIONS;
 use super::key_negotiation::{Event, KeyNegotiation};
 use crate::keys::{DYNAMIC_TLS_CRYPT_LABEL, DataKeys, KeyMethod2, Role};
 use crate::packet::{Acks, Control, KEY_ID_MASK, Opcode, SessionId};
@@ -40,7 +40,7 @@ pub(crate) struct ControlChannel {
     /// newest is complete.
     former: Option<KeyNegotiation>,
     /// The rate at which both ends together may renegotiate.
-    pace: Bucket,
+    pace: TokenBucket,
     postponed: Option<Postponed>,
     /// Whether keys were exchanged or made.
     soiled: bool,
@@ -153,7 +153,7 @@ impl ControlChannel {
             rewrapping: Rewrapping::None,
             newest,
             former: None,
-            pace: Bucket::new(RENEGOTIATIONS),
+            pace: TokenBucket::default(),
             postponed: None,
             soiled: false,
             put_off: 0,
@@ -284,7 +284,8 @@ impl ControlChannel {
             Some(Failing { since, .. }) => (since, now + AGAIN),
             None => (now, now),
         };
-        self.failing = Some(Failing { since, again: again.max(self.pace.next(now)) });
+        self.failing =
+            Some(Failing { since, again: again.max(self.pace.next_whole(now, RENEGOTIATIONS)) });
     }
 
     /// Fails the negotiation in progress, which authenticated another identity than the session's.
@@ -351,7 +352,7 @@ impl ControlChannel {
 
     /// Returns `Ok` if a renegotiation may begin now, otherwise when it may.
     pub(crate) fn may_renegotiate(&self, now: Instant) -> Result<(), Instant> {
-        match self.pace.next(now) {
+        match self.pace.next_whole(now, RENEGOTIATIONS) {
             at if at > now => Err(at),
             _ => Ok(()),
         }
@@ -407,7 +408,7 @@ impl ControlChannel {
         settings: &Settings,
     ) -> Result<(), Reason> {
         self.make_rewrapper()?;
-        let _ = self.pace.take(now);
+        let _ = self.pace.take_whole(now, RENEGOTIATIONS);
         // The peer's request has the same key id, so it becomes part of this renegotiation.
         if let Some(postponed) = &mut self.postponed {
             postponed.until = now;

@@ -35,7 +35,7 @@ impl ServerEngine {
             return self.stream_frame(now, link, packet, out);
         }
         let Ok((Header { opcode, .. }, session, _)) = split_front(packet) else {
-            self.counters.strangers_bad += 1;
+            self.counters.unauthenticated_bad += 1;
             return;
         };
         if let Some(&peer) = self.by_session.get(&(link.remote(), session)) {
@@ -48,7 +48,7 @@ impl ServerEngine {
             Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1 => {
                 self.third_packet(now, link, session, packet, out);
             }
-            _ => self.counters.strangers_bad += 1,
+            _ => self.counters.unauthenticated_bad += 1,
         }
     }
 

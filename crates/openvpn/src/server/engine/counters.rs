@@ -6,10 +6,10 @@ pub struct ServerCounters {
     /// Resets that were not answered because their network had too many.
     pub resets_limited: u64,
     /// Unauthenticated senders' packets that were malformed or not authentic.
-    pub strangers_bad: u64,
+    pub unauthenticated_bad: u64,
     /// Unauthenticated senders' packets that were dropped unchecked because their network had sent
     /// too many bad ones.
-    pub strangers_unchecked: u64,
+    pub unauthenticated_unchecked: u64,
     /// Unauthenticated senders' packets under a tls-crypt-v2 key that `tls-crypt-v2-max-age`
     /// refuses.
     pub keys_expired: u64,

@@ -54,10 +54,10 @@ impl ServerEngine {
     pub(super) fn refused(&mut self, now: Instant, link: Link, refused: Refused, out: &mut Out) {
         let counters = &mut self.counters;
         let counter = match refused {
-            Refused::Unchecked => &mut counters.strangers_unchecked,
+            Refused::Unchecked => &mut counters.unauthenticated_unchecked,
             Refused::Unauthentic => return self.unauthentic(now, link, out),
             Refused::KeyAge(error) => return self.key_age(now, link, error, out),
-            Refused::NoReset => &mut counters.strangers_bad,
+            Refused::NoReset => &mut counters.unauthenticated_bad,
             Refused::AnswersUsedUp => &mut counters.resets_limited,
             Refused::KeyNotKept => &mut counters.half_open_refused,
             Refused::BadCookie => &mut counters.cookies_bad,
@@ -70,7 +70,7 @@ impl ServerEngine {
     }
 
     fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
-        self.counters.strangers_bad += 1;
+        self.counters.unauthenticated_bad += 1;
         // Without a wrapping no packet can be authentic.
         if !matches!(self.config.settings.wrap, WrapConfig::None) && self.log_limiter.allow(now) {
             out.event(ServerEvent::Unauthentic(link));

@@ -154,7 +154,7 @@ impl ServerEngine {
                 self.session_frame(now, peer, packet, out);
             }
             // The stream was ended while this packet was in transit.
-            None => self.counters.strangers_bad += 1,
+            None => self.counters.unauthenticated_bad += 1,
         }
     }
 
