@@ -161,7 +161,7 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
 }
 
 fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> {
-    let mut dial = openvpn::dial_settings(&profile.options, &profile.client)?;
+    let mut dial = openvpn::dial_settings(&profile.options, &profile.client.dial)?;
     drop_rights(&profile)?;
     dial.resolve_retry = ResolveRetry::Once;
     let mut engine = profile.engine;

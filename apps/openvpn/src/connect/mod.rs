@@ -119,7 +119,7 @@ fn read(wanted: &ConnectOptions, files: &Configs) -> Result<Profile, Fault> {
     tls.validity(now)?;
     let wrap = openvpn::wrap(&options)?;
     let credentials = client.auth_user_pass.as_ref().map(openvpn::credentials).transpose()?;
-    let order = openvpn::order(&client)?;
+    let order = openvpn::order(&client.dial)?;
     let engine =
         openvpn::client_config(&options, &client, wrap, tls.client()?, credentials, &order)?;
     let certificate = tls.nearest_expiry(now);
@@ -134,7 +134,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     for warning in &profile.options.warnings {
         tracing::warn!("{warning}");
     }
-    let dial = openvpn::dial_settings(&profile.options, &profile.client)?;
+    let dial = openvpn::dial_settings(&profile.options, &profile.client.dial)?;
     let helper = helper::start(&CONNECT, wanted, &files.into_piped())?;
     adit_runtime::async_runtime()?.block_on(async {
         let client = Client::open(client::Options {

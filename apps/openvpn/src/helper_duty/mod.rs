@@ -206,7 +206,7 @@ impl Scope {
 
     fn add_client(&mut self, client: &ClientOptions, options: &Options) -> Result<(), Fault> {
         self.readable_login(client.auth_user_pass.as_ref());
-        self.add_dialling(&client.proxies, options)
+        self.add_dialling(&client.dial.proxies, options)
     }
 
     fn add_server(&mut self, server: &ServerOptions, options: &Options) -> Result<(), Fault> {
@@ -232,10 +232,10 @@ impl Scope {
         if let PeerKeys::Static { key, .. } = &peer.keys {
             self.readable_source(Some(key));
         }
-        if peer.remotes.is_empty() {
+        if peer.dial.remotes.is_empty() {
             return self.add_listeners(options);
         }
-        self.add_dialling(&peer.proxies, options)
+        self.add_dialling(&peer.dial.proxies, options)
     }
 
     fn add_listeners(&mut self, options: &Options) -> Result<(), Fault> {

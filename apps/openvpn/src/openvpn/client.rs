@@ -9,7 +9,7 @@ use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEvent, TunnelConfig};
-use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
+use adit_openvpn::config::{ClientOptions, DialOptions, Options, PeerKeys, Remap, Role};
 use adit_openvpn::negotiate::DnsOptions;
 
 use super::status::{Status, StatusFile, Totals};
@@ -46,9 +46,9 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     }
     let wrap = key_files::wrap(options)?;
     let credentials = role.auth_user_pass.as_ref().map(key_files::credentials).transpose()?;
-    let order = order(role)?;
+    let order = order(&role.dial)?;
     let engine = convert::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
-    let dial = convert::dial_settings(options, role)?;
+    let dial = convert::dial_settings(options, &role.dial)?;
     Ok(Prepared {
         engine: engine.into(),
         dial,
@@ -60,9 +60,9 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
 }
 
 /// The order of the remotes, shuffled with `remote-random`.
-pub(crate) fn order(role: &ClientOptions) -> Result<Vec<usize>, Fault> {
-    let mut order: Vec<usize> = (0..role.remotes.len()).collect();
-    if role.remote_random {
+pub(crate) fn order(dial: &DialOptions) -> Result<Vec<usize>, Fault> {
+    let mut order: Vec<usize> = (0..dial.remotes.len()).collect();
+    if dial.remote_random {
         let mut random = Random::new(seed()?);
         for last in (1..order.len()).rev() {
             let bound = u32::try_from(last).unwrap_or(u32::MAX).saturating_add(1);
@@ -88,7 +88,7 @@ pub(super) fn open_status(options: &Options) -> Option<(StatusFile, Duration)> {
 pub(super) async fn run(
     prepared: Prepared,
     options: &Options,
-    role: &ClientOptions,
+    retry_max: Option<u32>,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
     let Prepared { engine, dial, listen, early, status, certificate } = prepared;
@@ -122,10 +122,10 @@ pub(super) async fn run(
     let ended = client.run(&mut owner).await?;
     let hangup = owner.hangup;
     owner.write_status();
-    Ok(conclude(ended, hangup, options.exit_notify.is_some(), role))
+    Ok(conclude(ended, hangup, options.exit_notify.is_some(), retry_max))
 }
 
-fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) -> Next {
+fn conclude(ended: Ended, hangup: bool, notified: bool, retry_max: Option<u32>) -> Next {
     let exit = |code: u8| Next::Exit(ExitCode::from(code));
     match ended {
         Ended::Signal(_) if hangup => {
@@ -174,7 +174,7 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
             exit(1)
         }
         Ended::Stopped(Reason::RetriesExhausted) => {
-            let rounds = role.connect_retry_max.unwrap_or_default();
+            let rounds = retry_max.unwrap_or_default();
             tracing::error!(
                 "All connections have been connect-retry-max ({rounds}) times unsuccessful, exiting"
             );

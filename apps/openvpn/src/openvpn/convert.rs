@@ -6,8 +6,8 @@ use std::sync::Arc;
 use adit_engine::{Family, Transport};
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
-    self, AuthRetry, ClientOptions, DeviceKind, Listen, Options, Role, Routes, ServerOptions,
-    UserPass,
+    self, AuthRetry, ClientOptions, DeviceKind, DialOptions, Listen, Options, Role, Routes,
+    ServerOptions, UserPass,
 };
 use adit_openvpn::negotiate::{PullFilters, RouteContext};
 use adit_openvpn::server::{ServerConfig, Topology};
@@ -66,14 +66,14 @@ pub(crate) fn client_config(
     if client.auth_retry == AuthRetry::Interact {
         tracing::warn!("auth-retry interact is not supported yet: a refusal ends the client");
     }
-    let remotes = order.iter().filter_map(|&index| client.remotes.get(index));
+    let remotes = order.iter().filter_map(|&index| client.dial.remotes.get(index));
     Ok(ClientConfig {
         settings: settings(options, wrap),
         tls,
         remotes: remotes.map(|target| Remote { target: target.clone() }).collect(),
-        connect_retry: client.connect_retry,
-        connect_retry_max: client.connect_retry_max,
-        server_poll_timeout: client.server_poll_timeout,
+        connect_retry: client.dial.connect_retry,
+        connect_retry_max: client.dial.connect_retry_max,
+        server_poll_timeout: client.dial.connect_timeout,
         credentials,
         retry_auth: client.auth_retry == AuthRetry::NoInteract,
         pull_filters: PullFilters {
@@ -118,12 +118,12 @@ pub(crate) fn server_config(
 /// `local` is a name without an address.
 pub(crate) fn dial_settings(
     options: &Options,
-    client: &ClientOptions,
+    dialled: &DialOptions,
 ) -> Result<DialSettings, Fault> {
     let (local, port) = dialled_from(options)?;
-    let resolve_retry = match client.resolv_retry {
+    let resolve_retry = match dialled.resolv_retry {
         // Another server is tried instead of waiting for the name of this one.
-        _ if client.remotes.len() > 1 => ResolveRetry::Once,
+        _ if dialled.remotes.len() > 1 => ResolveRetry::Once,
         None => ResolveRetry::Forever,
         Some(limit) if limit.is_zero() => ResolveRetry::Once,
         Some(limit) => ResolveRetry::For(limit),
@@ -133,15 +133,15 @@ pub(crate) fn dial_settings(
         port,
         mark: options.socket.mark,
         device: options.socket.device.clone(),
-        random_hostname: client.random_hostname,
+        random_hostname: dialled.random_hostname,
         receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
         send_buffer: options.socket.send_buffer.map(|size| size as usize),
         gro: true,
         resolve_retry,
         bind_streams: options.socket.bind_streams,
-        connect_timeout: client.server_poll_timeout,
+        connect_timeout: dialled.connect_timeout,
         streams: stream_options(options),
-        proxies: client.proxies.iter().map(proxy).collect::<Result<_, _>>()?,
+        proxies: dialled.proxies.iter().map(proxy).collect::<Result<_, _>>()?,
     })
 }
 

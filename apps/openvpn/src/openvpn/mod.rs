@@ -167,7 +167,12 @@ fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
         Role::Client(role) => {
             let prepared = client::prepare(&options, role)?;
             ground.settle(&options, args, &piped)?;
-            async_runtime()?.block_on(client::run(prepared, &options, role, ground))
+            async_runtime()?.block_on(client::run(
+                prepared,
+                &options,
+                role.dial.connect_retry_max,
+                ground,
+            ))
         }
         Role::Peer(role) => {
             let prepared = p2p::prepare(&options, role)?;

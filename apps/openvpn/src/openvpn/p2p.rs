@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use adit_engine::Transport;
 use adit_linux::udp::UdpOptions;
 use adit_openvpn::client::Remote;
-use adit_openvpn::config::{AuthRetry, ClientOptions, Options, PeerKeys, PeerOptions};
+use adit_openvpn::config::{Options, PeerKeys, PeerOptions};
 use adit_openvpn::negotiate::RouteContext;
 use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::wrap::WrapConfig;
@@ -22,16 +22,15 @@ use adit_runtime::host::HostPlan;
 use adit_runtime::plane_backend::gates;
 
 pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared, Fault> {
-    let client = as_client(options, role);
-    let remotes = order(&client)?
+    let remotes = order(&role.dial)?
         .into_iter()
-        .filter_map(|index| role.remotes.get(index))
+        .filter_map(|index| role.dial.remotes.get(index))
         .map(|target| Remote { target: target.clone() });
     let remote_policy = RemotePolicy {
         remotes: remotes.collect(),
         accepts: role.accepts.clone(),
-        connect_retry: role.connect_retry,
-        connect_retry_max: role.connect_retry_max,
+        connect_retry: role.dial.connect_retry,
+        connect_retry_max: role.dial.connect_retry_max,
     };
     let mut certificate = None;
     let engine = match &role.keys {
@@ -70,8 +69,8 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     Ok(Prepared {
         engine,
-        dial: convert::dial_settings(options, &client)?,
-        listen: role.remotes.is_empty().then(|| listen(options)).transpose()?,
+        dial: convert::dial_settings(options, &role.dial)?,
+        listen: role.dial.remotes.is_empty().then(|| listen(options)).transpose()?,
         early: Some(early),
         status: open_status(options),
         certificate,
@@ -84,29 +83,7 @@ pub(super) async fn run(
     role: &PeerOptions,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
-    client::run(prepared, options, &as_client(options, role), ground).await
-}
-
-/// The client that this end is to the rest of the process.
-fn as_client(options: &Options, role: &PeerOptions) -> ClientOptions {
-    ClientOptions {
-        remotes: role.remotes.clone(),
-        remote_random: role.remote_random,
-        connect_retry: role.connect_retry,
-        connect_retry_max: role.connect_retry_max,
-        server_poll_timeout: options.hand_window,
-        resolv_retry: role.resolv_retry,
-        pull: false,
-        pull_filters: Vec::new(),
-        route_nopull: false,
-        auth_user_pass: None,
-        auth_nocache: false,
-        auth_retry: AuthRetry::None,
-        ifconfig4: None,
-        ifconfig6: None,
-        proxies: role.proxies.clone(),
-        random_hostname: role.random_hostname,
-    }
+    client::run(prepared, options, role.dial.connect_retry_max, ground).await
 }
 
 /// The socket at which an end without `remote` waits.

@@ -1,7 +1,6 @@
 //! Ethernet: `server-bridge`, `lladdr`, and what `dev tap` forbids.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use ipnet::Ipv4Net;
 
@@ -109,7 +108,7 @@ pub(super) fn check(raw: &mut RawConfig) -> Result<(), ConfigError> {
                 "write an address",
             ));
         }
-        raw.warnings.push(no_dhcp(&location));
+        raw.options.warnings.push(no_dhcp(&location));
     }
     let Some((bridge, location)) = raw.bridge.clone() else { return Ok(()) };
     for name in ["server", "ifconfig-pool"] {
@@ -122,7 +121,7 @@ pub(super) fn check(raw: &mut RawConfig) -> Result<(), ConfigError> {
         }
     }
     if bridge == Bridge::Dhcp {
-        raw.push.push("route-gateway dhcp".into());
+        raw.server.push.push("route-gateway dhcp".into());
     }
     Ok(())
 }
@@ -136,7 +135,7 @@ fn no_dhcp(location: &Location) -> String {
 
 impl RawConfig {
     pub(super) fn is_ethernet(&self) -> bool {
-        self.device_rest.kind == DeviceKind::Tap
+        self.options.device.kind == DeviceKind::Tap
     }
 
     /// The clients' network that `server-bridge` names; the server's address in it is the gateway's.
@@ -165,9 +164,4 @@ pub(super) fn own_address(raw: &RawConfig) -> Result<Option<Ipv4Net>, ConfigErro
         }
         _ => Ok(None),
     }
-}
-
-/// How long a silent station is remembered, where there is such a limit.
-pub(super) fn station_age(raw: &RawConfig) -> Option<Duration> {
-    raw.station_age.filter(|_| raw.is_ethernet())
 }

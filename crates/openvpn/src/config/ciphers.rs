@@ -43,7 +43,7 @@ pub(super) fn allowed(raw: &mut RawConfig) -> Result<Vec<DataCipher>, ConfigErro
         ));
     }
     if !missing.is_empty() {
-        raw.warnings.push(format!(
+        raw.options.warnings.push(format!(
             "{}:{}: data-ciphers: {} left out: not supported",
             location.file,
             location.line,
@@ -90,7 +90,9 @@ pub(super) fn named_in_vain(raw: &mut RawConfig, found: &[DataCipher]) {
         }
         None => "is not supported: another is negotiated",
     };
-    raw.warnings.push(format!("{}:{}: cipher {name} {known}", location.file, location.line));
+    raw.options
+        .warnings
+        .push(format!("{}:{}: cipher {name} {known}", location.file, location.line));
 }
 
 fn supported() -> String {
@@ -119,7 +121,7 @@ pub(super) fn fallback(
     let found = DataCipher::from_name(&name);
     match found {
         Some(cipher) => needs_digest(raw, cipher, NAME, &location)?,
-        None => raw.warnings.push(format!(
+        None => raw.options.warnings.push(format!(
             "{}:{}: {NAME}: {name} is not supported; peers that have no other are refused",
             location.file, location.line
         )),
@@ -154,7 +156,7 @@ fn needs_digest(
     if cipher.is_aead() {
         return Ok(());
     }
-    if raw.auth.as_deref() == Some("none") {
+    if raw.options.auth == "none" {
         return Err(raw.error(
             "auth",
             format!("packets under {cipher} would not be authenticated"),
@@ -162,7 +164,7 @@ fn needs_digest(
         ));
     }
     if cipher == DataCipher::Block(None) {
-        raw.warnings.push(format!(
+        raw.options.warnings.push(format!(
             "{}:{}: {directive}: none: what goes through the tunnel can be READ by anybody on the way",
             location.file, location.line
         ));

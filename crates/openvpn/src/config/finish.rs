@@ -8,12 +8,10 @@ use super::directives::{self, Fit};
 use super::finish_peer;
 use super::finish_server;
 use super::options::{
-    ClientOptions, DeviceKind, Identity, LogTo, Options, PeerKeys, Role, Status, Tls, Wrap,
+    ClientOptions, DeviceKind, DialOptions, Identity, LogTo, Options, PeerKeys, Role, Tls, Wrap,
 };
 use super::raw_config::RawConfig;
 use super::{ConfigError, bridge, ciphers, proxies, transport};
-use crate::session::Renegotiation;
-use crate::tls::CertProfile;
 
 pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     let peer = finish_peer::is_peer(&raw)?;
@@ -44,73 +42,42 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     };
     let socket = transport::socket(&raw, &role)?;
     proxies::check_share(&raw, &role, &socket)?;
-    let tls = match &role {
-        Role::Peer(peer) if matches!(peer.keys, PeerKeys::Static { .. }) => finish_peer::no_tls(),
-        _ => {
-            let server = server || (peer && raw.tls_server);
-            tls(&mut raw, server)?
-        }
-    };
     let tls_server = server || raw.tls_server;
-    let wrap = wrap(&mut raw, tls_server)?;
+    raw.options.tls = match &role {
+        Role::Peer(peer) if matches!(peer.keys, PeerKeys::Static { .. }) => Tls::default(),
+        _ => tls(&mut raw, server || (peer && tls_server))?,
+    };
+    raw.options.wrap = wrap(&mut raw, tls_server)?;
+    let occ_cipher = ciphers::named(&raw);
+    let mut options = raw.options;
+    let after = options.renegotiation.after;
+    let earliest = if tls_server { after.mul_f64(0.9) } else { after };
+    options.renegotiation.earliest = raw.reneg_earliest.unwrap_or(earliest);
+    let environment = options.environment.iter();
+    options.peer_info = environment.filter(|(name, _)| name.starts_with("UV_")).cloned().collect();
+    if let (Some(status), Some(version)) = (&mut options.status, raw.status_version) {
+        status.version = version;
+    }
+    if let (LogTo::Standard, Some(name)) = (&options.log.to, raw.syslog) {
+        options.log.to = LogTo::Syslog(name);
+    }
+    options.tun_mtu_max = options.tun_mtu_max.max(options.tun_mtu);
+    options.float |= server;
     Ok(Options {
-        occ_cipher: ciphers::named(&raw),
-        renegotiation: renegotiation(&raw, server || raw.tls_server),
-        wrap,
-        peer_info: raw
-            .environment
-            .iter()
-            .filter(|(name, _)| name.starts_with("UV_"))
-            .cloned()
-            .collect(),
-        status: raw.status.take().map(|(path, every)| Status {
-            path,
-            every,
-            version: raw.status_version,
-        }),
-        log: {
-            if let (LogTo::Standard, Some(name)) = (&raw.log.to, raw.syslog.take()) {
-                raw.log.to = LogTo::Syslog(name);
-            }
-            raw.log
-        },
         role,
-        device: raw.device_rest,
         socket,
-        tls,
         ciphers,
         cipher_fallback: fallback,
-        auth: raw.auth.unwrap_or_else(|| "SHA1".into()),
-        framing: raw.framing,
-        decompress: !raw.never_decompress,
-        tun_mtu: raw.tun_mtu,
-        tun_mtu_max: raw.tun_mtu_max.max(raw.tun_mtu),
-        occ_mtu: raw.occ_mtu,
-        fragment: raw.fragment,
-        mssfix: raw.mssfix,
-        hand_window: raw.hand_window,
-        tran_window: raw.tran_window,
-        tls_timeout: raw.tls_timeout,
-        replay_window: raw.replay_window,
-        float: raw.float || server,
+        occ_cipher,
         keepalive,
-        limits: raw.limits,
-        exit_notify: raw.exit_notify,
-        push_peer_info: raw.push_peer_info,
-        environment: raw.environment,
-        routes: raw.routes,
-        process: raw.process,
-        management: raw.management,
-        warnings: raw.warnings,
-        directives: raw.directives,
-        echo: raw.echo,
+        ..options
     })
 }
 
 fn is_server(raw: &RawConfig) -> Result<bool, ConfigError> {
     let helper = raw.server4.is_some() || raw.server6.is_some() || raw.bridge.is_some();
     let server = helper || raw.mode_server;
-    let client = raw.client || raw.tls_client || raw.pull;
+    let client = raw.tls_client || raw.client.pull;
     if server && client {
         let which =
             ["client", "tls-client", "pull"].iter().find(|name| raw.seen.contains_key(**name));
@@ -142,8 +109,8 @@ fn is_server(raw: &RawConfig) -> Result<bool, ConfigError> {
 fn check_role(raw: &mut RawConfig, server: bool) -> Result<(), ConfigError> {
     let (other, this) = if server { ("clients", "server") } else { ("servers", "client") };
     let tap = raw.is_ethernet();
-    if raw.compress_migrate && !server {
-        raw.warnings.push(
+    if raw.server.compress_migrate && !server {
+        raw.options.warnings.push(
             "compress migrate has no effect on a client: the server says what frames its packets"
                 .into(),
         );
@@ -161,7 +128,7 @@ fn check_role(raw: &mut RawConfig, server: bool) -> Result<(), ConfigError> {
                 return Err(location.error(spec.name, format!("it is for {other}"), remedy));
             }
             Fit::IgnoredWithTun if tap => {}
-            Fit::Ignored | Fit::IgnoredWithTun => raw.warnings.push(format!(
+            Fit::Ignored | Fit::IgnoredWithTun => raw.options.warnings.push(format!(
                 "{}:{}: {} has no effect on a {this}",
                 location.file, location.line, spec.name
             )),
@@ -191,8 +158,8 @@ fn device(raw: &mut RawConfig) -> Result<(), ConfigError> {
             ));
         }
     };
-    raw.device_rest.kind = if name == "null" { kind } else { raw.device_type.unwrap_or(kind) };
-    raw.device_rest.name = own;
+    raw.options.device.kind = if name == "null" { kind } else { raw.device_type.unwrap_or(kind) };
+    raw.options.device.name = own;
     Ok(())
 }
 
@@ -207,27 +174,16 @@ fn keepalive(raw: &RawConfig, server: bool) -> Result<Keepalive, ConfigError> {
         let timeout = if server { timeout.saturating_mul(2) } else { timeout };
         return Ok(Keepalive { interval, timeout });
     }
-    let until_pulled = if raw.pull { Duration::from_secs(120) } else { Duration::ZERO };
+    let until_pulled = if raw.client.pull { Duration::from_secs(120) } else { Duration::ZERO };
     Ok(Keepalive {
-        interval: raw.ping.unwrap_or_default(),
+        interval: raw.options.keepalive.interval,
         timeout: raw.ping_timeout.unwrap_or(until_pulled),
     })
 }
 
-fn renegotiation(raw: &RawConfig, server: bool) -> Renegotiation {
-    let (after, earliest) = raw.reneg_sec.unwrap_or((Duration::from_secs(3600), None));
-    let default = if server { after.mul_f64(0.9) } else { after };
-    Renegotiation {
-        after,
-        earliest: earliest.unwrap_or(default),
-        bytes: raw.reneg_bytes,
-        packets: raw.reneg_packets,
-    }
-}
-
 /// `tls_server`: this end has the server's part in TLS.
 fn wrap(raw: &mut RawConfig, tls_server: bool) -> Result<Wrap, ConfigError> {
-    let shared = match std::mem::replace(&mut raw.wrap, Wrap::None) {
+    let shared = match std::mem::replace(&mut raw.options.wrap, Wrap::None) {
         Wrap::TlsAuth { key, .. } => Wrap::TlsAuth { key, direction: raw.key_direction },
         other => other,
     };
@@ -237,7 +193,7 @@ fn wrap(raw: &mut RawConfig, tls_server: bool) -> Result<Wrap, ConfigError> {
             true => "there is no tls-crypt-v2",
             false => "the server judges the age of clients' keys",
         };
-        raw.warnings.push(format!("tls-crypt-v2-max-age has no effect: {why}"));
+        raw.options.warnings.push(format!("tls-crypt-v2-max-age has no effect: {why}"));
     }
     let Some((key, location)) = raw.crypt_v2.take() else { return Ok(shared) };
     let shared = match shared {
@@ -255,52 +211,38 @@ fn wrap(raw: &mut RawConfig, tls_server: bool) -> Result<Wrap, ConfigError> {
 }
 
 fn client_options(raw: &mut RawConfig) -> Result<ClientOptions, ConfigError> {
-    if raw.auth_nocache && raw.auth_user_pass.is_some() {
+    if raw.client.auth_nocache && raw.client.auth_user_pass.is_some() {
         let warning =
             "auth-nocache: the password stays in memory until the end, for reconnects".into();
-        raw.warnings.push(warning);
+        raw.options.warnings.push(warning);
     }
     let (remotes, proxies) = transport::remotes(raw)?;
     Ok(ClientOptions {
-        remotes,
-        remote_random: raw.remote_random,
-        connect_retry: raw.connect_retry,
-        connect_retry_max: raw.connect_retry_max,
-        server_poll_timeout: raw.server_poll_timeout,
-        resolv_retry: raw.resolv_retry,
-        pull: raw.pull,
+        dial: DialOptions { remotes, proxies, ..std::mem::take(&mut raw.dial) },
         ifconfig4: bridge::own_address(raw)?,
         ifconfig6: raw.ifconfig6.as_ref().map(|(net, _)| *net).filter(|_| raw.is_ethernet()),
-        pull_filters: std::mem::take(&mut raw.pull_filters),
-        route_nopull: raw.route_nopull,
-        auth_user_pass: raw.auth_user_pass.take(),
-        auth_nocache: raw.auth_nocache,
-        auth_retry: raw.auth_retry,
-        proxies,
-        random_hostname: raw.random_hostname,
+        ..std::mem::take(&mut raw.client)
     })
 }
 
 fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
-    let ca = raw.ca.take();
-    let peer_fingerprints = std::mem::take(&mut raw.fingerprints);
-    let ca_path = raw.ca_path.take();
-    let authority = ca.is_some() || ca_path.is_some();
-    if !authority && peer_fingerprints.is_empty() {
+    let mut tls = std::mem::take(&mut raw.options.tls);
+    let authority = tls.ca.is_some() || tls.ca_path.is_some();
+    if !authority && tls.peer_fingerprints.is_empty() {
         return Err(raw.error(
             "",
             "no certificate authority is named",
             "add: ca FILE, or a <ca> block; or peer-fingerprint for peers without an authority",
         ));
     }
-    if raw.issuer.is_some() && !peer_fingerprints.is_empty() {
+    if tls.issuer.is_some() && !tls.peer_fingerprints.is_empty() {
         return Err(raw.error(
             "verify-hash",
             "it cannot be used together with peer-fingerprint",
             "remove it: peer-fingerprint says exactly who may in",
         ));
     }
-    if !authority && raw.crl.is_some() {
+    if !authority && tls.crl.is_some() {
         return Err(raw.error(
             "crl-verify",
             "a list of revoked certificates is of no use without the authority that signed it",
@@ -339,7 +281,7 @@ fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
         }
         (None, None) => None,
     };
-    if raw.max_version.is_some_and(|max| max < raw.min_version) {
+    if tls.max_version.is_some_and(|max| max < tls.min_version) {
         return Err(raw.error(
             "tls-version-max",
             "it is below tls-version-min",
@@ -347,34 +289,15 @@ fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
         ));
     }
     let unproved =
-        raw.peer_usage.is_none() && raw.netscape_usage.is_none() && raw.verify_name.is_none();
-    if !server && unproved && peer_fingerprints.is_empty() {
-        raw.warnings.push(
+        tls.peer_usage.is_none() && tls.netscape_usage.is_none() && tls.verify_name.is_none();
+    if !server && unproved && tls.peer_fingerprints.is_empty() {
+        raw.options.warnings.push(
             "WARNING: No server certificate verification method has been enabled.  Any client of the \
              same authority could pose as the server: add remote-cert-tls server"
                 .into(),
         );
     }
-    Ok(Tls {
-        ca,
-        ca_path,
-        peer_fingerprints,
-        identity,
-        askpass: raw.askpass.take(),
-        crl: raw.crl.take(),
-        verify_name: raw.verify_name.take(),
-        peer_usage: raw.peer_usage,
-        key_usage: raw.key_usage.take(),
-        netscape_usage: raw.netscape_usage,
-        profile: raw.profile.unwrap_or(CertProfile::Legacy),
-        // A client ignores the file, and need not have it.
-        dh: raw.dh.take().filter(|_| server),
-        issuer: raw.issuer.take(),
-        require_client_cert: true,
-        min_version: raw.min_version,
-        max_version: raw.max_version,
-        cipher_list: raw.cipher_list.take(),
-        cipher_suites: raw.cipher_suites.take(),
-        groups: raw.groups.take(),
-    })
+    // A client ignores the file, and need not have it.
+    tls.dh = tls.dh.filter(|_| server);
+    Ok(Tls { identity, require_client_cert: true, ..tls })
 }

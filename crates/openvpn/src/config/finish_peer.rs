@@ -6,7 +6,7 @@ use adit_engine::command::BlockSuite;
 
 use super::ConfigError;
 use super::directives::{self, Fit};
-use super::options::{PeerKeys, PeerOptions};
+use super::options::{DialOptions, PeerKeys, PeerOptions};
 use super::raw_config::RawConfig;
 use super::transport;
 use crate::p2p::{Ifconfig4, TunnelAddrs};
@@ -38,7 +38,7 @@ pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
         }
         return Ok(true);
     }
-    if server || raw.pull {
+    if server || raw.client.pull {
         return Ok(false);
     }
     if raw.tls_client && raw.tls_server {
@@ -88,8 +88,8 @@ pub(super) fn peer_options(raw: &mut RawConfig) -> Result<PeerOptions, ConfigErr
     let tunnel_addrs = tunnel_addrs(raw)?;
     let listens = transport::listening_end(raw)?;
     let unknown = raw.remotes.is_empty() && raw.connections.is_empty();
-    if raw.limits.exit_on_tls_failure && (unknown || listens == Some(true)) {
-        raw.warnings.push(
+    if raw.options.limits.exit_on_tls_failure && (unknown || listens == Some(true)) {
+        raw.options.warnings.push(
             "tls-exit has no effect at an end that waits for the other: any stranger could end it"
                 .into(),
         );
@@ -116,19 +116,9 @@ pub(super) fn peer_options(raw: &mut RawConfig) -> Result<PeerOptions, ConfigErr
             "remove it, or add remote HOST PORT, over TCP with proto tcp-client",
         ));
     }
-    Ok(PeerOptions {
-        proxies,
-        random_hostname: raw.random_hostname,
-        keys,
-        remotes,
-        accepts,
-        remote_random: raw.remote_random,
-        connect_retry: raw.connect_retry,
-        connect_retry_max: raw.connect_retry_max,
-        resolv_retry: raw.resolv_retry,
-        tunnel_addrs,
-        force_cookie: raw.force_cookie,
-    })
+    let connect_timeout = raw.options.hand_window;
+    let dial = DialOptions { remotes, proxies, connect_timeout, ..std::mem::take(&mut raw.dial) };
+    Ok(PeerOptions { keys, dial, accepts, tunnel_addrs, force_cookie: raw.force_cookie })
 }
 
 /// Who may connect to an end that listens.
@@ -140,8 +130,8 @@ fn accepts(raw: &mut RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
             "remove it, or write tcp-client here and tcp-server at the other end",
         ));
     }
-    if raw.exit_notify.is_some() {
-        raw.warnings.push(transport::notice_enough(raw));
+    if raw.options.exit_notify.is_some() {
+        raw.options.warnings.push(transport::notice_enough(raw));
     }
     transport::allowed(raw)
 }
@@ -149,7 +139,7 @@ fn accepts(raw: &mut RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
 /// `cipher` and `auth` of a static key.
 fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
     const REMEDY: &str = "write: cipher AES-256-CBC, at both ends";
-    raw.warnings.push(
+    raw.options.warnings.push(
         "secret: a static key has no forward secrecy: anyone who gets it reads all that was ever sent; \
          OpenVPN 2.8 will not know it any more. Prefer TLS with peer-fingerprint"
             .into(),
@@ -168,7 +158,7 @@ fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
                 "{}:{}: cipher none: everybody on the way reads what is sent",
                 location.file, location.line
             );
-            raw.warnings.push(warning);
+            raw.options.warnings.push(warning);
             None
         }
         Some((name, location)) => match BlockCipher::from_name(name) {
@@ -182,8 +172,7 @@ fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
             }
         },
     };
-    let auth = raw.auth.as_deref().unwrap_or("SHA1");
-    let digest = match auth {
+    let digest = match raw.options.auth.as_str() {
         none if none.eq_ignore_ascii_case("none") => {
             return Err(raw.error(
                 "auth",
@@ -243,31 +232,6 @@ fn tunnel_addrs(raw: &RawConfig) -> Result<TunnelAddrs, ConfigError> {
             Some(Ifconfig4::Pair(*local, *far))
         }
     };
-    let ipv6 = raw.ifconfig6.as_ref().map(|(net, _)| (*net, raw.routes.gateway6));
+    let ipv6 = raw.ifconfig6.as_ref().map(|(net, _)| (*net, raw.options.routes.gateway6));
     Ok(TunnelAddrs { ipv4, ipv6 })
-}
-
-/// The settings of TLS where there is none.
-pub(super) fn no_tls() -> super::options::Tls {
-    super::options::Tls {
-        ca: None,
-        ca_path: None,
-        peer_fingerprints: Vec::new(),
-        identity: None,
-        askpass: None,
-        crl: None,
-        verify_name: None,
-        peer_usage: None,
-        key_usage: None,
-        netscape_usage: None,
-        profile: Default::default(),
-        dh: None,
-        issuer: None,
-        require_client_cert: false,
-        min_version: Default::default(),
-        max_version: None,
-        cipher_list: None,
-        cipher_suites: None,
-        groups: None,
-    }
 }

@@ -6,8 +6,7 @@ use adit_engine::command::Keepalive;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
-use super::bridge::{own_address, station_age};
-use super::client_file::ClientRules;
+use super::bridge::own_address;
 use super::options::ServerOptions;
 use super::push_filter::{PushRules, Pushed};
 use super::raw_config::{Pool, RawConfig};
@@ -15,7 +14,7 @@ use crate::server::{Network4, Network6, Topology};
 
 pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, ConfigError> {
     if raw.sockets.nodelay {
-        raw.push.push("socket-flags TCP_NODELAY".into());
+        raw.server.push.push("socket-flags TCP_NODELAY".into());
     }
     let network4 = network4(raw)?;
     let network6 = network6(raw)?;
@@ -27,20 +26,20 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
         ));
     }
     if network4.is_some() && !raw.seen.contains_key("topology") && !raw.is_ethernet() {
-        raw.warnings.push(
+        raw.options.warnings.push(
             "no topology is named: clients get topology net30, as openvpn's own default is up to 2.6; \
              write topology subnet, which every client since 2.1 understands and which openvpn 2.7 \
              takes by default"
                 .into(),
         );
     }
-    if raw.pool_persist.is_some() && raw.duplicate_cn {
-        raw.warnings.push(
+    if raw.server.pool_persist.is_some() && raw.server.duplicate_cn {
+        raw.options.warnings.push(
             "ifconfig-pool-persist has no effect with duplicate-cn: a name has no address of its own".into(),
         );
-        raw.pool_persist = None;
+        raw.server.pool_persist = None;
     }
-    if raw.ccd_exclusive && raw.client_config_dir.is_none() {
+    if raw.server.ccd_exclusive && raw.server.client_config_dir.is_none() {
         return Err(raw.error(
             "ccd-exclusive",
             "there are no files of single clients",
@@ -50,30 +49,21 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
     let mut push = push(raw)?;
     push.extend(route_to_server(raw));
     let far4 = network4.as_ref().and_then(|network| far_end(raw, network));
+    let bridged_address = raw.bridge.as_ref().map_or(Ok(None), |_| own_address(raw))?;
+    let rules = push_rules(raw);
+    let mut server = std::mem::take(&mut raw.server);
+    server.client_rules.push = rules;
     Ok(ServerOptions {
         network4,
         far4,
         network6,
         push,
         push_keepalive: raw.keepalive.map(|(interval, timeout)| Keepalive { interval, timeout }),
-        max_clients: raw.max_clients,
-        duplicate_cn: raw.duplicate_cn,
-        client_to_client: raw.client_to_client,
-        port_share: raw.port_share.take(),
-        pool_persist: raw.pool_persist.take(),
         force_cookie: raw.force_cookie,
-        client_config_dir: raw.client_config_dir.take(),
-        ccd_exclusive: raw.ccd_exclusive,
-        filter: raw.filter.take(),
-        client_rules: ClientRules {
-            max_routes: raw.max_routes_per_client,
-            constraint: raw.push_constraint,
-            push: push_rules(raw),
-        },
-        compress_migrate: raw.compress_migrate,
         bridged: raw.bridge.is_some(),
-        bridged_address: raw.bridge.as_ref().map_or(Ok(None), |_| own_address(raw))?,
-        station_age: station_age(raw),
+        bridged_address,
+        station_age: server.station_age.filter(|_| raw.is_ethernet()),
+        ..server
     })
 }
 
@@ -94,7 +84,7 @@ fn far_end(raw: &RawConfig, network: &Network4) -> Option<Ipv4Addr> {
 fn route_to_server(raw: &RawConfig) -> Option<String> {
     let (net, _) = raw.server4.as_ref()?;
     let server = first_host(*net)?;
-    match (raw.topology(), raw.client_to_client) {
+    match (raw.topology(), raw.server.client_to_client) {
         (Topology::Subnet, _) => None,
         (_, true) => Some(format!("route {} {}", net.network(), net.netmask())),
         (Topology::Net30, false) => Some(format!("route {}", server.addr())),
@@ -170,10 +160,10 @@ fn in_network(raw: &mut RawConfig, network: Network4) -> Result<Network4, Config
     let Some((first, last)) = network.pool else {
         let mut warning =
             "there is no pool: a client gets an IPv4 address by ifconfig-push alone".to_owned();
-        if raw.client_config_dir.is_none() {
+        if raw.server.client_config_dir.is_none() {
             warning.push_str(", and there is no client-config-dir");
         }
-        raw.warnings.push(warning);
+        raw.options.warnings.push(warning);
         return Ok(network);
     };
     let net: Ipv4Net = network.server;
@@ -241,11 +231,11 @@ fn network6(raw: &RawConfig) -> Result<Option<Network6>, ConfigError> {
 fn push(raw: &mut RawConfig) -> Result<Vec<String>, ConfigError> {
     let rules = push_rules(raw);
     let mut kept = Vec::new();
-    for option in std::mem::take(&mut raw.push) {
+    for option in std::mem::take(&mut raw.server.push) {
         match rules.judge(&option) {
             Ok(Pushed::Kept) => kept.push(option),
             Ok(Pushed::Implied) => {}
-            Ok(Pushed::LeftOut(warning)) => raw.warnings.push(warning),
+            Ok(Pushed::LeftOut(warning)) => raw.options.warnings.push(warning),
             Err((problem, remedy)) => return Err(raw.error("push", problem, remedy)),
         }
     }
@@ -254,7 +244,7 @@ fn push(raw: &mut RawConfig) -> Result<Vec<String>, ConfigError> {
 
 fn push_rules(raw: &RawConfig) -> PushRules {
     PushRules {
-        framing: raw.framing,
+        framing: raw.options.framing,
         topology: raw.topology(),
         ipv6: raw.server6.is_some() || raw.pool6.is_some(),
     }

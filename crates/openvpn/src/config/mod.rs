@@ -42,10 +42,10 @@ use std::path::Path;
 pub use client_file::{ClientFile, ClientRules, client_file_name};
 pub use error::ConfigError;
 pub use options::{
-    AskPass, AuthRetry, ClientOptions, Device, DeviceKind, HttpProxy, Identity, Listen, Log, LogTo,
-    NameKind, Options, PeerKeys, PeerOptions, PoolPersist, PortShare, Process, Proxy, ProxyScheme,
-    Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion, Usage,
-    UserPass, VerifyName, Wrap,
+    AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, HttpProxy, Identity,
+    Listen, Log, LogTo, NameKind, Options, PeerKeys, PeerOptions, PoolPersist, PortShare, Process,
+    Proxy, ProxyScheme, Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status,
+    Tls, TlsVersion, Usage, UserPass, VerifyName, Wrap,
 };
 
 pub use push_filter::PushRules;
@@ -79,7 +79,7 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
     let mut raw = raw_config::RawConfig::new(base);
     for directive in &directives {
         raw.take(directive)?;
-        raw.directives.push(directive.shown());
+        raw.options.directives.push(directive.shown());
     }
     finish::finish(raw)
 }

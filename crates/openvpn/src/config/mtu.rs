@@ -8,7 +8,7 @@ use crate::negotiate::link_overhead;
 
 /// `fragment` belongs to datagrams: TCP cuts and joins what it carries by itself.
 pub(super) fn check(raw: &RawConfig) -> Result<(), ConfigError> {
-    if raw.fragment.is_none() {
+    if raw.options.fragment.is_none() {
         return Ok(());
     }
     let remotes = raw.remotes.iter().chain(&raw.connections);
@@ -39,14 +39,14 @@ pub(super) fn from_link_mtu(raw: &mut RawConfig) -> Result<(), ConfigError> {
     let mut protos = raw.remotes.iter().chain(&raw.connections).map(|remote| remote.proto);
     let proto = protos.find_map(|proto| proto).or(raw.proto);
     let stream = proto.is_some_and(|proto| proto.transport == Transport::Tcp);
-    let auth = raw.auth.as_deref().unwrap_or("SHA1");
-    let tun_mtu = u32::from(link_mtu).saturating_sub(link_overhead(cipher, auth, stream));
+    let tun_mtu =
+        u32::from(link_mtu).saturating_sub(link_overhead(cipher, &raw.options.auth, stream));
     match u16::try_from(tun_mtu) {
         Ok(tun_mtu @ 100..) => {
-            raw.tun_mtu = tun_mtu;
+            raw.options.tun_mtu = tun_mtu;
             let location = raw.seen.get("link-mtu").or(raw.seen.get("udp-mtu"));
             let location = location.map(|p| format!("{}:{}: ", p.file, p.line)).unwrap_or_default();
-            raw.warnings.push(format!(
+            raw.options.warnings.push(format!(
                 "{location}link-mtu is deprecated: tun-mtu {tun_mtu} follows from it, by the cipher that is \
                  configured and not the one that is negotiated; write tun-mtu, the same at both ends"
             ));

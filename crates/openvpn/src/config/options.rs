@@ -16,6 +16,7 @@ use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::TunnelAddrs;
 use crate::server::{Network4, Network6};
 use crate::session::{Fragment, Limits, Mssfix, Renegotiation};
+use crate::tls::CertProfile;
 
 pub use process::{Log, LogTo, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
@@ -105,6 +106,50 @@ pub struct Options {
     pub echo: Vec<String>,
 }
 
+/// OpenVPN's defaults; [`super::parse`] replaces the role.
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            role: Role::Client(Box::default()),
+            device: Device::default(),
+            socket: Socket::default(),
+            tls: Tls { profile: CertProfile::Legacy, ..Tls::default() },
+            wrap: Wrap::None,
+            ciphers: Vec::new(),
+            cipher_fallback: None,
+            occ_cipher: String::new(),
+            auth: "SHA1".into(),
+            framing: Framing::None,
+            decompress: true,
+            tun_mtu: 1500,
+            tun_mtu_max: 1600,
+            occ_mtu: None,
+            fragment: None,
+            mssfix: None,
+            hand_window: Duration::from_secs(60),
+            tran_window: Duration::from_secs(3600),
+            tls_timeout: Duration::from_secs(2),
+            renegotiation: Renegotiation::default(),
+            replay_window: 64,
+            float: false,
+            keepalive: Keepalive::default(),
+            limits: Limits::default(),
+            exit_notify: None,
+            peer_info: Vec::new(),
+            push_peer_info: false,
+            environment: Vec::new(),
+            routes: Routes::default(),
+            process: Process::default(),
+            log: Log { verb: 1, timestamps: true, ..Log::default() },
+            status: None,
+            management: None,
+            warnings: Vec::new(),
+            directives: Vec::new(),
+            echo: Vec::new(),
+        }
+    }
+}
+
 /// Client, server or one of two points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -121,27 +166,14 @@ pub enum Role {
 pub struct PeerOptions {
     /// What the keys are made from.
     pub keys: PeerKeys,
-    /// `remote` lines and `<connection>` blocks in their order; empty: the other end is the host
-    /// that proves it.
-    pub remotes: Vec<Target>,
+    /// Where to dial. No remotes: the other end is the host that proves it.
+    pub dial: DialOptions,
     /// `proto tcp-server`: connections are waited for, from these addresses (`remote`); empty: from any.
     pub accepts: Option<Vec<IpAddr>>,
-    /// `remote-random`: shuffle before use.
-    pub remote_random: bool,
-    /// `connect-retry`: first and longest wait between rounds.
-    pub connect_retry: (Duration, Duration),
-    /// `connect-retry-max`: rounds before giving up.
-    pub connect_retry_max: Option<u32>,
-    /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
-    pub resolv_retry: Option<Duration>,
     /// `ifconfig` and `ifconfig-ipv6`.
     pub tunnel_addrs: TunnelAddrs,
     /// `tls-crypt-v2 ... force-cookie`.
     pub force_cookie: bool,
-    /// As [`ClientOptions::proxies`].
-    pub proxies: Vec<Proxy>,
-    /// As [`ClientOptions::random_hostname`].
-    pub random_hostname: bool,
 }
 
 /// What the keys of a tunnel between two points are made from.
@@ -162,10 +194,10 @@ pub enum PeerKeys {
     TlsClient,
 }
 
-/// What only a client has.
+/// How the other end is reached, by a client or by a point that dials.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientOptions {
-    /// `remote` lines and `<connection>` blocks in their order, never empty.
+pub struct DialOptions {
+    /// `remote` lines and `<connection>` blocks in their order; never empty on a client.
     pub remotes: Vec<Target>,
     /// `remote-random`: shuffle before use.
     pub remote_random: bool,
@@ -173,10 +205,36 @@ pub struct ClientOptions {
     pub connect_retry: (Duration, Duration),
     /// `connect-retry-max`: rounds before giving up.
     pub connect_retry_max: Option<u32>,
-    /// `server-poll-timeout`, `connect-timeout`.
-    pub server_poll_timeout: Duration,
+    /// How long the other end may take to answer: `server-poll-timeout`, `connect-timeout`; of a point `hand-window`.
+    pub connect_timeout: Duration,
     /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
     pub resolv_retry: Option<Duration>,
+    /// `http-proxy`, `socks-proxy`: what servers are reached through; each of `remotes` has its index.
+    pub proxies: Vec<Proxy>,
+    /// `remote-random-hostname`: look names up with a random label before them.
+    pub random_hostname: bool,
+}
+
+impl Default for DialOptions {
+    fn default() -> Self {
+        Self {
+            remotes: Vec::new(),
+            remote_random: false,
+            connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
+            connect_retry_max: None,
+            connect_timeout: Duration::from_secs(120),
+            resolv_retry: None,
+            proxies: Vec::new(),
+            random_hostname: false,
+        }
+    }
+}
+
+/// What only a client has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// Where to dial.
+    pub dial: DialOptions,
     /// `pull`: ask for the server's options. Always so for now; a client without is refused.
     pub pull: bool,
     /// `ifconfig` of our own, with a TAP device, where the server pushes none.
@@ -193,10 +251,6 @@ pub struct ClientOptions {
     pub auth_nocache: bool,
     /// `auth-retry`.
     pub auth_retry: AuthRetry,
-    /// `http-proxy`, `socks-proxy`: what servers are reached through; which one says each of `remotes`.
-    pub proxies: Vec<Proxy>,
-    /// `remote-random-hostname`: look names up with a random label before them.
-    pub random_hostname: bool,
 }
 
 /// What only a server has.
@@ -242,6 +296,32 @@ pub struct ServerOptions {
     pub bridged_address: Option<Ipv4Net>,
     /// `stale-routes-check` with a TAP device: how long a station that is silent is remembered.
     pub station_age: Option<Duration>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            network4: None,
+            far4: None,
+            network6: None,
+            push: Vec::new(),
+            push_keepalive: None,
+            max_clients: 1024,
+            duplicate_cn: false,
+            client_to_client: false,
+            port_share: None,
+            pool_persist: None,
+            force_cookie: false,
+            client_config_dir: None,
+            ccd_exclusive: false,
+            filter: None,
+            client_rules: super::ClientRules::default(),
+            compress_migrate: false,
+            bridged: false,
+            bridged_address: None,
+            station_age: None,
+        }
+    }
 }
 
 /// `ifconfig-pool-persist FILE [SECONDS]`: lines `name,ipv4[,ipv6]`.
@@ -302,6 +382,21 @@ pub struct Socket {
     pub mark: Option<u32>,
     /// `bind-dev`: the interface, as of a VRF, that all sockets are bound to.
     pub device: Option<String>,
+}
+
+impl Default for Socket {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            bind_streams: false,
+            queue_limit: 64,
+            multihome: false,
+            send_buffer: None,
+            receive_buffer: None,
+            mark: None,
+            device: None,
+        }
+    }
 }
 
 /// An address to bind to.

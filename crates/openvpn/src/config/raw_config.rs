@@ -1,25 +1,19 @@
-//! What the directives say, before helpers are expanded and defaults filled in.
+//! What the directives say, before helpers are expanded and what must fit together is checked.
 
 use std::collections::{HashMap, HashSet};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_engine::command::Framing;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::bridge::Bridge;
 use super::directives::{self, InConnection, Spec, Support};
-use super::options::{
-    AskPass, AuthRetry, Device, DeviceKind, Log, PoolPersist, PortShare, Process, Routes, Source,
-    TlsVersion, Usage, UserPass, VerifyName, Wrap,
-};
+use super::options::{ClientOptions, DeviceKind, DialOptions, Options, ServerOptions, Source};
 use super::reader::{Directive, Location};
 use super::transport::{Proto, Sockets};
 use super::{ConfigError, proxies};
-use crate::negotiate::PullFilter;
 use crate::server::Topology;
-use crate::session::{Fragment, Limits, Mssfix};
-use crate::tls::{CertProfile, IssuerHash};
 
 /// Why a directive was not taken.
 pub(super) enum Rejection {
@@ -51,13 +45,23 @@ pub(super) struct Remote {
 /// `ifconfig-pool`.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
-    pub(super) first: std::net::Ipv4Addr,
-    pub(super) last: std::net::Ipv4Addr,
-    pub(super) netmask: Option<std::net::Ipv4Addr>,
+    pub(super) first: Ipv4Addr,
+    pub(super) last: Ipv4Addr,
+    pub(super) netmask: Option<Ipv4Addr>,
 }
 
+/// The configuration while directives are read.
+///
+/// What a directive says by itself is in [`Self::options`] and the parts of the roles at once. The other fields wait for the
+/// whole: they depend on the role, on other directives, or on the order of preference among them.
 #[derive(Debug, Default)]
 pub(super) struct RawConfig {
+    pub(super) options: Options,
+    /// Of a client, and of a point that dials.
+    pub(super) dial: DialOptions,
+    pub(super) client: ClientOptions,
+    pub(super) server: ServerOptions,
+
     /// The directory of `cd`.
     pub(super) base: Option<PathBuf>,
     /// Where each directive stood last.
@@ -68,171 +72,71 @@ pub(super) struct RawConfig {
     pub(super) ignored: Vec<String>,
     /// `setenv FORWARD_COMPATIBLE 1`.
     pub(super) forward_compatible: bool,
-    pub(super) warnings: Vec<String>,
-    /// What was warned of, without its place.
+    /// Warnings without their place, each given once.
     warned: HashSet<String>,
-    /// For the log.
-    pub(super) directives: Vec<String>,
-    /// `echo`
-    pub(super) echo: Vec<String>,
     /// `compat-mode`: the version as one number, 20407 for 2.4.7.
     pub(super) compatible_with: Option<u32>,
-    /// `link-mtu`, `udp-mtu`
-    pub(super) link_mtu: Option<u16>,
-    pub(super) proxies: proxies::Proxies,
-    pub(super) port_share: Option<PortShare>,
 
-    pub(super) client: bool,
-    pub(super) pull: bool,
     pub(super) tls_client: bool,
     pub(super) tls_server: bool,
     pub(super) mode_server: bool,
-    pub(super) no_pool: bool,
 
     pub(super) remotes: Vec<Remote>,
     pub(super) connections: Vec<Remote>,
+    pub(super) proxies: proxies::Proxies,
     pub(super) proto: Option<Proto>,
     pub(super) sockets: Sockets,
     pub(super) lport: Option<u16>,
     pub(super) rport: Option<u16>,
     pub(super) bind: Option<bool>,
     pub(super) ipv6_only: bool,
-    pub(super) multihome: bool,
-    pub(super) send_buffer: Option<u32>,
-    pub(super) receive_buffer: Option<u32>,
-    pub(super) mark: Option<u32>,
-    pub(super) bind_device: Option<String>,
-    pub(super) random_hostname: bool,
-    pub(super) float: bool,
-    pub(super) remote_random: bool,
-    pub(super) connect_retry: (Duration, Duration),
-    pub(super) connect_retry_max: Option<u32>,
-    pub(super) server_poll_timeout: Duration,
-    pub(super) resolv_retry: Option<Duration>,
 
     pub(super) device: Option<String>,
     pub(super) device_type: Option<DeviceKind>,
-    pub(super) device_rest: Device,
-    pub(super) tun_mtu: u16,
-    pub(super) tun_mtu_max: u16,
-    pub(super) occ_mtu: Option<u16>,
-    pub(super) fragment: Option<Fragment>,
-    pub(super) mssfix: Option<Mssfix>,
-    /// As written; where options are pulled the server's word counts.
+    /// `link-mtu`, `udp-mtu`
+    pub(super) link_mtu: Option<u16>,
+    /// As written; where options are pushed the server's word counts.
     pub(super) topology: Option<Topology>,
     /// Both words as addresses: the second is a netmask or the far end.
-    pub(super) ifconfig_pair: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, Location)>,
+    pub(super) ifconfig_pair: Option<(Ipv4Addr, Ipv4Addr, Location)>,
     pub(super) ifconfig6: Option<(Ipv6Net, Location)>,
-    pub(super) routes: Routes,
+    /// `route-gateway dhcp`.
+    pub(super) gateway_dhcp: Option<Location>,
 
     pub(super) server4: Option<(Ipv4Net, Location)>,
     pub(super) server6: Option<(Ipv6Net, Location)>,
+    /// `server ... nopool`.
+    pub(super) no_pool: bool,
     pub(super) pool4: Option<Pool>,
     pub(super) pool6: Option<(Ipv6Net, Location)>,
-    pub(super) push: Vec<String>,
-    pub(super) max_clients: u32,
-    pub(super) duplicate_cn: bool,
-    pub(super) client_to_client: bool,
-    pub(super) pool_persist: Option<PoolPersist>,
-    pub(super) client_config_dir: Option<PathBuf>,
-    pub(super) ccd_exclusive: bool,
-    /// `filter`.
-    pub(super) filter: Option<PathBuf>,
-    pub(super) push_constraint: Option<Ipv4Net>,
-    pub(super) max_routes_per_client: u32,
     pub(super) bridge: Option<(Bridge, Location)>,
-    /// `route-gateway dhcp`.
-    pub(super) gateway_dhcp: Option<Location>,
-    /// `stale-routes-check`.
-    pub(super) station_age: Option<Duration>,
-    pub(super) compress_migrate: bool,
-    /// `peer-fingerprint`, lower-case hex.
-    pub(super) fingerprints: Vec<String>,
-    pub(super) management: Option<Vec<String>>,
 
     pub(super) secret: Option<Source>,
-    pub(super) ca: Option<Source>,
     pub(super) cert: Option<Source>,
     pub(super) key: Option<Source>,
     pub(super) extra: Option<Source>,
-    pub(super) crl: Option<Source>,
-    pub(super) askpass: Option<AskPass>,
-    pub(super) verify_name: Option<VerifyName>,
-    pub(super) peer_usage: Option<Usage>,
-    pub(super) key_usage: Option<Vec<u8>>,
-    /// `ns-cert-type`
-    pub(super) netscape_usage: Option<Usage>,
-    /// `tls-cert-profile`
-    pub(super) profile: Option<CertProfile>,
-    pub(super) dh: Option<Source>,
-    /// `allow-compression no`
-    pub(super) never_decompress: bool,
-    pub(super) issuer: Option<IssuerHash>,
-    pub(super) ca_path: Option<PathBuf>,
-    pub(super) min_version: TlsVersion,
-    pub(super) max_version: Option<TlsVersion>,
-    pub(super) cipher_list: Option<Vec<String>>,
-    pub(super) cipher_suites: Option<Vec<String>>,
-    pub(super) groups: Option<Vec<String>>,
-    /// `tls-auth` or `tls-crypt`.
-    pub(super) wrap: Wrap,
-    pub(super) crypt_v2: Option<(Source, Location)>,
-    pub(super) max_key_age: Option<Duration>,
     pub(super) key_direction: Option<u8>,
+    pub(super) crypt_v2: Option<(Source, Location)>,
     pub(super) force_cookie: bool,
+    pub(super) max_key_age: Option<Duration>,
     pub(super) data_ciphers: Option<(String, Location)>,
     pub(super) fallback: Option<(String, Location)>,
     pub(super) cipher: Option<(String, Location)>,
-    pub(super) auth: Option<String>,
-    pub(super) framing: Framing,
 
-    pub(super) hand_window: Duration,
-    pub(super) tran_window: Duration,
-    pub(super) tls_timeout: Duration,
-    pub(super) reneg_sec: Option<(Duration, Option<Duration>)>,
-    pub(super) reneg_bytes: u64,
-    pub(super) reneg_packets: u64,
-    pub(super) replay_window: u32,
-    pub(super) ping: Option<Duration>,
-    pub(super) ping_timeout: Option<Duration>,
     pub(super) keepalive: Option<(Duration, Duration)>,
-    pub(super) limits: Limits,
-    pub(super) exit_notify: Option<u8>,
-    pub(super) auth_user_pass: Option<UserPass>,
-    pub(super) auth_nocache: bool,
-    pub(super) auth_retry: AuthRetry,
-    pub(super) pull_filters: Vec<PullFilter>,
-    pub(super) route_nopull: bool,
-    pub(super) push_peer_info: bool,
-    pub(super) environment: Vec<(String, String)>,
-
-    pub(super) process: Process,
-    pub(super) log: Log,
+    pub(super) ping_timeout: Option<Duration>,
+    /// The second argument of `reneg-sec`.
+    pub(super) reneg_earliest: Option<Duration>,
     pub(super) syslog: Option<String>,
-    pub(super) status: Option<(PathBuf, Duration)>,
-    pub(super) status_version: u8,
+    pub(super) status_version: Option<u8>,
 }
 
 impl RawConfig {
-    /// Creates a configuration with openvpn's defaults where these are not zero or empty.
+    /// Creates a configuration with openvpn's defaults.
     pub(super) fn new(base: Option<PathBuf>) -> Self {
-        Self {
-            connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
-            server_poll_timeout: Duration::from_secs(120),
-            tun_mtu: 1500,
-            tun_mtu_max: 1600,
-            max_clients: 1024,
-            max_routes_per_client: 256,
-            hand_window: Duration::from_secs(60),
-            tran_window: Duration::from_secs(3600),
-            tls_timeout: Duration::from_secs(2),
-            replay_window: 64,
-            process: Process { directory: base.clone(), ..Process::default() },
-            log: Log { verb: 1, timestamps: true, ..Log::default() },
-            status_version: 1,
-            base,
-            ..Self::default()
-        }
+        let mut raw = Self { base, ..Self::default() };
+        raw.options.process.directory.clone_from(&raw.base);
+        raw
     }
 
     /// Takes a directive, or skips it where the configuration allows that.
@@ -248,17 +152,17 @@ impl RawConfig {
         let may_skip = directive.optional || self.ignored.iter().any(|ignored| ignored == name);
         match fault {
             Rejection::Skippable(error) if may_skip => {
-                self.warnings.push(format!("{}; skipped", one_line(&error)));
+                self.options.warnings.push(format!("{}; skipped", one_line(&error)));
                 Ok(())
             }
             Rejection::Skippable(error)
                 if self.forward_compatible && directives::find(name).is_none() =>
             {
-                self.warnings.push(format!("{}; skipped", one_line(&error)));
+                self.options.warnings.push(format!("{}; skipped", one_line(&error)));
                 Ok(())
             }
             Rejection::Wrong(error) if directive.optional => {
-                self.warnings.push(format!("{}; skipped", one_line(&error)));
+                self.options.warnings.push(format!("{}; skipped", one_line(&error)));
                 Ok(())
             }
             Rejection::Skippable(error) | Rejection::Wrong(error) => Err(error),
@@ -351,7 +255,7 @@ impl RawConfig {
         // Once, however often the directive is repeated.
         if self.warned.insert(format!("{} {text}", d.name)) {
             let warning = format!("{}:{}: {} {text}", d.location.file, d.location.line, d.name);
-            self.warnings.push(warning);
+            self.options.warnings.push(warning);
         }
     }
 

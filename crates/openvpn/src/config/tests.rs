@@ -92,9 +92,9 @@ fn a_small_client_gets_the_defaults_of_openvpn() {
     assert_eq!(options.device.name, None);
     let client = as_client(&options);
     assert!(client.pull);
-    assert_eq!(client.remotes.len(), 1);
-    assert_eq!(client.connect_retry, (Duration::from_secs(1), Duration::from_secs(300)));
-    assert_eq!(client.resolv_retry, None);
+    assert_eq!(client.dial.remotes.len(), 1);
+    assert_eq!(client.dial.connect_retry, (Duration::from_secs(1), Duration::from_secs(300)));
+    assert_eq!(client.dial.resolv_retry, None);
     assert_eq!(options.socket.listen[0].port, 1194);
     assert!(options.warnings.is_empty(), "{:?}", options.warnings);
 }
@@ -174,7 +174,7 @@ fn files_of_install_scripts_run_unchanged() {
     assert_eq!(options.tls.crl, Some(Source::File("crl.pem".into())));
     assert!(options.warnings[0].contains(": dh has no effect"), "{:?}", options.warnings);
     let options = parse_file(include_str!("fixtures/script-b-client.ovpn")).unwrap();
-    assert_eq!(as_client(&options).remotes[0].host, "192.0.2.1");
+    assert_eq!(as_client(&options).dial.remotes[0].host, "192.0.2.1");
     assert!(options.warnings.is_empty(), "{:?}", options.warnings);
 }
 
@@ -194,7 +194,7 @@ fn command_lines_without_a_file() {
     let line =
         "--client --dev tun --remote 192.0.2.1 443 udp4 --ca a --auth-user-pass --nobind --nice -5";
     let options = parse(&args(line), &files(&[])).unwrap();
-    assert_eq!(as_client(&options).remotes[0].family, Family::V4);
+    assert_eq!(as_client(&options).dial.remotes[0].family, Family::V4);
     assert_eq!(as_client(&options).auth_user_pass, Some(UserPass::Prompt));
     assert_eq!(options.process.nice, -5);
     let error = parse(&args("verb 3"), &files(&[])).unwrap_err();
@@ -334,10 +334,11 @@ fn connections_have_their_own_remote() {
     ))
     .unwrap();
     let client = as_client(&options);
-    let seen: Vec<_> = client.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
+    let seen: Vec<_> =
+        client.dial.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
     assert_eq!(seen, [("a", 1, Family::Any), ("b", 2, Family::V6), ("c", 443, Family::Any)]);
-    assert_eq!(client.remotes[2].transport, adit_engine::Transport::Tcp);
-    assert_eq!(client.remotes[0].wait, Some(Duration::from_secs(7)));
+    assert_eq!(client.dial.remotes[2].transport, adit_engine::Transport::Tcp);
+    assert_eq!(client.dial.remotes[0].wait, Some(Duration::from_secs(7)));
     let differ = "<connection>\nremote a\ntun-mtu 1400\n</connection>\n<connection>\nremote b\ntun-mtu 1300\n</connection>\n";
     assert!(client_error(differ).problem.contains("differ"));
     let keys = "<connection>\nremote a\n<tls-crypt>\n1\n</tls-crypt>\n</connection>\n\
@@ -358,7 +359,8 @@ fn several_remotes_share_what_stands_outside() {
         "remote b\nremote c 3 udp6\nremote [2001:db8::1] 4\nproto udp4\nrport 7\nremote-random\n",
     );
     let client = as_client(&options);
-    let seen: Vec<_> = client.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
+    let seen: Vec<_> =
+        client.dial.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
     assert_eq!(
         seen,
         [
@@ -368,7 +370,7 @@ fn several_remotes_share_what_stands_outside() {
             ("2001:db8::1", 4, Family::V4)
         ]
     );
-    assert!(client.remote_random);
+    assert!(client.dial.remote_random);
 }
 
 #[test]
@@ -751,18 +753,18 @@ fn bridges_have_their_addresses_elsewhere() {
 fn a_proxy_stands_before_every_remote_and_takes_tcp_only() {
     let http = "proto tcp-client\nhttp-proxy proxy.lan 3128 login.txt basic\n\
                 http-proxy-option AGENT test\nhttp-proxy-option CUSTOM-HEADER X-A b\n";
-    let Some(Proxy::Http(http)) = as_client(&client(http)).proxies.first().cloned() else {
+    let Some(Proxy::Http(http)) = as_client(&client(http)).dial.proxies.first().cloned() else {
         panic!("no HTTP proxy")
     };
     assert_eq!((http.host.as_str(), http.port, http.version.as_str()), ("proxy.lan", 3128, "1.0"));
     assert_eq!(http.headers, [("X-A".to_owned(), "b".to_owned())]);
     assert!(http.login.is_some() && http.agent.as_deref() == Some("test"));
     let socks = "proto tcp-client\nsocks-proxy 192.0.2.9\n";
-    let Some(Proxy::Socks(socks)) = as_client(&client(socks)).proxies.first().cloned() else {
+    let Some(Proxy::Socks(socks)) = as_client(&client(socks)).dial.proxies.first().cloned() else {
         panic!("no SOCKS proxy")
     };
     let over_udp = client("socks-proxy 192.0.2.9\n");
-    assert_eq!(as_client(&over_udp).remotes[0].proxy, Some(0), "over UDP too");
+    assert_eq!(as_client(&over_udp).dial.remotes[0].proxy, Some(0), "over UDP too");
     assert_eq!((socks.host.as_str(), socks.port, socks.login), ("192.0.2.9", 1080, None));
 }
 
@@ -776,12 +778,12 @@ fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
                 <connection>\nremote b 1194 udp\nsocks-proxy s\n</connection>\n";
     let options = client(text);
     let parsed = as_client(&options);
-    let waits: Vec<_> = parsed.remotes.iter().map(|target| target.wait).collect();
+    let waits: Vec<_> = parsed.dial.remotes.iter().map(|target| target.wait).collect();
     assert_eq!(waits, [Some(Duration::from_secs(3)), None, None, None, None]);
-    let through: Vec<_> = parsed.remotes.iter().map(|target| target.proxy).collect();
+    let through: Vec<_> = parsed.dial.remotes.iter().map(|target| target.proxy).collect();
     assert_eq!(through, [None, None, Some(0), Some(0), Some(1)]);
-    let [Proxy::Http(http), Proxy::Socks(socks)] = parsed.proxies.as_slice() else {
-        panic!("{:?}", parsed.proxies)
+    let [Proxy::Http(http), Proxy::Socks(socks)] = parsed.dial.proxies.as_slice() else {
+        panic!("{:?}", parsed.dial.proxies)
     };
     assert_eq!((http.port, http.agent.as_deref(), socks.port), (8080, Some("all"), 1080));
     // The proxy of all is for the blocks without one.
@@ -790,8 +792,9 @@ fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
         "<connection>\nremote a\n</connection>\n<connection>\nremote b\nhttp-proxy own 1\n</connection>\n"
     );
     let options = client(&mixed);
-    let through: Vec<_> = as_client(&options).remotes.iter().map(|target| target.proxy).collect();
-    assert_eq!((through, as_client(&options).proxies.len()), (vec![Some(0), Some(1)], 2));
+    let through: Vec<_> =
+        as_client(&options).dial.remotes.iter().map(|target| target.proxy).collect();
+    assert_eq!((through, as_client(&options).dial.proxies.len()), (vec![Some(0), Some(1)], 2));
     let udp = "<connection>\nremote a 1 udp\nhttp-proxy p 8080\n</connection>\n";
     assert!(client_error(udp).problem.contains("UDP"));
 }
@@ -800,7 +803,9 @@ fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
 fn a_proxys_credentials_are_written_as_in_openvpn() {
     let http = |line: &str| {
         let options = client(&format!("proto tcp-client\nhttp-proxy proxy 3128 {line}\n"));
-        let [Proxy::Http(http)] = as_client(&options).proxies.as_slice() else { panic!("{line}") };
+        let [Proxy::Http(http)] = as_client(&options).dial.proxies.as_slice() else {
+            panic!("{line}")
+        };
         (http.scheme, http.login.clone())
     };
     let file = |name: &str| Some(UserPass::Source(Source::File(name.into())));

@@ -11,8 +11,6 @@ use super::reader::Directive;
 
 /// The default port of openvpn.
 const PORT: u16 = 1194;
-/// The default `tcp-queue-limit` of openvpn.
-const QUEUE_LIMIT: u32 = 64;
 /// Addresses to listen on.
 const MAX_LISTENERS: usize = 1024;
 
@@ -45,8 +43,6 @@ pub(super) struct Sockets {
     locals: Vec<Local>,
     /// `proto-force`.
     pub(super) force: Option<Transport>,
-    /// `tcp-queue-limit`.
-    pub(super) queue_limit: Option<u32>,
     /// `tcp-nodelay`: tell the clients too.
     pub(super) nodelay: bool,
 }
@@ -108,11 +104,11 @@ pub(super) fn socket(raw: &RawConfig, role: &Role) -> Result<Socket, ConfigError
     let listen = match role {
         _ if !bind => Vec::new(),
         Role::Server(_) => listen(raw, Proto::default())?,
-        Role::Peer(peer) if peer.remotes.is_empty() => listen(raw, Proto::default())?,
+        Role::Peer(peer) if peer.dial.remotes.is_empty() => listen(raw, Proto::default())?,
         Role::Client(_) | Role::Peer(_) => {
             let remotes = match role {
-                Role::Client(client) => &client.remotes,
-                Role::Peer(peer) => &peer.remotes,
+                Role::Client(client) => &client.dial.remotes,
+                Role::Peer(peer) => &peer.dial.remotes,
                 Role::Server(_) => &Vec::new(),
             };
             let family = remotes.first().map_or(Family::Any, |remote| remote.family);
@@ -128,17 +124,9 @@ pub(super) fn socket(raw: &RawConfig, role: &Role) -> Result<Socket, ConfigError
             listen
         }
     };
-    Ok(Socket {
-        listen,
-        bind_streams: bind
-            && ["local", "lport", "port", "bind"].iter().any(|name| raw.seen.contains_key(*name)),
-        queue_limit: raw.sockets.queue_limit.unwrap_or(QUEUE_LIMIT),
-        multihome: raw.multihome,
-        send_buffer: raw.send_buffer,
-        receive_buffer: raw.receive_buffer,
-        mark: raw.mark,
-        device: raw.bind_device.clone(),
-    })
+    let chosen = ["local", "lport", "port", "bind"];
+    let bind_streams = bind && chosen.iter().any(|name| raw.seen.contains_key(*name));
+    Ok(Socket { listen, bind_streams, ..raw.options.socket.clone() })
 }
 
 /// One entry for each `local`, or one with no host.
@@ -243,7 +231,7 @@ pub(super) fn remotes(raw: &mut RawConfig) -> Result<(Vec<Target>, Vec<Proxy>), 
     let blocks = !raw.connections.is_empty();
     if blocks && !raw.remotes.is_empty() {
         let warning = "remote lines outside of connection blocks have no effect".to_owned();
-        raw.warnings.push(warning);
+        raw.options.warnings.push(warning);
     }
     let list = if blocks { raw.connections.clone() } else { raw.remotes.clone() };
     if list.iter().any(|remote| remote.host.is_none()) {
@@ -271,9 +259,9 @@ pub(super) fn remotes(raw: &mut RawConfig) -> Result<(Vec<Target>, Vec<Proxy>), 
             "remove it, or add a remote with that protocol",
         ));
     }
-    if raw.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
+    if raw.options.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
         let warning = notice_enough(raw);
-        raw.warnings.push(warning);
+        raw.options.warnings.push(warning);
     }
     Ok((targets, proxies))
 }

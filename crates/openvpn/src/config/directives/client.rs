@@ -9,12 +9,14 @@ use crate::negotiate::{FilterAction, PullFilter};
 
 pub(super) const TABLE: &[Spec] = &[
     used("client", "", 0..=0, |raw, _| {
-        (raw.client, raw.pull, raw.tls_client) = (true, true, true);
+        (raw.client.pull, raw.tls_client) = (true, true);
         Ok(())
     })
     .roles(Roles::CLIENT)
     .doc("A client: pull and tls-client."),
-    flag("pull", |raw| &mut raw.pull).roles(Roles::CLIENT).doc("Takes options from the server."),
+    flag("pull", |raw| &mut raw.client.pull)
+        .roles(Roles::CLIENT)
+        .doc("Takes options from the server."),
     flag("tls-client", |raw| &mut raw.tls_client)
         .roles(Roles::DIALS)
         .doc("The client's part in TLS."),
@@ -36,19 +38,19 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("A server of many clients, or one of two points."),
     used("auth-user-pass", "[FILE]", 0..=1, |raw, d| {
-        raw.auth_user_pass = match d.get(0) {
+        raw.client.auth_user_pass = match d.get(0) {
             None | Some("stdin") if d.inline.is_none() => Some(UserPass::Prompt),
             _ => d
                 .source("auth-user-pass", raw.base.as_deref())
                 .map(UserPass::Source)
-                .or(raw.auth_user_pass.take()),
+                .or(raw.client.auth_user_pass.take()),
         };
         Ok(())
     })
     .or_block()
     .roles(Roles::CLIENT)
     .doc("The user name and the password for the server, from a file or the terminal."),
-    flag("auth-nocache", |raw| &mut raw.auth_nocache)
+    flag("auth-nocache", |raw| &mut raw.client.auth_nocache)
         .doc("Has openvpn forget the password; adit keeps it for reconnects and warns."),
     used("auth-retry", "none|nointeract|interact", 1..=1, auth_retry)
         .roles(Roles::CLIENT_LAX)
@@ -58,16 +60,16 @@ pub(super) const TABLE: &[Spec] = &[
         .doc(
             "What to do with pushed options that begin with TEXT; the first line that fits counts.",
         ),
-    flag("route-nopull", |raw| &mut raw.route_nopull)
+    flag("route-nopull", |raw| &mut raw.client.route_nopull)
         .roles(Roles::CLIENT_LAX)
         .doc("Takes no routes and no DNS settings from the server."),
-    flag("push-peer-info", |raw| &mut raw.push_peer_info)
+    flag("push-peer-info", |raw| &mut raw.options.push_peer_info)
         .roles(Roles::DIALS_LAX)
         .doc("Tells the server more about this end than negotiation needs."),
 ];
 
 fn auth_retry(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    raw.auth_retry = match d.arg(0) {
+    raw.client.auth_retry = match d.arg(0) {
         "none" => AuthRetry::None,
         "nointeract" => AuthRetry::NoInteract,
         "interact" => AuthRetry::Interact,
@@ -91,6 +93,6 @@ fn pull_filter(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
             );
         }
     };
-    raw.pull_filters.push(PullFilter::new(action, d.arg(1)));
+    raw.client.pull_filters.push(PullFilter::new(action, d.arg(1)));
     Ok(())
 }

@@ -75,23 +75,23 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("Sends from a port that the kernel chooses."),
     used("bind-dev", "DEVICE", 1..=1, bind_dev)
         .doc("Binds all sockets to a network device, for example that of a VRF."),
-    flag("multihome", |raw| &mut raw.multihome)
+    flag("multihome", |raw| &mut raw.options.socket.multihome)
         .doc("Answers from the address that a packet was sent to, which adit always does."),
-    flag("float", |raw| &mut raw.float)
+    flag("float", |raw| &mut raw.options.float)
         .in_connection(Shared)
         .doc("Follows an authenticated peer to a new address, as a server always does."),
     used("sndbuf", "BYTES", 1..=1, |raw, d| {
-        raw.send_buffer = buffer(d)?;
+        raw.options.socket.send_buffer = buffer(d)?;
         Ok(())
     })
     .doc("The size of the sockets' send buffers."),
     used("rcvbuf", "BYTES", 1..=1, |raw, d| {
-        raw.receive_buffer = buffer(d)?;
+        raw.options.socket.receive_buffer = buffer(d)?;
         Ok(())
     })
     .doc("The size of the sockets' receive buffers."),
     used("mark", "NUMBER", 1..=1, |raw, d| {
-        raw.mark = Some(d.number(0, 0..=u32::MAX)?);
+        raw.options.socket.mark = Some(d.number(0, 0..=u32::MAX)?);
         Ok(())
     })
     .doc("The firewall mark of the tunnel's own packets."),
@@ -100,21 +100,21 @@ pub(super) const TABLE: &[Spec] = &[
     flag("tcp-nodelay", |raw| &mut raw.sockets.nodelay)
         .doc("Pushes socket-flags TCP_NODELAY to the clients of a server."),
     used("tcp-queue-limit", "PACKETS", 1..=1, |raw, d| {
-        raw.sockets.queue_limit = Some(d.number(0, 1..=65_535)?);
+        raw.options.socket.queue_limit = d.number(0, 1..=65_535)?;
         Ok(())
     })
     .doc("The packets that may wait for a full TCP connection (64)."),
-    flag("remote-random", |raw| &mut raw.remote_random)
+    flag("remote-random", |raw| &mut raw.dial.remote_random)
         .roles(Roles::DIALS_LAX)
         .doc("Tries the remotes in random order."),
-    flag("remote-random-hostname", |raw| &mut raw.random_hostname)
+    flag("remote-random-hostname", |raw| &mut raw.dial.random_hostname)
         .doc("Resolves names with a random label before them, which defeats caches."),
     used("connect-retry", "SECONDS [LONGEST]", 1..=2, connect_retry)
         .roles(Roles::DIALS_LAX)
         .in_connection(Shared)
         .doc("The first and the longest pause between attempts to connect (1 and 300)."),
     used("connect-retry-max", "TIMES", 1..=1, |raw, d| {
-        raw.connect_retry_max = match d.arg(0) {
+        raw.dial.connect_retry_max = match d.arg(0) {
             "unlimited" => None,
             _ => Some(d.number(0, 0..=u32::MAX)?).filter(|times| *times > 0),
         };
@@ -132,7 +132,7 @@ pub(super) const TABLE: &[Spec] = &[
         .in_connection(Own(block_answer_time))
         .doc("The time that a server has to answer before the next one is tried (120)."),
     used("resolv-retry", "SECONDS|infinite", 1..=1, |raw, d| {
-        raw.resolv_retry = match d.arg(0) {
+        raw.dial.resolv_retry = match d.arg(0) {
             "infinite" => None,
             _ => Some(d.seconds(0)?),
         };
@@ -185,7 +185,7 @@ fn block_port(
 }
 
 fn answer_time(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    raw.server_poll_timeout = Duration::from_secs(d.number(0, 1..=86_400)?);
+    raw.dial.connect_timeout = Duration::from_secs(d.number(0, 1..=86_400)?);
     Ok(())
 }
 
@@ -205,7 +205,7 @@ fn connect_retry(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> 
         Some(_) => Duration::from_secs(d.number(1, 1..=86_400)?),
         None => Duration::from_secs(300),
     };
-    raw.connect_retry = (first, longest.max(first));
+    raw.dial.connect_retry = (first, longest.max(first));
     Ok(())
 }
 
@@ -229,7 +229,7 @@ fn bind_dev(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
             "write the name of a device of this machine, as ip link lists them",
         ));
     }
-    raw.bind_device = Some(name.to_owned());
+    raw.options.socket.device = Some(name.to_owned());
     Ok(())
 }
 

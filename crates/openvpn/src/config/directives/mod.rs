@@ -8,11 +8,11 @@
 mod client;
 mod client_file;
 mod link;
-#[cfg(test)]
-mod page;
 mod process;
 mod server;
 mod session;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod tunnel;
 mod unsupported;

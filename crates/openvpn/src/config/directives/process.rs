@@ -6,7 +6,7 @@ use super::Field::{Path, Text};
 use super::InConnection::Free;
 use super::{Spec, flag, one, used};
 use crate::config::ConfigError;
-use crate::config::options::{LogTo, Remap};
+use crate::config::options::{LogTo, Remap, Status};
 use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
 
@@ -23,23 +23,24 @@ pub(super) const TABLE: &[Spec] = &[
     used("compat-mode", "VERSION", 1..=2, compat_mode)
         .doc("The oldest version of openvpn to get along with."),
     used("daemon", "[NAME]", 0..=1, |raw, d| {
-        raw.process.daemon = Some(d.get(0).unwrap_or("openvpn").to_owned());
+        raw.options.process.daemon = Some(d.get(0).unwrap_or("openvpn").to_owned());
         Ok(())
     })
     .doc("Goes into the background, under this name in the system log."),
-    one("writepid", "FILE", Path(|raw| &mut raw.process.pid_file))
+    one("writepid", "FILE", Path(|raw| &mut raw.options.process.pid_file))
         .doc("Writes the process id into a file."),
-    one("user", "NAME", Text(|raw| &mut raw.process.user))
+    one("user", "NAME", Text(|raw| &mut raw.options.process.user))
         .doc("The user to become after the start."),
-    one("group", "NAME", Text(|raw| &mut raw.process.group))
+    one("group", "NAME", Text(|raw| &mut raw.options.process.group))
         .doc("The group to become after the start."),
     used("nice", "NUMBER", 1..=1, |raw, d| {
-        raw.process.nice = d.number(0, -20..=19)?;
+        raw.options.process.nice = d.number(0, -20..=19)?;
         Ok(())
     })
     .doc("The process's priority."),
-    flag("mlock", |raw| &mut raw.process.mlock).doc("Keeps the process's memory out of swap."),
-    flag("persist-key", |raw| &mut raw.process.persist_key)
+    flag("mlock", |raw| &mut raw.options.process.mlock)
+        .doc("Keeps the process's memory out of swap."),
+    flag("persist-key", |raw| &mut raw.options.process.persist_key)
         .doc("Does not read key files again after a restart."),
     used("remap-usr1", "SIGHUP|SIGTERM", 1..=1, remap_usr1)
         .doc("Treats SIGUSR1 as another signal."),
@@ -54,23 +55,23 @@ pub(super) const TABLE: &[Spec] = &[
     used("verb", "LEVEL", 1..=1, |raw, d| {
         // OpenVPN accepts any number and keeps it between 0 and 15.
         let level = d.number::<i32>(0, i32::MIN..=i32::MAX)?.clamp(0, 11);
-        raw.log.verb = level.unsigned_abs().try_into().unwrap_or(11);
+        raw.options.log.verb = level.unsigned_abs().try_into().unwrap_or(11);
         Ok(())
     })
     .doc("How much is logged, from 0 to 11 (1)."),
     used("mute", "MESSAGES", 1..=1, |raw, d| {
-        raw.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
+        raw.options.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
         Ok(())
     })
     .doc("The most messages of one kind in a row."),
     // openvpn opens the log when it reads the directive, so only a `cd` before it counts.
     used("log", "FILE", 1..=1, |raw, d| {
-        raw.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
+        raw.options.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
         Ok(())
     })
     .doc("Logs into a file, emptied at the start."),
     used("log-append", "FILE", 1..=1, |raw, d| {
-        raw.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
+        raw.options.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
         Ok(())
     })
     .doc("Logs at the end of a file."),
@@ -80,20 +81,21 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("Logs into the system log, under this name."),
     used("suppress-timestamps", "", 0..=0, |raw, _| {
-        raw.log.timestamps = false;
+        raw.options.log.timestamps = false;
         Ok(())
     })
     .doc("Logs without the time."),
-    flag("machine-readable-output", |raw| &mut raw.log.machine_readable)
+    flag("machine-readable-output", |raw| &mut raw.options.log.machine_readable)
         .doc("Logs with the time in seconds and a message's flags."),
     used("status", "FILE [SECONDS]", 1..=2, |raw, d| {
         let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(60) };
-        raw.status = Some((d.path(0, raw.base.as_deref()), every));
+        let path = d.path(0, raw.base.as_deref());
+        raw.options.status = Some(Status { path, every, version: 1 });
         Ok(())
     })
     .doc("Writes the state into a file, every 60 seconds or as often as given."),
     used("status-version", "1|2|3", 1..=1, |raw, d| {
-        raw.status_version = d.number(0, 1..=3)?;
+        raw.status_version = Some(d.number(0, 1..=3)?);
         Ok(())
     })
     .doc("The status file's format (1)."),
@@ -103,20 +105,20 @@ pub(super) const TABLE: &[Spec] = &[
     used("setenv-safe", "NAME [VALUE]", 1..=2, |raw, d| environment(raw, d, "OPENVPN_"))
         .doc("A variable of scripts, with OPENVPN_ before its name."),
     used("management", "ADDRESS PORT [PASSWORD-FILE]", 2..=3, |raw, d| {
-        raw.management = Some(d.args.clone());
+        raw.options.management = Some(d.args.clone());
         raw.warn(d, "is not opened: there is no management interface yet");
         Ok(())
     })
     .doc("The management interface, which adit does not have; it warns."),
     used("echo", "[TEXT ...]", 0..=usize::MAX, |raw, d| {
-        raw.echo.push(d.args.join(" "));
+        raw.options.echo.push(d.args.join(" "));
         Ok(())
     })
     .doc("Logs the text."),
 ];
 
 fn remap_usr1(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    raw.process.remap_usr1 = match d.arg(0) {
+    raw.options.process.remap_usr1 = match d.arg(0) {
         "SIGHUP" => Some(Remap::Hangup),
         "SIGTERM" => Some(Remap::Terminate),
         "SIGUSR1" => None,
@@ -162,10 +164,10 @@ fn compat_mode(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
 fn setenv(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     match (d.arg(0), d.get(1)) {
         ("FORWARD_COMPATIBLE", value) => raw.forward_compatible = value == Some("1"),
-        ("REMOTE_RANDOM_HOSTNAME", None) => raw.random_hostname = true,
-        ("PUSH_PEER_INFO", None) => raw.push_peer_info = true,
+        ("REMOTE_RANDOM_HOSTNAME", None) => raw.dial.random_hostname = true,
+        ("PUSH_PEER_INFO", None) => raw.options.push_peer_info = true,
         ("SERVER_POLL_TIMEOUT", Some(_)) => {
-            raw.server_poll_timeout = Duration::from_secs(d.number(1, 1..=86_400)?);
+            raw.dial.connect_timeout = Duration::from_secs(d.number(1, 1..=86_400)?);
         }
         _ => environment(raw, d, "")?,
     }
@@ -191,7 +193,7 @@ fn environment(raw: &mut RawConfig, d: &Directive, prefix: &str) -> Result<(), C
         let text = format!("{} has no effect: it is for scripts, and none are run", d.arg(0));
         raw.warn(d, &text);
     }
-    raw.environment.retain(|(other, _)| *other != name);
-    raw.environment.push((name, d.arg(1).to_owned()));
+    raw.options.environment.retain(|(other, _)| *other != name);
+    raw.options.environment.push((name, d.arg(1).to_owned()));
     Ok(())
 }

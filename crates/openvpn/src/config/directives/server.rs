@@ -31,7 +31,7 @@ pub(super) const TABLE: &[Spec] = &[
     used("ifconfig-pool-persist", "FILE [SECONDS]", 1..=2, |raw, d| {
         let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(600) };
         let path = d.path(0, raw.base.as_deref());
-        raw.pool_persist = Some(PoolPersist { path, every });
+        raw.server.pool_persist = Some(PoolPersist { path, every });
         Ok(())
     })
     .roles(Roles::SERVER)
@@ -49,7 +49,7 @@ pub(super) const TABLE: &[Spec] = &[
     .roles(Roles::SERVER)
     .doc("The IPv6 addresses for clients."),
     used("ifconfig-push-constraint", "NETWORK NETMASK", 2..=2, |raw, d| {
-        raw.push_constraint = Some(d.net4(0, 1)?.trunc());
+        raw.server.client_rules.constraint = Some(d.net4(0, 1)?.trunc());
         Ok(())
     })
     .roles(Roles::SERVER)
@@ -59,28 +59,28 @@ pub(super) const TABLE: &[Spec] = &[
         .in_client_file(client_file::push)
         .doc("An option for clients."),
     used("max-clients", "NUMBER", 1..=1, |raw, d| {
-        raw.max_clients = d.number(0, 1..=0xff_fffe)?;
+        raw.server.max_clients = d.number(0, 1..=0xff_fffe)?;
         Ok(())
     })
     .roles(Roles::SERVER_LAX)
     .doc("The most clients at a time (1024)."),
-    flag("duplicate-cn", |raw| &mut raw.duplicate_cn)
+    flag("duplicate-cn", |raw| &mut raw.server.duplicate_cn)
         .roles(Roles::SERVER)
         .doc("Clients with the same name do not replace each other."),
-    flag("client-to-client", |raw| &mut raw.client_to_client)
+    flag("client-to-client", |raw| &mut raw.server.client_to_client)
         .roles(Roles::SERVER)
         .doc("Forwards packets between clients without the device."),
-    one("client-config-dir", "DIRECTORY", Path(|raw| &mut raw.client_config_dir))
+    one("client-config-dir", "DIRECTORY", Path(|raw| &mut raw.server.client_config_dir))
         .roles(Roles::SERVER)
         .doc("A directory with a file for each client that has settings of its own."),
-    flag("ccd-exclusive", |raw| &mut raw.ccd_exclusive)
+    flag("ccd-exclusive", |raw| &mut raw.server.ccd_exclusive)
         .roles(Roles::SERVER)
         .doc("Refuses clients without such a file."),
-    one("filter", "FILE", Path(|raw| &mut raw.filter))
+    one("filter", "FILE", Path(|raw| &mut raw.server.filter))
         .roles(Roles::SERVER)
         .doc("Rules for the packets in the tunnel. Of adit alone."),
     used("max-routes-per-client", "NUMBER", 1..=1, |raw, d| {
-        raw.max_routes_per_client = d.number(0, 1..=65_536)?;
+        raw.server.client_rules.max_routes = d.number(0, 1..=65_536)?;
         Ok(())
     })
     .roles(Roles::SERVER_LAX)
@@ -152,7 +152,7 @@ fn push(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
             "commas separate options on the wire; write one push line for each",
         ));
     }
-    raw.push.push(d.arg(0).to_owned());
+    raw.server.push.push(d.arg(0).to_owned());
     Ok(())
 }
 
@@ -164,7 +164,7 @@ fn stale_routes_check(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigEr
     if d.args.len() > 1 {
         d.seconds(1)?;
     }
-    raw.station_age = Some(age);
+    raw.server.station_age = Some(age);
     Ok(())
 }
 
@@ -175,6 +175,6 @@ fn port_share(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
             "write the host and the port only",
         ));
     }
-    raw.port_share = Some(PortShare { host: d.host(0)?, port: d.reachable_port(1)? });
+    raw.server.port_share = Some(PortShare { host: d.host(0)?, port: d.reachable_port(1)? });
     Ok(())
 }

@@ -15,8 +15,8 @@ use crate::tls::{CertProfile, IssuerHash};
 const DAY: u64 = 24 * 60 * 60;
 
 pub(super) const TABLE: &[Spec] = &[
-    source("ca", |raw| &mut raw.ca).tls().doc("The authorities whose certificates are accepted."),
-    one("capath", "DIRECTORY", Path(|raw| &mut raw.ca_path))
+    source("ca", |raw| &mut raw.options.tls.ca).tls().doc("The authorities whose certificates are accepted."),
+    one("capath", "DIRECTORY", Path(|raw| &mut raw.options.tls.ca_path))
         .tls()
         .doc("A directory of authorities and revocation lists, named by their hashes."),
     source("cert", |raw| &mut raw.cert).tls().doc("This end's certificate."),
@@ -40,7 +40,7 @@ pub(super) const TABLE: &[Spec] = &[
         .or_block()
         .doc("Parameters of a key exchange that adit does not use; the file must exist."),
     used("askpass", "[FILE]", 0..=1, |raw, d| {
-        raw.askpass = Some(match d.get(0) {
+        raw.options.tls.askpass = Some(match d.get(0) {
             None | Some("stdin") => AskPass::Prompt,
             Some(_) => AskPass::File(d.path(0, raw.base.as_deref())),
         });
@@ -52,7 +52,7 @@ pub(super) const TABLE: &[Spec] = &[
         .tls()
         .doc("The name that a peer's certificate must have."),
     used("remote-cert-tls", "server|client", 1..=1, |raw, d| {
-        raw.peer_usage = Some(server_or_client(d)?);
+        raw.options.tls.peer_usage = Some(server_or_client(d)?);
         Ok(())
     })
     .tls()
@@ -61,13 +61,13 @@ pub(super) const TABLE: &[Spec] = &[
         .tls()
         .doc("The extended key usage that a peer's certificate must have."),
     used("remote-cert-ku", "[BITS ...]", 0..=15, |raw, d| {
-        raw.key_usage = Some(key_usage(d)?);
+        raw.options.tls.key_usage = Some(key_usage(d)?);
         Ok(())
     })
     .tls()
     .doc("The key usage that a peer's certificate must have."),
     used("ns-cert-type", "server|client", 1..=1, |raw, d| {
-        raw.netscape_usage = Some(server_or_client(d)?);
+        raw.options.tls.netscape_usage = Some(server_or_client(d)?);
         raw.warn(
             d,
             "is deprecated: the extended key usage is checked, or the old Netscape type where there \
@@ -120,7 +120,7 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("A static key in place of TLS, between two points."),
     used("tls-version-min", "VERSION [or-highest]", 1..=2, |raw, d| {
         match version(d)? {
-            Some(version) => raw.min_version = version,
+            Some(version) => raw.options.tls.min_version = version,
             None => raw.warn(d, "means 1.2: older versions are broken and not offered"),
         }
         Ok(())
@@ -131,19 +131,19 @@ pub(super) const TABLE: &[Spec] = &[
         .tls()
         .doc("The newest version of TLS."),
     used("tls-cipher", "NAME:NAME", 1..=1, |raw, d| {
-        raw.cipher_list = Some(list(d)?);
+        raw.options.tls.cipher_list = Some(list(d)?);
         Ok(())
     })
     .tls()
     .doc("The cipher suites of TLS 1.2."),
     used("tls-ciphersuites", "NAME:NAME", 1..=1, |raw, d| {
-        raw.cipher_suites = Some(list(d)?);
+        raw.options.tls.cipher_suites = Some(list(d)?);
         Ok(())
     })
     .tls()
     .doc("The cipher suites of TLS 1.3."),
     used("tls-groups", "NAME:NAME", 1..=1, |raw, d| {
-        raw.groups = Some(list(d)?);
+        raw.options.tls.groups = Some(list(d)?);
         Ok(())
     })
     .tls()
@@ -151,7 +151,7 @@ pub(super) const TABLE: &[Spec] = &[
     used("ecdh-curve", "NAME:NAME", 1..=1, |raw, d| {
         // The newer word wins.
         if !raw.seen.contains_key("tls-groups") {
-            raw.groups = Some(list(d)?);
+            raw.options.tls.groups = Some(list(d)?);
         }
         Ok(())
     })
@@ -173,7 +173,7 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("The cipher of a static key; otherwise the one announced to an old peer."),
     used("auth", "SHA256", 1..=1, |raw, d| {
-        raw.auth = Some(digest(d)?);
+        raw.options.auth = digest(d)?;
         Ok(())
     })
     .doc("The digest of tls-auth and of ciphers that do not authenticate (SHA1)."),
@@ -196,16 +196,17 @@ fn crl_verify(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
             "write: crl-verify FILE with a list made by your authority (easyrsa gen-crl)",
         ));
     }
-    raw.crl = d.source("crl-verify", raw.base.as_deref()).or(raw.crl.take());
+    raw.options.tls.crl =
+        d.source("crl-verify", raw.base.as_deref()).or(raw.options.tls.crl.take());
     Ok(())
 }
 
 fn dh(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if d.arg(0) == "none" {
-        raw.dh = None;
+        raw.options.tls.dh = None;
         return Ok(());
     }
-    raw.dh = d.source("dh", raw.base.as_deref());
+    raw.options.tls.dh = d.source("dh", raw.base.as_deref());
     raw.warn(
         d,
         "has no effect: it is for key exchanges over finite fields, and TLS here uses elliptic \
@@ -216,8 +217,8 @@ fn dh(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
 
 fn peer_fingerprint(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     for fingerprint in fingerprints(d, false)? {
-        if !raw.fingerprints.contains(&fingerprint) {
-            raw.fingerprints.push(fingerprint);
+        if !raw.options.tls.peer_fingerprints.contains(&fingerprint) {
+            raw.options.tls.peer_fingerprints.push(fingerprint);
         }
     }
     Ok(())
@@ -240,7 +241,7 @@ fn verify_hash(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
         false => "; put that certificate alone into ca, or write peer-fingerprint",
     };
     raw.warn(d, &format!("is deprecated{better}"));
-    let all = raw.issuer.get_or_insert(IssuerHash { sha1, fingerprints: Vec::new() });
+    let all = raw.options.tls.issuer.get_or_insert(IssuerHash { sha1, fingerprints: Vec::new() });
     if all.sha1 != sha1 {
         return Err(d.error(
             "there is one of the other kind already",
@@ -288,7 +289,7 @@ fn server_or_client(d: &Directive) -> Result<Usage, ConfigError> {
 }
 
 fn remote_cert_eku(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    raw.peer_usage = Some(match d.arg(0) {
+    raw.options.tls.peer_usage = Some(match d.arg(0) {
         "TLS Web Server Authentication" | "serverAuth" | "1.3.6.1.5.5.7.3.1" => Usage::Server,
         "TLS Web Client Authentication" | "clientAuth" | "1.3.6.1.5.5.7.3.2" => Usage::Client,
         other => {
@@ -357,7 +358,7 @@ fn verify_x509_name(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigErro
             "write the common name of the server's certificate, and name",
         ));
     }
-    raw.verify_name = Some(VerifyName { name: d.arg(0).to_owned(), kind });
+    raw.options.tls.verify_name = Some(VerifyName { name: d.arg(0).to_owned(), kind });
     Ok(())
 }
 
@@ -393,13 +394,15 @@ fn key_direction(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> 
 
 fn wrap(raw: &mut RawConfig, d: &Directive, new: Option<Wrap>) -> Result<(), ConfigError> {
     let Some(new) = new else { return Ok(()) };
-    if raw.wrap != Wrap::None && std::mem::discriminant(&raw.wrap) != std::mem::discriminant(&new) {
+    if raw.options.wrap != Wrap::None
+        && std::mem::discriminant(&raw.options.wrap) != std::mem::discriminant(&new)
+    {
         return Err(d.error(
             "there already is another of tls-auth and tls-crypt",
             "keep the one that the other end has",
         ));
     }
-    raw.wrap = new;
+    raw.options.wrap = new;
     Ok(())
 }
 
@@ -432,12 +435,12 @@ fn tls_version_max(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError
             d.error("versions older than TLS 1.2 are broken and not offered", "write 1.2 or 1.3")
         );
     };
-    raw.max_version = Some(version);
+    raw.options.tls.max_version = Some(version);
     Ok(())
 }
 
 fn tls_cert_profile(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    raw.profile = Some(match d.arg(0) {
+    raw.options.tls.profile = match d.arg(0) {
         "legacy" => CertProfile::Legacy,
         "preferred" => CertProfile::Preferred,
         "suiteb" => {
@@ -461,7 +464,7 @@ fn tls_cert_profile(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigErro
                 "write legacy, which is the default, or preferred",
             ));
         }
-    });
+    };
     Ok(())
 }
 

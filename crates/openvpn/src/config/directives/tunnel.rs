@@ -23,18 +23,18 @@ pub(super) const TABLE: &[Spec] = &[
     used("dev-node", "/dev/net/tun", 1..=1, dev_node)
         .doc("The node of the TUN driver; other names are for Windows and macOS."),
     used("lladdr", "ADDRESS", 1..=1, |raw, d| {
-        raw.device_rest.mac = Some(bridge::mac(d)?);
+        raw.options.device.mac = Some(bridge::mac(d)?);
         Ok(())
     })
     .doc("The Ethernet address of a TAP device."),
     used("txqueuelen", "PACKETS", 1..=1, |raw, d| {
-        raw.device_rest.tx_queue = Some(d.number(0, 0..=1_000_000)?);
+        raw.options.device.tx_queue = Some(d.number(0, 0..=1_000_000)?);
         Ok(())
     })
     .doc("The length of the device's queue."),
-    flag("persist-tun", |raw| &mut raw.device_rest.persist)
+    flag("persist-tun", |raw| &mut raw.options.device.persist)
         .doc("Keeps the device while a client reconnects."),
-    flag("ifconfig-noexec", |raw| &mut raw.device_rest.ifconfig_noexec)
+    flag("ifconfig-noexec", |raw| &mut raw.options.device.ifconfig_noexec)
         .doc("Leaves the device's addresses to another program."),
     used("topology", "subnet|net30|p2p", 1..=1, topology)
         .doc("How a server of TUN devices gives IPv4 addresses: a network, pairs, or single ones."),
@@ -47,7 +47,7 @@ pub(super) const TABLE: &[Spec] = &[
     used("ifconfig-ipv6", "ADDRESS/BITS [GATEWAY]", 1..=2, |raw, d| {
         raw.ifconfig6 = Some((d.net6_or_64(0)?, d.location.clone()));
         if d.args.len() > 1 {
-            raw.routes.gateway6 = Some(d.ipv6(1)?);
+            raw.options.routes.gateway6 = Some(d.ipv6(1)?);
         }
         Ok(())
     })
@@ -57,53 +57,54 @@ pub(super) const TABLE: &[Spec] = &[
         let route = parse_route4(&d.words()).map_err(|problem| {
             d.error(problem, "write: route 10.1.0.0 255.255.0.0; names are not looked up")
         })?;
-        raw.routes.v4.push(route);
+        raw.options.routes.v4.push(route);
         Ok(())
     })
     .doc("A route of IPv4 into the tunnel."),
     used("route-ipv6", "NETWORK/BITS [GATEWAY] [METRIC]", 1..=3, |raw, d| {
         let route = parse_route6(&d.words())
             .map_err(|problem| d.error(problem, "write: route-ipv6 2001:db8::/32"))?;
-        raw.routes.v6.push(route);
+        raw.options.routes.v6.push(route);
         Ok(())
     })
     .doc("A route of IPv6 into the tunnel."),
     used("route-gateway", "ADDRESS", 1..=1, |raw, d| {
         match d.arg(0) {
             "dhcp" => raw.gateway_dhcp = Some(d.location.clone()),
-            _ => raw.routes.gateway4 = Some(d.ipv4(0)?),
+            _ => raw.options.routes.gateway4 = Some(d.ipv4(0)?),
         }
         Ok(())
     })
     .doc("The gateway of routes that name none."),
     used("route-ipv6-gateway", "ADDRESS", 1..=1, |raw, d| {
-        raw.routes.gateway6 = Some(d.ipv6(0)?);
+        raw.options.routes.gateway6 = Some(d.ipv6(0)?);
         Ok(())
     })
     .doc("The gateway of IPv6 routes that name none."),
     used("route-metric", "NUMBER", 1..=1, |raw, d| {
-        raw.routes.metric = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?);
+        raw.options.routes.metric = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?);
         Ok(())
     })
     .doc("The metric of routes that name none."),
-    flag("route-noexec", |raw| &mut raw.routes.noexec).doc("Leaves routes to another program."),
+    flag("route-noexec", |raw| &mut raw.options.routes.noexec)
+        .doc("Leaves routes to another program."),
     used("redirect-gateway", "[FLAG ...]", 0..=usize::MAX, |raw, d| {
-        redirect(&mut raw.routes.redirect_gateway, d)
+        redirect(&mut raw.options.routes.redirect_gateway, d)
     })
     .roles(Roles::DIALS)
     .doc("Sends all traffic through the tunnel."),
     used("redirect-private", "[FLAG ...]", 0..=usize::MAX, |raw, d| {
-        redirect(&mut raw.routes.redirect_private, d)
+        redirect(&mut raw.options.routes.redirect_private, d)
     })
     .doc("As redirect-gateway, without the default route."),
-    flag("block-ipv6", |raw| &mut raw.routes.block_ipv6)
+    flag("block-ipv6", |raw| &mut raw.options.routes.block_ipv6)
         .doc("Answers IPv6 packets that would enter the tunnel with an error."),
-    flag("allow-lan", |raw| &mut raw.routes.allow_lan)
+    flag("allow-lan", |raw| &mut raw.options.routes.allow_lan)
         .doc("Keeps the machine's private networks outside of the tunnel. Of adit alone."),
-    flag("kill-switch", |raw| &mut raw.routes.kill_switch)
+    flag("kill-switch", |raw| &mut raw.options.routes.kill_switch)
         .doc("Lets nothing out beside the tunnel, also after the client ended. Of adit alone."),
     used("policy-routing", "on|off", 1..=1, |raw, d| {
-        raw.routes.policy = Some(match d.arg(0) {
+        raw.options.routes.policy = Some(match d.arg(0) {
             "on" => true,
             "off" => false,
             other => {
@@ -115,13 +116,13 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("Redirects by a routing table that precedes the main one. Of adit alone."),
-    flag("allow-recursive-routing", |raw| &mut raw.routes.allow_recursive)
+    flag("allow-recursive-routing", |raw| &mut raw.options.routes.allow_recursive)
         .doc("Lets the tunnel's own packets into the tunnel."),
     used("dhcp-option", "TYPE [VALUE]", 1..=usize::MAX, dns)
         .doc("DNS servers and domains, in the older form."),
     used("dns", DNS, 1..=usize::MAX, dns).doc("DNS servers and domains."),
     used("dns-updown", "force|disable", 1..=1, |raw, d| {
-        raw.routes.apply_dns = match d.arg(0) {
+        raw.options.routes.apply_dns = match d.arg(0) {
             "force" => Some(true),
             "disable" => Some(false),
             _ => {
@@ -136,14 +137,14 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("Whether DNS settings are applied; without it they are logged."),
     used("tun-mtu", "BYTES [TOLD]", 1..=2, |raw, d| {
-        raw.tun_mtu = d.number(0, 100..=65_535)?;
-        raw.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
+        raw.options.tun_mtu = d.number(0, 100..=65_535)?;
+        raw.options.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
         Ok(())
     })
     .in_connection(Shared)
     .doc("The device's MTU (1500), and the one announced to the peer."),
     used("tun-mtu-max", "BYTES", 1..=1, |raw, d| {
-        raw.tun_mtu_max = d.number(0, 576..=65_535)?;
+        raw.options.tun_mtu_max = d.number(0, 576..=65_535)?;
         Ok(())
     })
     .doc("The largest MTU that a server may push (1600)."),
@@ -226,7 +227,7 @@ fn redirect(flags: &mut Option<Vec<String>>, d: &Directive) -> Result<(), Config
 }
 
 fn dns(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    match raw.routes.dns.add(&d.name, &d.words(), false) {
+    match raw.options.routes.dns.add(&d.name, &d.words(), false) {
         Ok(()) => {}
         // Time servers and the like, which openvpn leaves to scripts.
         Err(DnsError::Unknown(word)) if d.name == "dhcp-option" => {
@@ -250,7 +251,7 @@ fn fragment(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
         return Err(d.error(format!("\"{flag}\" is not known"), "write mtu, or nothing"));
     }
     let size = d.number(0, 68..=65_535)?;
-    raw.fragment = Some(Fragment { size, outer: d.get(1).is_some() });
+    raw.options.fragment = Some(Fragment { size, outer: d.get(1).is_some() });
     Ok(())
 }
 
@@ -259,7 +260,7 @@ fn mssfix(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if let Some(flag) = flag.filter(|flag| !matches!(*flag, "mtu" | "fixed")) {
         return Err(d.error(format!("\"{flag}\" is not known"), "write mtu or fixed"));
     }
-    raw.mssfix = match d.get(0) {
+    raw.options.mssfix = match d.get(0) {
         None => None,
         Some(_) => Some(Mssfix {
             size: d.number(0, 0..=u16::MAX)?,
@@ -272,7 +273,7 @@ fn mssfix(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
 
 fn max_packet_size(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let size = d.number(0, 100..=65_535)?;
-    raw.mssfix = Some(Mssfix { size, outer: true, fixed: false });
+    raw.options.mssfix = Some(Mssfix { size, outer: true, fixed: false });
     if size != CONTROL_PACKET {
         let text = format!(
             "sets mssfix {size} mtu; control packets have at most {CONTROL_PACKET} bytes whatever it says"
@@ -284,8 +285,8 @@ fn max_packet_size(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError
 
 fn compress(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if (d.name.as_str(), d.get(0)) == ("compress", Some("migrate")) {
-        raw.compress_migrate = true;
-        raw.framing = Framing::None;
+        raw.server.compress_migrate = true;
+        raw.options.framing = Framing::None;
         return Ok(());
     }
     let Some((framing, compresses)) = compression(&d.name, d.arg(0)) else {
@@ -302,13 +303,13 @@ fn compress(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
              compressed, because that gives away their content (VORACLE)",
         );
     }
-    raw.compress_migrate = false;
-    raw.framing = framing;
+    raw.server.compress_migrate = false;
+    raw.options.framing = framing;
     Ok(())
 }
 
 fn allow_compression(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    raw.never_decompress = d.arg(0) == "no";
+    raw.options.decompress = d.arg(0) != "no";
     match d.arg(0) {
         "no" | "asym" => {}
         "yes" => raw.warn(

@@ -5,7 +5,7 @@ use super::Source;
 use crate::tls::{CertProfile, IssuerHash};
 
 /// Certificates and TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// `ca`; with [`Self::peer_fingerprints`] there may be none.
     pub ca: Option<Source>,

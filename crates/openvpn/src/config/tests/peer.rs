@@ -29,7 +29,7 @@ fn a_static_key_as_openvpns_manual_has_it() {
     assert_eq!(suite.digest, Some(Digest::Sha1));
     let (local, far) = ("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap());
     assert_eq!(peer.tunnel_addrs.ipv4, Some(Ifconfig4::Pair(local, far)));
-    assert_eq!(peer.remotes.len(), 1);
+    assert_eq!(peer.dial.remotes.len(), 1);
     assert_eq!(options.socket.listen[0].port, 1194);
     assert!(options.float);
     assert_eq!(options.warnings.len(), 1, "{:?}", options.warnings);
@@ -49,7 +49,7 @@ fn a_static_key_in_the_file_with_key_direction_and_subnet() {
     assert_eq!(peer.tunnel_addrs.ipv4, Some(Ifconfig4::Net("10.1.0.1/24".parse().unwrap())));
     let ipv6 = ("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap()));
     assert_eq!(peer.tunnel_addrs.ipv6, Some(ipv6));
-    assert!(peer.remotes.is_empty());
+    assert!(peer.dial.remotes.is_empty());
     assert_eq!(options.warnings.len(), 3, "cipher none: {:?}", options.warnings);
 }
 
@@ -83,11 +83,11 @@ fn between_two_points_cipher_is_for_a_peer_that_does_not_negotiate() {
 #[test]
 fn an_end_that_dials_may_go_through_a_proxy() {
     let socks = parse_file(&format!("{STATIC}secret k\nsocks-proxy 192.0.2.9\n")).unwrap();
-    assert!(matches!(peer(&socks).proxies.as_slice(), [Proxy::Socks(_)]));
+    assert!(matches!(peer(&socks).dial.proxies.as_slice(), [Proxy::Socks(_)]));
     let text = format!("{TLS}tls-client\nremote a\nproto tcp-client\nhttp-proxy proxy 3128 auto\n");
     let http = parse_file(&format!("{text}remote-random-hostname\n")).unwrap();
-    assert!(matches!(peer(&http).proxies.as_slice(), [Proxy::Http(_)]));
-    assert!(peer(&http).random_hostname);
+    assert!(matches!(peer(&http).dial.proxies.as_slice(), [Proxy::Http(_)]));
+    assert!(peer(&http).dial.random_hostname);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn over_tcp_one_end_listens_and_the_other_dials() {
     let base = STATIC.replace("remote 192.0.2.1\n", "secret k\n");
     let options = parse_file(&format!("{base}proto tcp-server\nport 4000\n")).unwrap();
     let end = peer(&options);
-    assert_eq!((end.accepts.as_deref(), end.remotes.len()), (Some(&[][..]), 0));
+    assert_eq!((end.accepts.as_deref(), end.dial.remotes.len()), (Some(&[][..]), 0));
     let listen = &options.socket.listen[0];
     assert_eq!((listen.transport, listen.port), (Transport::Tcp, 4000));
 
@@ -163,10 +163,10 @@ fn over_tcp_one_end_listens_and_the_other_dials() {
 
     let options = parse_file(&format!("{STATIC}secret k\nproto tcp-client\n")).unwrap();
     let end = peer(&options);
-    assert_eq!((end.accepts.as_deref(), end.remotes[0].transport), (None, Transport::Tcp));
+    assert_eq!((end.accepts.as_deref(), end.dial.remotes[0].transport), (None, Transport::Tcp));
     let both = format!("{base}remote a 1194 udp\nremote a 443 tcp4-client\n");
     let options = parse_file(&both).unwrap();
-    assert_eq!(peer(&options).remotes[1].transport, Transport::Tcp);
+    assert_eq!(peer(&options).dial.remotes[1].transport, Transport::Tcp);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn every_protocol_has_its_name() {
     }
     for name in ["tcp-client", "tcp4-client", "tcp6-client"] {
         let options = client(&format!("proto {name}\n"));
-        assert_eq!(as_client(&options).remotes[0].transport, Tcp);
+        assert_eq!(as_client(&options).dial.remotes[0].transport, Tcp);
         assert!(server_error(&format!("proto {name}\n")).problem.contains("does not dial"));
     }
     assert!(client_error("proto tcp-server\n").problem.contains("does not listen"));
@@ -85,7 +85,7 @@ fn a_client_sends_from_one_address() {
 fn each_remote_has_its_transport() {
     let options = client("remote b 443 tcp4\nremote c 1 udp6\nproto tcp\n");
     let of = |options: &Options| -> Vec<_> {
-        let remotes = as_client(options).remotes.iter();
+        let remotes = as_client(options).dial.remotes.iter();
         remotes.map(|r| (r.host.clone(), r.transport, r.family)).collect()
     };
     assert_eq!(
@@ -139,7 +139,7 @@ fn sockets_are_bound_to_a_device_on_every_side() {
 
 #[test]
 fn names_are_looked_up_with_a_random_label_where_asked() {
-    let random = |more: &str| as_client(&client(more)).random_hostname;
+    let random = |more: &str| as_client(&client(more)).dial.random_hostname;
     assert!(random("remote-random-hostname") && random("setenv REMOTE_RANDOM_HOSTNAME"));
     assert!(!random("") && !random("setenv REMOTE_RANDOM_HOSTNAME x"));
     let hint = client("ip-remote-hint 192.0.2.7\npreresolve\n");
@@ -150,7 +150,7 @@ fn names_are_looked_up_with_a_random_label_where_asked() {
 fn variables_that_are_directives_are_taken() {
     assert!(client("setenv PUSH_PEER_INFO").push_peer_info);
     let options = client("setenv SERVER_POLL_TIMEOUT 4");
-    assert_eq!(as_client(&options).server_poll_timeout, Duration::from_secs(4));
+    assert_eq!(as_client(&options).dial.connect_timeout, Duration::from_secs(4));
     assert!(client_error("setenv SERVER_POLL_TIMEOUT soon").problem.contains("number"));
     // Others are variables.
     assert_eq!(client("setenv-safe PUSH_PEER_INFO").environment.len(), 1);
