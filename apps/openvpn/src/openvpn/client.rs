@@ -122,7 +122,7 @@ pub(super) async fn run(
     let ended = client.run(&mut owner).await?;
     let hangup = owner.hangup;
     owner.write_status();
-    Ok(conclude(ended, hangup, options.exit_notify.is_some(), retry_max))
+    Ok(conclude(ended, hangup, options.session.exit_notify.is_some(), retry_max))
 }
 
 fn conclude(ended: Ended, hangup: bool, notified: bool, retry_max: Option<u32>) -> Next {
@@ -237,7 +237,11 @@ impl Hooks for ClientHooks<'_> {
                 say!(2, "Data Channel: cipher '{}', key-id: {key_id}", cipher.name());
             }
             ClientEvent::Restarting(reason) => {
-                compat_log::restarting(reason, &self.server, self.options.hand_window.as_secs());
+                compat_log::restarting(
+                    reason,
+                    &self.server,
+                    self.options.session.hand_window.as_secs(),
+                );
             }
             ClientEvent::Stopped(Reason::AuthFailed(words)) => {
                 let words = if words.is_empty() { String::new() } else { format!(",{words}") };
@@ -309,7 +313,7 @@ impl Hooks for ClientHooks<'_> {
         };
         match signal {
             Signal::Terminate | Signal::Interrupt => {
-                if self.options.exit_notify.is_some() {
+                if self.options.session.exit_notify.is_some() {
                     say!(1, "SIGTERM received, sending exit notification to peer");
                 }
                 Reaction::Stop

@@ -11,7 +11,6 @@ use adit_openvpn::config::{
 };
 use adit_openvpn::negotiate::{PullFilters, RouteContext};
 use adit_openvpn::server::{ServerConfig, Topology};
-use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -22,37 +21,6 @@ use adit_runtime::driver::{DialSettings, ResolveRetry};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Via};
 use adit_runtime::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
-
-/// The configuration that both engines share.
-pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
-    Settings {
-        wrap,
-        ciphers: options.ciphers.clone(),
-        occ_cipher: options.occ_cipher.clone(),
-        cipher_fallback: options.cipher_fallback,
-        auth: options.auth.clone(),
-        ethernet: options.device.kind == DeviceKind::Tap,
-        tun_mtu: options.tun_mtu,
-        tun_mtu_max: options.tun_mtu_max,
-        occ_mtu: options.occ_mtu,
-        fragment: options.fragment,
-        mssfix: options.mssfix,
-        hand_window: options.hand_window,
-        tran_window: options.tran_window,
-        dynamic_tls_crypt: true,
-        tls_timeout: options.tls_timeout,
-        renegotiation: options.renegotiation,
-        replay_window: options.replay_window,
-        float: options.float,
-        framing: options.framing,
-        decompress: options.decompress,
-        keepalive: options.keepalive,
-        limits: options.limits,
-        exit_notify: options.exit_notify,
-        peer_info: options.peer_info.clone(),
-        push_peer_info: options.push_peer_info,
-    }
-}
 
 /// The client engine's configuration. `order` is the order of the remotes, by index.
 pub(crate) fn client_config(
@@ -68,7 +36,7 @@ pub(crate) fn client_config(
     }
     let remotes = order.iter().filter_map(|&index| client.dial.remotes.get(index));
     Ok(ClientConfig {
-        settings: settings(options, wrap),
+        settings: options.settings(wrap),
         tls,
         remotes: remotes.map(|target| Remote { target: target.clone() }).collect(),
         connect_retry: client.dial.connect_retry,
@@ -80,7 +48,7 @@ pub(crate) fn client_config(
             filters: client.pull_filters.clone(),
             route_nopull: client.route_nopull,
         },
-        keepalive: options.keepalive,
+        keepalive: options.session.keepalive,
         check: false,
     })
 }
@@ -93,11 +61,8 @@ pub(crate) fn server_config(
     tls: ServerTls,
     leases: Vec<(String, IpNet)>,
 ) -> ServerConfig {
-    let mut settings = settings(options, wrap);
-    // A server always lets its clients float, as OpenVPN does.
-    settings.float = true;
     ServerConfig {
-        settings,
+        settings: options.settings(wrap),
         tls,
         network4: server.network4.clone(),
         network6: server.network6.clone(),
@@ -261,7 +226,7 @@ fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
 /// How streams are served.
 pub(crate) fn stream_options(options: &Options) -> StreamOptions {
     let queue_limit = options.socket.queue_limit;
-    StreamOptions { queue_limit, ..StreamOptions::default() }.of_mtu(options.tun_mtu)
+    StreamOptions { queue_limit, ..StreamOptions::default() }.of_mtu(options.session.tun_mtu)
 }
 
 /// The device.
@@ -277,7 +242,7 @@ pub(crate) fn device(options: &Options) -> Device {
 pub(crate) fn bare_plan(options: &Options) -> HostPlan {
     HostPlan {
         device: device(options),
-        mtu: options.tun_mtu,
+        mtu: options.session.tun_mtu,
         mac: options.device.mac,
         tx_queue_len: options.device.tx_queue,
         ..HostPlan::default()
@@ -382,7 +347,7 @@ pub(crate) fn client_plan(
     tunnel: &TunnelConfig,
 ) -> Result<(HostPlan, Vec<String>), Fault> {
     let mut plan = bare_plan(options);
-    plan.mtu = tunnel.mtu.unwrap_or(options.tun_mtu);
+    plan.mtu = tunnel.mtu.unwrap_or(options.session.tun_mtu);
     plan.remote = tunnel.remote;
     let (own4, own6, nopull) = match &options.role {
         Role::Client(role) => (role.ifconfig4, role.ifconfig6, role.route_nopull),

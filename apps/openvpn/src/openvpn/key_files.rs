@@ -257,7 +257,7 @@ pub(crate) fn wrap(options: &Options) -> Result<WrapConfig, Fault> {
         Role::Client(_) => false,
         Role::Peer(peer) => peer.keys == PeerKeys::TlsServer,
     };
-    wrap_of(&options.wrap, is_server, &options.auth)
+    wrap_of(&options.wrap, is_server, &options.session.auth)
 }
 
 fn wrap_of(wrap: &Wrap, is_server: bool, auth: &str) -> Result<WrapConfig, Fault> {

@@ -35,7 +35,7 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
     let mut certificate = None;
     let engine = match &role.keys {
         PeerKeys::Static { key, direction, suite } => Kind::Static(Box::new(StaticConfig {
-            settings: convert::settings(options, WrapConfig::None),
+            settings: options.settings(WrapConfig::None),
             key: key_files::secret(key)?,
             direction: direction.map(key_files::way),
             suite: *suite,
@@ -50,7 +50,7 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
                 tracing::warn!("WARNING: {fault}");
             }
             certificate = tls.nearest_expiry(now);
-            let settings = convert::settings(options, key_files::wrap(options)?);
+            let settings = options.settings(key_files::wrap(options)?);
             let tls = match keys {
                 PeerKeys::TlsServer => PeerTls::Server(tls.server()?),
                 _ => PeerTls::Client(tls.client()?),

@@ -156,7 +156,7 @@ fn needs_digest(
     if cipher.is_aead() {
         return Ok(());
     }
-    if raw.options.auth == "none" {
+    if raw.options.session.auth == "none" {
         return Err(raw.error(
             "auth",
             format!("packets under {cipher} would not be authenticated"),

@@ -50,28 +50,26 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     raw.options.wrap = wrap(&mut raw, tls_server)?;
     let occ_cipher = ciphers::named(&raw);
     let mut options = raw.options;
-    let after = options.renegotiation.after;
+    let session = &mut options.session;
+    let after = session.renegotiation.after;
     let earliest = if tls_server { after.mul_f64(0.9) } else { after };
-    options.renegotiation.earliest = raw.reneg_earliest.unwrap_or(earliest);
+    session.renegotiation.earliest = raw.reneg_earliest.unwrap_or(earliest);
     let environment = options.environment.iter();
-    options.peer_info = environment.filter(|(name, _)| name.starts_with("UV_")).cloned().collect();
+    session.peer_info = environment.filter(|(name, _)| name.starts_with("UV_")).cloned().collect();
+    session.tun_mtu_max = session.tun_mtu_max.max(session.tun_mtu);
+    session.float |= server;
+    session.ethernet = options.device.kind == DeviceKind::Tap;
+    session.ciphers = ciphers;
+    session.cipher_fallback = fallback;
+    session.occ_cipher = occ_cipher;
+    session.keepalive = keepalive;
     if let (Some(status), Some(version)) = (&mut options.status, raw.status_version) {
         status.version = version;
     }
     if let (LogTo::Standard, Some(name)) = (&options.log.to, raw.syslog) {
         options.log.to = LogTo::Syslog(name);
     }
-    options.tun_mtu_max = options.tun_mtu_max.max(options.tun_mtu);
-    options.float |= server;
-    Ok(Options {
-        role,
-        socket,
-        ciphers,
-        cipher_fallback: fallback,
-        occ_cipher,
-        keepalive,
-        ..options
-    })
+    Ok(Options { role, socket, ..options })
 }
 
 fn is_server(raw: &RawConfig) -> Result<bool, ConfigError> {
@@ -176,7 +174,7 @@ fn keepalive(raw: &RawConfig, server: bool) -> Result<Keepalive, ConfigError> {
     }
     let until_pulled = if raw.client.pull { Duration::from_secs(120) } else { Duration::ZERO };
     Ok(Keepalive {
-        interval: raw.options.keepalive.interval,
+        interval: raw.options.session.keepalive.interval,
         timeout: raw.ping_timeout.unwrap_or(until_pulled),
     })
 }

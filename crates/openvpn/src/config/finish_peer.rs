@@ -88,7 +88,7 @@ pub(super) fn peer_options(raw: &mut RawConfig) -> Result<PeerOptions, ConfigErr
     let tunnel_addrs = tunnel_addrs(raw)?;
     let listens = transport::listening_end(raw)?;
     let unknown = raw.remotes.is_empty() && raw.connections.is_empty();
-    if raw.options.limits.exit_on_tls_failure && (unknown || listens == Some(true)) {
+    if raw.options.session.limits.exit_on_tls_failure && (unknown || listens == Some(true)) {
         raw.options.warnings.push(
             "tls-exit has no effect at an end that waits for the other: any stranger could end it"
                 .into(),
@@ -116,7 +116,7 @@ pub(super) fn peer_options(raw: &mut RawConfig) -> Result<PeerOptions, ConfigErr
             "remove it, or add remote HOST PORT, over TCP with proto tcp-client",
         ));
     }
-    let connect_timeout = raw.options.hand_window;
+    let connect_timeout = raw.options.session.hand_window;
     let dial = DialOptions { remotes, proxies, connect_timeout, ..std::mem::take(&mut raw.dial) };
     Ok(PeerOptions { keys, dial, accepts, tunnel_addrs, force_cookie: raw.force_cookie })
 }
@@ -130,7 +130,7 @@ fn accepts(raw: &mut RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
             "remove it, or write tcp-client here and tcp-server at the other end",
         ));
     }
-    if raw.options.exit_notify.is_some() {
+    if raw.options.session.exit_notify.is_some() {
         raw.options.warnings.push(transport::notice_enough(raw));
     }
     transport::allowed(raw)
@@ -172,7 +172,7 @@ fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
             }
         },
     };
-    let digest = match raw.options.auth.as_str() {
+    let digest = match raw.options.session.auth.as_str() {
         none if none.eq_ignore_ascii_case("none") => {
             return Err(raw.error(
                 "auth",

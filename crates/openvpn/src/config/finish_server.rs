@@ -244,7 +244,7 @@ fn push(raw: &mut RawConfig) -> Result<Vec<String>, ConfigError> {
 
 fn push_rules(raw: &RawConfig) -> PushRules {
     PushRules {
-        framing: raw.options.framing,
+        framing: raw.options.session.framing,
         topology: raw.topology(),
         ipv6: raw.server6.is_some() || raw.pool6.is_some(),
     }

@@ -8,7 +8,7 @@ use crate::negotiate::link_overhead;
 
 /// `fragment` belongs to datagrams: TCP cuts and joins what it carries by itself.
 pub(super) fn check(raw: &RawConfig) -> Result<(), ConfigError> {
-    if raw.options.fragment.is_none() {
+    if raw.options.session.fragment.is_none() {
         return Ok(());
     }
     let remotes = raw.remotes.iter().chain(&raw.connections);
@@ -39,11 +39,14 @@ pub(super) fn from_link_mtu(raw: &mut RawConfig) -> Result<(), ConfigError> {
     let mut protos = raw.remotes.iter().chain(&raw.connections).map(|remote| remote.proto);
     let proto = protos.find_map(|proto| proto).or(raw.proto);
     let stream = proto.is_some_and(|proto| proto.transport == Transport::Tcp);
-    let tun_mtu =
-        u32::from(link_mtu).saturating_sub(link_overhead(cipher, &raw.options.auth, stream));
+    let tun_mtu = u32::from(link_mtu).saturating_sub(link_overhead(
+        cipher,
+        &raw.options.session.auth,
+        stream,
+    ));
     match u16::try_from(tun_mtu) {
         Ok(tun_mtu @ 100..) => {
-            raw.options.tun_mtu = tun_mtu;
+            raw.options.session.tun_mtu = tun_mtu;
             let location = raw.seen.get("link-mtu").or(raw.seen.get("udp-mtu"));
             let location = location.map(|p| format!("{}:{}: ", p.file, p.line)).unwrap_or_default();
             raw.options.warnings.push(format!(

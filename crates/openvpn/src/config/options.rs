@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::negotiate::{DataCipher, DnsOptions};
-use adit_engine::command::{BlockSuite, Framing, Keepalive};
+use crate::negotiate::DnsOptions;
+use adit_engine::command::{BlockSuite, Keepalive};
 use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
@@ -15,8 +15,9 @@ use zeroize::Zeroizing;
 use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::TunnelAddrs;
 use crate::server::{Network4, Network6};
-use crate::session::{Fragment, Limits, Mssfix, Renegotiation};
+use crate::session::Settings;
 use crate::tls::CertProfile;
+use crate::wrap::WrapConfig;
 
 pub use process::{Log, LogTo, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
@@ -26,7 +27,7 @@ pub use tls::{AskPass, Identity, NameKind, Tls, TlsVersion, Usage, VerifyName, W
 ///
 /// Relative paths in it are relative to the directory that the process was started in: `cd` is
 /// already joined to them, so the process need not change its directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Client, server or one of two points, with what only that role has.
     pub role: Role,
@@ -38,52 +39,9 @@ pub struct Options {
     pub tls: Tls,
     /// Control channel wrapping.
     pub wrap: Wrap,
-    /// `data-ciphers`, most wanted first, never empty; ciphers behind a `?` that we lack are left out.
-    pub ciphers: Vec<DataCipher>,
-    /// `data-ciphers-fallback`: the cipher of a peer that names none.
-    pub cipher_fallback: Option<DataCipher>,
-    /// The cipher in the options string for the peer: `data-ciphers-fallback`, or `cipher`; openvpn's default is
-    /// `BF-CBC`. Announced only where it is in [`Self::ciphers`] or is the fallback.
-    pub occ_cipher: String,
-    /// `auth`: digest of tls-auth, and the name in the options string.
-    pub auth: String,
-    /// `comp-lzo no`, `compress [stub|stub-v2]`.
-    pub framing: Framing,
-    /// Whether compressed packets of the other end are taken: not with `allow-compression no`.
-    pub decompress: bool,
-    /// `tun-mtu`.
-    pub tun_mtu: u16,
-    /// `tun-mtu-max`: what a server may push at most; never less than [`Self::tun_mtu`].
-    pub tun_mtu_max: u16,
-    /// The second argument of `tun-mtu`: what the options string says instead.
-    pub occ_mtu: Option<u16>,
-    /// `fragment`.
-    pub fragment: Option<Fragment>,
-    /// `mssfix`: `None` for the default, size 0 to leave SYNs alone.
-    pub mssfix: Option<Mssfix>,
-    /// `hand-window`.
-    pub hand_window: Duration,
-    /// `tran-window`.
-    pub tran_window: Duration,
-    /// `tls-timeout`.
-    pub tls_timeout: Duration,
-    /// `reneg-sec`, `reneg-bytes`, `reneg-pkts`.
-    pub renegotiation: Renegotiation,
-    /// `replay-window`, in packets.
-    pub replay_window: u32,
-    /// `float` (a server always lets its clients float, as openvpn does).
-    pub float: bool,
-    /// `ping`, `ping-restart`, or as `keepalive` sets them on this side.
-    pub keepalive: Keepalive,
-    /// `inactive`, `session-timeout`, `ping-exit`, `tls-exit`.
-    pub limits: Limits,
-    /// `explicit-exit-notify`: attempts on a client; on a server 2 sends clients to their next server,
-    /// any other number lets them reconnect here.
-    pub exit_notify: Option<u8>,
-    /// Further lines of the peer info: `setenv UV_*`.
-    pub peer_info: Vec<(String, String)>,
-    /// `push-peer-info`: send the peer info that is not needed for negotiation too.
-    pub push_peer_info: bool,
+    /// What the engines are configured with. Its wrapping is without keys: those of [`Self::wrap`] are read by the
+    /// caller ([`Self::settings`]).
+    pub session: Settings,
     /// `setenv` of other names, for scripts; a value set later replaces an earlier one.
     pub environment: Vec<(String, String)>,
     /// Routes into the tunnel, of this side's configuration.
@@ -115,28 +73,7 @@ impl Default for Options {
             socket: Socket::default(),
             tls: Tls { profile: CertProfile::Legacy, ..Tls::default() },
             wrap: Wrap::None,
-            ciphers: Vec::new(),
-            cipher_fallback: None,
-            occ_cipher: String::new(),
-            auth: "SHA1".into(),
-            framing: Framing::None,
-            decompress: true,
-            tun_mtu: 1500,
-            tun_mtu_max: 1600,
-            occ_mtu: None,
-            fragment: None,
-            mssfix: None,
-            hand_window: Duration::from_secs(60),
-            tran_window: Duration::from_secs(3600),
-            tls_timeout: Duration::from_secs(2),
-            renegotiation: Renegotiation::default(),
-            replay_window: 64,
-            float: false,
-            keepalive: Keepalive::default(),
-            limits: Limits::default(),
-            exit_notify: None,
-            peer_info: Vec::new(),
-            push_peer_info: false,
+            session: Settings::default(),
             environment: Vec::new(),
             routes: Routes::default(),
             process: Process::default(),
@@ -147,6 +84,13 @@ impl Default for Options {
             directives: Vec::new(),
             echo: Vec::new(),
         }
+    }
+}
+
+impl Options {
+    /// The engines' settings, with the keys of [`Self::wrap`].
+    pub fn settings(&self, wrap: WrapConfig) -> Settings {
+        Settings { wrap, ..self.session.clone() }
     }
 }
 

@@ -82,13 +82,22 @@ fn as_server(options: &Options) -> &ServerOptions {
 #[test]
 fn a_small_client_gets_the_defaults_of_openvpn() {
     let options = client("");
-    assert_eq!(options.ciphers, [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]);
-    assert_eq!((options.auth.as_str(), options.occ_cipher.as_str()), ("SHA1", "BF-CBC"));
-    assert_eq!((options.tun_mtu, options.replay_window, options.log.verb), (1500, 64, 1));
-    assert_eq!(options.hand_window, Duration::from_secs(60));
-    assert_eq!(options.renegotiation.after, Duration::from_secs(3600));
-    assert_eq!(options.renegotiation.earliest, options.renegotiation.after);
-    assert_eq!(options.keepalive.timeout, Duration::from_secs(120));
+    assert_eq!(
+        options.session.ciphers,
+        [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]
+    );
+    assert_eq!(
+        (options.session.auth.as_str(), options.session.occ_cipher.as_str()),
+        ("SHA1", "BF-CBC")
+    );
+    assert_eq!(
+        (options.session.tun_mtu, options.session.replay_window, options.log.verb),
+        (1500, 64, 1)
+    );
+    assert_eq!(options.session.hand_window, Duration::from_secs(60));
+    assert_eq!(options.session.renegotiation.after, Duration::from_secs(3600));
+    assert_eq!(options.session.renegotiation.earliest, options.session.renegotiation.after);
+    assert_eq!(options.session.keepalive.timeout, Duration::from_secs(120));
     assert_eq!(options.device.name, None);
     let client = as_client(&options);
     assert!(client.pull);
@@ -109,11 +118,11 @@ fn the_server_helpers_expand() {
     let network = server.network6.as_ref().unwrap();
     assert_eq!(network.server.to_string(), "fd00:1::1/64");
     assert_eq!(network.first.to_string(), "fd00:1::1000");
-    assert_eq!(options.keepalive.timeout, Duration::from_secs(120));
+    assert_eq!(options.session.keepalive.timeout, Duration::from_secs(120));
     assert_eq!(server.push_keepalive.unwrap().timeout, Duration::from_secs(60));
-    assert_eq!(options.renegotiation.earliest, Duration::from_secs(900));
+    assert_eq!(options.session.renegotiation.earliest, Duration::from_secs(900));
     assert_eq!(server.max_clients, 1024);
-    assert!(options.float);
+    assert!(options.session.float);
     let narrow = parse_file(&format!("{SERVER}server-ipv6 fd00:1::/112\n")).unwrap();
     assert_eq!(as_server(&narrow).network6.as_ref().unwrap().first.to_string(), "fd00:1::2");
 }
@@ -137,7 +146,7 @@ fn a_server_written_without_helpers_is_one() {
 fn files_of_install_scripts_run_unchanged() {
     let old = parse_file(include_str!("fixtures/script-a-server-old.conf")).unwrap();
     let server = as_server(&old);
-    assert_eq!(old.ciphers, [Cipher::Aes128Gcm]);
+    assert_eq!(old.session.ciphers, [Cipher::Aes128Gcm]);
     assert_eq!(old.socket.listen[0].family, Family::V6);
     assert_eq!(old.wrap, Wrap::TlsCrypt(Source::File("tls-crypt.key".into())));
     assert_eq!(old.tls.groups.as_deref(), Some(&["prime256v1".to_owned()][..]));
@@ -163,7 +172,7 @@ fn files_of_install_scripts_run_unchanged() {
     assert_eq!((*directive, *direction), ("tls-auth", Some(1)));
     assert!(text.starts_with("-----BEGIN OpenVPN Static key V1-----\n"));
     assert!(text.ends_with("-----END OpenVPN Static key V1-----\n"));
-    assert_eq!(options.exit_notify, Some(1));
+    assert_eq!(options.session.exit_notify, Some(1));
     assert_eq!(options.socket.listen, []);
     assert!(as_client(&options).auth_nocache);
     // block-outside-dns
@@ -322,7 +331,7 @@ fn unknown_directives_are_skipped_only_where_allowed() {
     // What is known is used, allowed or not.
     let options =
         client("ignore-unknown-option data-ciphers\nsetenv opt data-ciphers AES-128-GCM\n");
-    assert_eq!(options.ciphers, [Cipher::Aes128Gcm]);
+    assert_eq!(options.session.ciphers, [Cipher::Aes128Gcm]);
 }
 
 #[test]
@@ -451,30 +460,30 @@ fn routes_and_filters() {
 fn ciphers_that_are_not_supported_are_left_out_with_a_word() {
     let options =
         client("data-ciphers AES-256-GCM:ARIA-256-GCM:?BF-CBC:aes-192-gcm\ncipher AES-256-CBC\n");
-    assert_eq!(options.ciphers, [Cipher::Aes256Gcm, Cipher::Aes192Gcm]);
+    assert_eq!(options.session.ciphers, [Cipher::Aes256Gcm, Cipher::Aes192Gcm]);
     assert_eq!(options.warnings.len(), 2);
     assert!(options.warnings[0].contains("ARIA-256-GCM"));
     assert!(options.warnings[1].contains("cipher AES-256-CBC is not in data-ciphers"));
-    assert_eq!(options.occ_cipher, "AES-256-CBC");
+    assert_eq!(options.session.occ_cipher, "AES-256-CBC");
     let options = client("data-ciphers-fallback AES-128-GCM\ncipher AES-256-CBC\nauth sha-256\n");
     assert_eq!(
-        (options.cipher_fallback, options.occ_cipher.as_str()),
+        (options.session.cipher_fallback, options.session.occ_cipher.as_str()),
         (Some(Cipher::Aes128Gcm.into()), "AES-128-GCM")
     );
-    assert_eq!(options.auth, "SHA256");
+    assert_eq!(options.session.auth, "SHA256");
 }
 
 #[test]
 fn cbc_is_for_who_asks_for_it_by_name() {
     let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
     let options = client("cipher AES-256-CBC\n");
-    assert!(!options.ciphers.contains(&cbc) && options.cipher_fallback.is_none());
+    assert!(!options.session.ciphers.contains(&cbc) && options.session.cipher_fallback.is_none());
     let options = client("data-ciphers AES-256-GCM:AES-256-CBC\n");
-    assert_eq!(options.ciphers, [DataCipher::Aead(Cipher::Aes256Gcm), cbc]);
+    assert_eq!(options.session.ciphers, [DataCipher::Aead(Cipher::Aes256Gcm), cbc]);
     assert!(options.warnings.is_empty(), "{:?}", options.warnings);
-    assert_eq!(client("data-ciphers-fallback aes-256-cbc\n").cipher_fallback, Some(cbc));
+    assert_eq!(client("data-ciphers-fallback aes-256-cbc\n").session.cipher_fallback, Some(cbc));
     let open = client("data-ciphers none\n");
-    assert_eq!(open.ciphers, [DataCipher::Block(None)]);
+    assert_eq!(open.session.ciphers, [DataCipher::Block(None)]);
     assert!(open.warnings[0].contains("READ"), "{:?}", open.warnings);
     for (text, directive, word) in [
         ("data-ciphers DES-EDE3-CBC:BF-CBC\n", "data-ciphers", "SWEET32"),
@@ -488,7 +497,7 @@ fn cbc_is_for_who_asks_for_it_by_name() {
         assert!(error.to_string().contains(word), "{text}: {error}");
     }
     // AEADs need no digest.
-    assert_eq!(client("auth none\n").auth, "none");
+    assert_eq!(client("auth none\n").session.auth, "none");
 }
 
 #[test]
@@ -621,7 +630,7 @@ fn compression_means_stubs() {
         ("compress lz4-v2\n", Framing::StubV2),
     ] {
         let options = client(line);
-        assert_eq!(options.framing, framing, "{line}");
+        assert_eq!(options.session.framing, framing, "{line}");
         assert!(options.warnings[0].contains("never compressed"), "{:?}", options.warnings);
         let text = format!("{line}push \"{}\"\n", line.trim());
         assert!(
@@ -629,11 +638,11 @@ fn compression_means_stubs() {
             "{line}: the engine pushes the stub form"
         );
     }
-    assert_eq!(client("comp-lzo no\n").framing, Framing::LzoStub);
-    assert_eq!(client("compress\n").framing, Framing::SwapStub);
-    assert_eq!(client("compress stub-v2\n").framing, Framing::StubV2);
+    assert_eq!(client("comp-lzo no\n").session.framing, Framing::LzoStub);
+    assert_eq!(client("compress\n").session.framing, Framing::SwapStub);
+    assert_eq!(client("compress stub-v2\n").session.framing, Framing::StubV2);
     let migrating = server("compress migrate\n");
-    assert_eq!(migrating.framing, Framing::None);
+    assert_eq!(migrating.session.framing, Framing::None);
     assert!(as_server(&migrating).compress_migrate);
     assert!(!as_server(&server("compress migrate\ncompress stub-v2\n")).compress_migrate);
     assert_eq!(as_server(&server("comp-lzo no\npush \"comp-lzo no\"\n")).push, ["comp-lzo no"]);
@@ -855,7 +864,7 @@ fn routing_directives_of_adit_are_read() {
     assert_eq!((all.kill_switch, all.allow_recursive), (true, true));
     assert_eq!(routes("policy-routing off\n").policy, Some(false));
     assert!(client_error("policy-routing maybe\n").problem.contains("maybe"));
-    let mtu = |text: &str| client(text).tun_mtu_max;
+    let mtu = |text: &str| client(text).session.tun_mtu_max;
     assert_eq!([mtu(""), mtu("tun-mtu-max 9000\n"), mtu("tun-mtu 9000\n")], [1600, 9000, 9000]);
 }
 

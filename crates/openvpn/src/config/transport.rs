@@ -259,7 +259,9 @@ pub(super) fn remotes(raw: &mut RawConfig) -> Result<(Vec<Target>, Vec<Proxy>), 
             "remove it, or add a remote with that protocol",
         ));
     }
-    if raw.options.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
+    if raw.options.session.exit_notify.is_some()
+        && targets.iter().all(|t| t.transport == Transport::Tcp)
+    {
         let warning = notice_enough(raw);
         raw.options.warnings.push(warning);
     }

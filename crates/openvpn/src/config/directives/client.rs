@@ -63,7 +63,7 @@ pub(super) const TABLE: &[Spec] = &[
     flag("route-nopull", |raw| &mut raw.client.route_nopull)
         .roles(Roles::CLIENT_LAX)
         .doc("Takes no routes and no DNS settings from the server."),
-    flag("push-peer-info", |raw| &mut raw.options.push_peer_info)
+    flag("push-peer-info", |raw| &mut raw.options.session.push_peer_info)
         .roles(Roles::DIALS_LAX)
         .doc("Tells the server more about this end than negotiation needs."),
 ];

@@ -77,7 +77,7 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Binds all sockets to a network device, for example that of a VRF."),
     flag("multihome", |raw| &mut raw.options.socket.multihome)
         .doc("Answers from the address that a packet was sent to, which adit always does."),
-    flag("float", |raw| &mut raw.options.float)
+    flag("float", |raw| &mut raw.options.session.float)
         .in_connection(Shared)
         .doc("Follows an authenticated peer to a new address, as a server always does."),
     used("sndbuf", "BYTES", 1..=1, |raw, d| {

@@ -165,7 +165,7 @@ fn setenv(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     match (d.arg(0), d.get(1)) {
         ("FORWARD_COMPATIBLE", value) => raw.forward_compatible = value == Some("1"),
         ("REMOTE_RANDOM_HOSTNAME", None) => raw.dial.random_hostname = true,
-        ("PUSH_PEER_INFO", None) => raw.options.push_peer_info = true,
+        ("PUSH_PEER_INFO", None) => raw.options.session.push_peer_info = true,
         ("SERVER_POLL_TIMEOUT", Some(_)) => {
             raw.dial.connect_timeout = Duration::from_secs(d.number(1, 1..=86_400)?);
         }

@@ -14,40 +14,40 @@ pub(super) const TABLE: &[Spec] = &[
         "Pings every INTERVAL seconds and reconnects after TIMEOUT; a server sets its clients too.",
     ),
     used("ping", "SECONDS", 1..=1, |raw, d| {
-        raw.options.keepalive.interval = d.seconds(0)?;
+        raw.options.session.keepalive.interval = d.seconds(0)?;
         Ok(())
     })
     .doc("Sends a ping after this time without a packet."),
     used("ping-restart", "SECONDS", 1..=1, |raw, d| {
         raw.ping_timeout = Some(d.seconds(0)?);
-        raw.options.limits.exit_when_silent = false;
+        raw.options.session.limits.exit_when_silent = false;
         Ok(())
     })
     .doc("Reconnects after this time without a packet of the other end."),
     used("ping-exit", "SECONDS", 1..=1, |raw, d| {
         raw.ping_timeout = Some(d.seconds(0)?);
-        raw.options.limits.exit_when_silent = true;
+        raw.options.session.limits.exit_when_silent = true;
         Ok(())
     })
     .doc("Ends the program after this time without a packet of the other end."),
     used("inactive", "SECONDS [BYTES]", 1..=2, |raw, d| {
-        raw.options.limits.inactive = d.inactive()?;
+        raw.options.session.limits.inactive = d.inactive()?;
         Ok(())
     })
     .in_client_file(super::client_file::inactive)
     .doc("Ends a session that carries no more than BYTES in this time."),
     used("session-timeout", "SECONDS", 1..=1, |raw, d| {
-        raw.options.limits.session = Some(d.seconds(0)?).filter(|time| !time.is_zero());
+        raw.options.session.limits.session = Some(d.seconds(0)?).filter(|time| !time.is_zero());
         Ok(())
     })
     .in_client_file(super::client_file::session_timeout)
     .doc("Ends a session of this age."),
-    flag("tls-exit", |raw| &mut raw.options.limits.exit_on_tls_failure)
+    flag("tls-exit", |raw| &mut raw.options.session.limits.exit_on_tls_failure)
         .roles(Roles::DIALS_LAX)
         .tls()
         .doc("Ends the program when a handshake fails."),
     used("explicit-exit-notify", "[TIMES]", 0..=1, |raw, d| {
-        raw.options.exit_notify = match d.get(0) {
+        raw.options.session.exit_notify = match d.get(0) {
             None => Some(1),
             Some(_) => Some(d.number(0, 0..=100)?).filter(|n| *n > 0),
         };
@@ -56,16 +56,16 @@ pub(super) const TABLE: &[Spec] = &[
     .in_connection(Shared)
     .doc("Tells the other end over UDP that this one ends."),
     used("hand-window", "SECONDS", 1..=1, |raw, d| {
-        raw.options.hand_window = Duration::from_secs(d.number(0, 1..=86_400)?);
+        raw.options.session.hand_window = Duration::from_secs(d.number(0, 1..=86_400)?);
         Ok(())
     })
     .tls()
     .doc("The time that a handshake may take (60)."),
-    one("tran-window", "SECONDS", Seconds(|raw| &mut raw.options.tran_window))
+    one("tran-window", "SECONDS", Seconds(|raw| &mut raw.options.session.tran_window))
         .tls()
         .doc("How long the former key still decrypts (3600)."),
     used("tls-timeout", "SECONDS", 1..=1, |raw, d| {
-        raw.options.tls_timeout = Duration::from_secs(d.number(0, 1..=3600)?);
+        raw.options.session.tls_timeout = Duration::from_secs(d.number(0, 1..=3600)?);
         Ok(())
     })
     .doc("The time before the first retransmission of a control packet (2)."),
@@ -73,19 +73,19 @@ pub(super) const TABLE: &[Spec] = &[
         .tls()
         .doc("The age at which a key is replaced (3600); random between MIN and MAX."),
     used("reneg-bytes", "BYTES", 1..=1, |raw, d| {
-        raw.options.renegotiation.bytes = at_least_0(d)?;
+        raw.options.session.renegotiation.bytes = at_least_0(d)?;
         Ok(())
     })
     .tls()
     .doc("The bytes after which a key is replaced."),
     used("reneg-pkts", "PACKETS", 1..=1, |raw, d| {
-        raw.options.renegotiation.packets = at_least_0(d)?;
+        raw.options.session.renegotiation.packets = at_least_0(d)?;
         Ok(())
     })
     .tls()
     .doc("The packets after which a key is replaced."),
     used("replay-window", "PACKETS [SECONDS]", 1..=2, |raw, d| {
-        raw.options.replay_window = d.number(0, 1..=65_536)?;
+        raw.options.session.replay_window = d.number(0, 1..=65_536)?;
         if d.args.len() > 1 {
             d.seconds(1)?;
         }
@@ -111,7 +111,7 @@ fn reneg_sec(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if shortest.is_some_and(|shortest| shortest > longest) {
         return Err(d.error("the second time is longer than the first", "write: reneg-sec MAX MIN"));
     }
-    raw.options.renegotiation.after = longest;
+    raw.options.session.renegotiation.after = longest;
     raw.reneg_earliest = shortest;
     Ok(())
 }

@@ -173,7 +173,7 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("The cipher of a static key; otherwise the one announced to an old peer."),
     used("auth", "SHA256", 1..=1, |raw, d| {
-        raw.options.auth = digest(d)?;
+        raw.options.session.auth = digest(d)?;
         Ok(())
     })
     .doc("The digest of tls-auth and of ciphers that do not authenticate (SHA1)."),

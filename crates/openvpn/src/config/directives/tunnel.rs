@@ -137,14 +137,14 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("Whether DNS settings are applied; without it they are logged."),
     used("tun-mtu", "BYTES [TOLD]", 1..=2, |raw, d| {
-        raw.options.tun_mtu = d.number(0, 100..=65_535)?;
-        raw.options.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
+        raw.options.session.tun_mtu = d.number(0, 100..=65_535)?;
+        raw.options.session.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
         Ok(())
     })
     .in_connection(Shared)
     .doc("The device's MTU (1500), and the one announced to the peer."),
     used("tun-mtu-max", "BYTES", 1..=1, |raw, d| {
-        raw.options.tun_mtu_max = d.number(0, 576..=65_535)?;
+        raw.options.session.tun_mtu_max = d.number(0, 576..=65_535)?;
         Ok(())
     })
     .doc("The largest MTU that a server may push (1600)."),
@@ -251,7 +251,7 @@ fn fragment(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
         return Err(d.error(format!("\"{flag}\" is not known"), "write mtu, or nothing"));
     }
     let size = d.number(0, 68..=65_535)?;
-    raw.options.fragment = Some(Fragment { size, outer: d.get(1).is_some() });
+    raw.options.session.fragment = Some(Fragment { size, outer: d.get(1).is_some() });
     Ok(())
 }
 
@@ -260,7 +260,7 @@ fn mssfix(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if let Some(flag) = flag.filter(|flag| !matches!(*flag, "mtu" | "fixed")) {
         return Err(d.error(format!("\"{flag}\" is not known"), "write mtu or fixed"));
     }
-    raw.options.mssfix = match d.get(0) {
+    raw.options.session.mssfix = match d.get(0) {
         None => None,
         Some(_) => Some(Mssfix {
             size: d.number(0, 0..=u16::MAX)?,
@@ -273,7 +273,7 @@ fn mssfix(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
 
 fn max_packet_size(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let size = d.number(0, 100..=65_535)?;
-    raw.options.mssfix = Some(Mssfix { size, outer: true, fixed: false });
+    raw.options.session.mssfix = Some(Mssfix { size, outer: true, fixed: false });
     if size != CONTROL_PACKET {
         let text = format!(
             "sets mssfix {size} mtu; control packets have at most {CONTROL_PACKET} bytes whatever it says"
@@ -286,7 +286,7 @@ fn max_packet_size(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError
 fn compress(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if (d.name.as_str(), d.get(0)) == ("compress", Some("migrate")) {
         raw.server.compress_migrate = true;
-        raw.options.framing = Framing::None;
+        raw.options.session.framing = Framing::None;
         return Ok(());
     }
     let Some((framing, compresses)) = compression(&d.name, d.arg(0)) else {
@@ -304,12 +304,12 @@ fn compress(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
         );
     }
     raw.server.compress_migrate = false;
-    raw.options.framing = framing;
+    raw.options.session.framing = framing;
     Ok(())
 }
 
 fn allow_compression(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    raw.options.decompress = d.arg(0) != "no";
+    raw.options.session.decompress = d.arg(0) != "no";
     match d.arg(0) {
         "no" | "asym" => {}
         "yes" => raw.warn(

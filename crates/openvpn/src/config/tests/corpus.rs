@@ -298,20 +298,20 @@ fn directives_of_older_versions_take_effect() {
         ("link-mtu 1500\nauth SHA512\nproto tcp-client\n", 1429),
         ("link-mtu 1500\ncomp-lzo\n", 1475),
     ] {
-        assert_eq!(link(lines).tun_mtu, tun_mtu, "{lines}");
+        assert_eq!(link(lines).session.tun_mtu, tun_mtu, "{lines}");
     }
-    let sized = link("max-packet-size 1000\n").mssfix.unwrap();
+    let sized = link("max-packet-size 1000\n").session.mssfix.unwrap();
     assert_eq!((sized.size, sized.outer), (1000, true));
     assert_eq!(link("ns-cert-type server\n").tls.netscape_usage, Some(Usage::Server));
     let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
     let old = link("compat-mode 2.4.3\ncipher AES-256-CBC\n");
-    assert!(old.ciphers.contains(&cbc) && old.cipher_fallback.is_none());
+    assert!(old.session.ciphers.contains(&cbc) && old.session.cipher_fallback.is_none());
     let older = link("compat-mode 2.3\ncipher AES-256-CBC\n");
-    assert!(older.ciphers.contains(&cbc) && older.cipher_fallback == Some(cbc));
-    assert!(!link("compat-mode 2.5.0\ncipher AES-256-CBC\n").ciphers.contains(&cbc));
+    assert!(older.session.ciphers.contains(&cbc) && older.session.cipher_fallback == Some(cbc));
+    assert!(!link("compat-mode 2.5.0\ncipher AES-256-CBC\n").session.ciphers.contains(&cbc));
     assert_eq!(link("echo a b\n").echo, ["a b"]);
-    assert!(!link("comp-lzo\nallow-compression no\n").decompress);
-    assert!(link("comp-lzo\n").decompress);
+    assert!(!link("comp-lzo\nallow-compression no\n").session.decompress);
+    assert!(link("comp-lzo\n").session.decompress);
     assert_eq!(link("").tls.profile, CertProfile::Legacy);
     assert_eq!(link("tls-cert-profile preferred\n").tls.profile, CertProfile::Preferred);
     let linear = parse_file(&format!(

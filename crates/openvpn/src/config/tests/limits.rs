@@ -17,19 +17,19 @@ fn times_are_taken_on_every_side() {
     };
     let secret = "dev tun\nsecret k\ncipher AES-256-CBC\nifconfig 10.1.0.1 10.1.0.2\n";
     for options in [client(more), server(more), parse_file(&format!("{secret}{more}")).unwrap()] {
-        assert_eq!(options.limits, expected);
-        assert_eq!(options.keepalive.timeout, seconds(60));
+        assert_eq!(options.session.limits, expected);
+        assert_eq!(options.session.keepalive.timeout, seconds(60));
     }
-    assert!(client("tls-exit").limits.exit_on_tls_failure);
+    assert!(client("tls-exit").session.limits.exit_on_tls_failure);
 }
 
 #[test]
 fn the_last_word_counts_and_zero_means_never() {
-    assert!(!client("ping-exit 60\nping-restart 60\n").limits.exit_when_silent);
-    assert!(client("ping-restart 60\nping-exit 60\n").limits.exit_when_silent);
-    let none = client("inactive 0 500\nsession-timeout 0\n").limits;
+    assert!(!client("ping-exit 60\nping-restart 60\n").session.limits.exit_when_silent);
+    assert!(client("ping-restart 60\nping-exit 60\n").session.limits.exit_when_silent);
+    let none = client("inactive 0 500\nsession-timeout 0\n").session.limits;
     assert_eq!((none.inactive, none.session), (None, None));
-    let nothing = client("inactive 9 -5\n").limits.inactive.unwrap();
+    let nothing = client("inactive 9 -5\n").session.limits.inactive.unwrap();
     assert_eq!(nothing.bytes, 0, "as stock has it");
 }
 

@@ -31,7 +31,7 @@ fn a_static_key_as_openvpns_manual_has_it() {
     assert_eq!(peer.tunnel_addrs.ipv4, Some(Ifconfig4::Pair(local, far)));
     assert_eq!(peer.dial.remotes.len(), 1);
     assert_eq!(options.socket.listen[0].port, 1194);
-    assert!(options.float);
+    assert!(options.session.float);
     assert_eq!(options.warnings.len(), 1, "{:?}", options.warnings);
     assert!(options.warnings[0].contains("forward secrecy"));
 }
@@ -57,7 +57,11 @@ fn a_static_key_in_the_file_with_key_direction_and_subnet() {
 fn tls_without_a_server_is_between_two_points() {
     let options = parse_file(&format!("{TLS}tls-server\ndh none\nkeepalive 10 60\n")).unwrap();
     assert_eq!(peer(&options).keys, PeerKeys::TlsServer);
-    assert_eq!(options.keepalive.timeout, Duration::from_secs(60), "not doubled as on a server");
+    assert_eq!(
+        options.session.keepalive.timeout,
+        Duration::from_secs(60),
+        "not doubled as on a server"
+    );
     let options = parse_file(&format!("{TLS}tls-client\nremote 192.0.2.1\nnobind\n")).unwrap();
     assert_eq!(peer(&options).keys, PeerKeys::TlsClient);
     assert!(options.socket.listen.is_empty());
@@ -66,7 +70,7 @@ fn tls_without_a_server_is_between_two_points() {
 #[test]
 fn between_two_points_cipher_is_for_a_peer_that_does_not_negotiate() {
     let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
-    let parse = |text: &str| parse_file(&format!("{TLS}{text}")).unwrap().cipher_fallback;
+    let parse = |text: &str| parse_file(&format!("{TLS}{text}")).unwrap().session.cipher_fallback;
     for end in ["tls-server\ndh none\n", "tls-client\nremote 192.0.2.1\n"] {
         assert_eq!(parse(end), None);
         assert_eq!(parse(&format!("{end}cipher AES-256-CBC\n")), Some(cbc));

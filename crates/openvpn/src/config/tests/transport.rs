@@ -148,7 +148,7 @@ fn names_are_looked_up_with_a_random_label_where_asked() {
 
 #[test]
 fn variables_that_are_directives_are_taken() {
-    assert!(client("setenv PUSH_PEER_INFO").push_peer_info);
+    assert!(client("setenv PUSH_PEER_INFO").session.push_peer_info);
     let options = client("setenv SERVER_POLL_TIMEOUT 4");
     assert_eq!(as_client(&options).dial.connect_timeout, Duration::from_secs(4));
     assert!(client_error("setenv SERVER_POLL_TIMEOUT soon").problem.contains("number"));
