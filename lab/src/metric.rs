@@ -90,7 +90,6 @@ pub const ALL: &[Metric] = &[
 ];
 
 /// The metric of this name.
-#[must_use]
 pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find(|metric| metric.name == name)
 }

@@ -42,7 +42,6 @@ pub struct Point(pub BTreeMap<String, String>);
 
 impl Point {
     /// The value on one axis.
-    #[must_use]
     pub fn get(&self, axis: &str) -> Option<&str> {
         self.0.get(axis).map(String::as_str)
     }
@@ -138,7 +137,6 @@ impl Measurement {
     }
 
     /// What other programs did to the trial, where it is enough to mark it.
-    #[must_use]
     pub fn disturbance(&self) -> Option<String> {
         let mut said = Vec::new();
         if self.foreign > FOREIGN_MARK {
@@ -195,7 +193,6 @@ pub struct Latency {
 
 impl Latency {
     /// The time within which this share of all came, where it was recorded.
-    #[must_use]
     pub fn at(&self, share: f64) -> Option<f64> {
         self.quantiles.iter().find(|(q, _)| (q - share).abs() < 1e-9).map(|(_, ms)| *ms)
     }

@@ -193,7 +193,6 @@ fn echoes_come_back_also_under_load(pair: &Pair) -> Result<()> {
     let idle = echo_latency(client, server, address, 500.0, &window(20, 200))?;
     // A busy machine makes the window longer, never shorter.
     let most = begun.elapsed().as_secs_f64() * 500.0 + 1.0;
-    #[allow(clippy::cast_precision_loss)]
     let possible = idle.count >= 50 && idle.count as f64 <= most;
     ensure(idle.lost == 0 && possible, || format!("{idle:?}, {most:.0} at most"))?;
     let (up, _) = routes(pair, 2, false);

@@ -27,7 +27,6 @@ pub fn run_piece(arguments: &PieceArguments) -> Result<ExitCode> {
 }
 
 /// What can be counted.
-#[must_use]
 pub fn piece_names() -> Vec<&'static str> {
     piece::ALL.iter().map(|piece| piece.name).collect()
 }

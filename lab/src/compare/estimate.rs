@@ -29,7 +29,6 @@ impl Movement {
     /// sum of both, add up to what is expected of them (Paule and Mandel, Journal of Research of the NBS 87, 1982). Quiet figures have the
     /// most to say. Expected is `df / (df - 2)`, the mean of Fisher's distribution, and not 1: an error known from few rounds is often
     /// too small, and would be taken for movement.
-    #[allow(clippy::cast_precision_loss)]
     pub(super) fn of(estimates: &[Estimate], programs: usize) -> Movement {
         let beyond = |variance: f64| -> f64 {
             let each = |e: &Estimate| {
@@ -67,7 +66,6 @@ pub(super) fn estimate(series: &[&Series]) -> Option<Estimate> {
 }
 
 /// Welch's comparison of two means. None with fewer than three figures on a side.
-#[allow(clippy::cast_precision_loss)]
 fn welch(a: &[f64], b: &[f64]) -> Option<Estimate> {
     if a.len() < ENOUGH || b.len() < ENOUGH {
         return None;
@@ -121,7 +119,6 @@ impl Estimate {
 
 /// Holm's method (Scandinavian Journal of Statistics 6, 1979): the probability that any of these is called a difference though none is one stays
 /// below `alpha`. Below the floor nothing is called one.
-#[allow(clippy::cast_precision_loss)]
 pub(super) fn holm(mut tests: Vec<&mut Test>, alpha: f64) {
     tests.sort_by(|a, b| a.p.total_cmp(&b.p));
     let count = tests.len();

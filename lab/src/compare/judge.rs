@@ -16,7 +16,6 @@ use crate::subject::has_adit;
 const NORMAL: f64 = 1e5;
 
 /// Compares the runs A and B by the rules in the head of the parent module. The same two runs always give the same answer.
-#[must_use]
 pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     let relative = all_series(a, b, true);
     let absolute = all_series(a, b, false);
@@ -162,7 +161,6 @@ fn by_scenario(series: &[&Series], unsteady: &Unsteady) -> Vec<Group> {
 /// Each aspect over the scenarios with a reference, where there are at least two: Stouffer's sum, in which a scenario that scatters
 /// wildly counts no more than a quiet one. The difference is their mean, weighted by the inverse of their squared errors; to its own
 /// error comes `common`, what unchanged programs moved by over all their scenarios, since that does not average out.
-#[allow(clippy::cast_precision_loss)]
 fn over_all(groups: &[Group], common: &Movements) -> Vec<Group> {
     let mut by_subject: BTreeMap<(&str, Aspect), Vec<&Group>> = BTreeMap::new();
     for group in groups.iter().filter(|group| group.test.relative_to.is_some()) {

@@ -35,19 +35,16 @@ pub struct LoadOutcome {
 
 impl LoadOutcome {
     /// The number of clients that connected.
-    #[must_use]
     pub fn up(&self) -> usize {
         self.arrivals.iter().filter(|arrival| arrival.latency.is_some()).count()
     }
 
     /// The share that never connected, 0 to 1.
-    #[must_use]
     pub fn unfinished(&self) -> f64 {
         share(self.arrivals.len() - self.up(), self.arrivals.len())
     }
 
     /// Clients a second from the first intended instant until the last was connected.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         let ends = self.arrivals.iter().filter_map(|a| Some(a.intended + a.latency?));
         let first = self.arrivals.iter().map(|arrival| arrival.intended).min().unwrap_or_default();
@@ -56,19 +53,16 @@ impl LoadOutcome {
     }
 
     /// Setbacks of all reasons.
-    #[must_use]
     pub fn refused(&self) -> u64 {
         self.setbacks.iter().map(|(_, times)| times).sum()
     }
 
     /// The share of one core that the clients took, 0 to 1.
-    #[must_use]
     pub fn generator_share(&self) -> f64 {
         if self.seconds > 0.0 { self.cpu / self.seconds } else { 0.0 }
     }
 }
 
-#[allow(clippy::cast_precision_loss)]
 pub(crate) fn count(number: usize) -> f64 {
     number as f64
 }
@@ -82,7 +76,6 @@ const SHARES: [f64; 14] =
     [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0];
 
 /// The distribution of those that connected; the others are its `lost`.
-#[must_use]
 pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     // Three significant digits; it grows as it must. Only an impossible precision is refused.
     let Ok(mut histogram) = Histogram::<u64>::new(3) else { return Latency::default() };
@@ -97,7 +90,6 @@ pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
             None => lost += 1,
         }
     }
-    #[allow(clippy::cast_precision_loss)]
     let at = |share: f64| (share, histogram.value_at_quantile(share) as f64 / 1e3);
     let quantiles = if histogram.is_empty() { Vec::new() } else { SHARES.map(at).to_vec() };
     Latency { count: histogram.len(), lost, quantiles }
@@ -105,7 +97,6 @@ pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
 
 /// The recovery time of the server: from `after` until the first instant from which on all clients that
 /// came within `window` came up, 99 of 100 of them within `limit`. `None`: not within what was watched.
-#[must_use]
 pub fn recovery(
     arrivals: &[Arrival],
     after: Duration,

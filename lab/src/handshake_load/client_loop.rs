@@ -101,7 +101,6 @@ fn now() -> Instant {
 /// This thread's CPU time in seconds.
 fn cpu() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_THREAD)?;
-    #[allow(clippy::cast_precision_loss)]
     let seconds =
         |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))

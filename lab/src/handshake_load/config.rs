@@ -29,7 +29,6 @@ const MTU: u16 = 1400;
 
 /// The server's config file, with the keys in `keys` (see [`crate::subject::Keys`]); `openvpn` adds what only the
 /// reference implementation understands or needs.
-#[must_use]
 pub fn server(keys: &Path, openvpn: bool) -> String {
     // No ping and no timeout falls into a trial: the clients have no data channel to answer on.
     let mut text = format!(
@@ -55,7 +54,6 @@ pub fn server(keys: &Path, openvpn: bool) -> String {
 
 /// The config file of a client that is a process of `openvpn`, with the authority's files in `keys` and a certificate
 /// and key of its own.
-#[must_use]
 pub fn client_file(keys: &Path, [certificate, key]: &[PathBuf; 2], server: IpAddr) -> String {
     let mut text = format!(
         "client\ndev tun\nproto udp4\nremote {server} {PORT}\nnobind\nverb 3\nreneg-sec 0\nremote-cert-tls server\n\
@@ -113,7 +111,6 @@ pub fn client(keys: &Keys) -> Result<ClientConfig> {
 }
 
 /// A client of one server, with nothing else configured.
-#[must_use]
 pub fn of(settings: Settings, tls: ClientTls) -> ClientConfig {
     let target = Target {
         host: "vpn.example".into(),

@@ -32,7 +32,6 @@ pub struct Applied {
 
 impl Applied {
     /// What a client engine handed to its driver.
-    #[must_use]
     pub fn of(client: impl Into<String>, config: &TunnelConfig) -> Applied {
         let mut applied = Applied {
             client: client.into(),
@@ -87,7 +86,6 @@ pub struct Findings {
 }
 
 /// Checks the configuration of each client; `now` are those connected at the same time, whose addresses must differ.
-#[must_use]
 pub fn check(expected: &Expected, told: &[Applied], now: &[Applied]) -> Findings {
     let misconfigured = told
         .iter()

@@ -3,19 +3,16 @@
 use std::time::Duration;
 
 /// Evenly spaced: the first at once, `rate` a second, none at or after `length`.
-#[must_use]
 pub fn steady(rate: f64, length: Duration) -> Vec<Duration> {
     phases(&[(rate, length)])
 }
 
 /// All at one instant.
-#[must_use]
 pub fn burst(count: usize) -> Vec<Duration> {
     vec![Duration::ZERO; count]
 }
 
 /// One phase after the other, each a rate and a length; a rate of 0 is a pause.
-#[must_use]
 pub fn phases(phases: &[(f64, Duration)]) -> Vec<Duration> {
     let mut all = Vec::new();
     let mut start = Duration::ZERO;

@@ -40,13 +40,11 @@ impl Server {
     }
 
     /// The process.
-    #[must_use]
     pub fn daemon(&self) -> &Daemon {
         &self.daemon
     }
 
     /// The exact config file.
-    #[must_use]
     pub fn config(&self) -> &str {
         &self.config
     }
@@ -66,7 +64,6 @@ impl Server {
             let text = fs::read_to_string(path).unwrap_or_default();
             nanos += text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
         }
-        #[allow(clippy::cast_precision_loss)]
         Ok(nanos as f64 / 1e9)
     }
 

@@ -49,7 +49,6 @@ pub struct Step {
 
 impl Step {
     /// Of a run at this rate.
-    #[must_use]
     pub fn of(offered: f64, ran: &LoadOutcome) -> Step {
         let p99_ms = latency(&ran.arrivals).at(0.99).unwrap_or(f64::INFINITY);
         Step { offered, achieved: ran.rate(), p99_ms, unfinished: ran.unfinished() }
@@ -67,14 +66,12 @@ pub enum Next {
 
 impl Plan {
     /// Whether the server sustained this.
-    #[must_use]
     pub fn sustains(&self, step: &Step) -> bool {
         step.p99_ms <= self.p99.as_secs_f64() * 1e3 && step.unfinished <= self.unfinished
     }
 
     /// What follows from the steps so far. A rate fails only when it fails twice: on a shared machine a single
     /// pause of the whole machine would else pass for the server's limit.
-    #[must_use]
     pub fn next(&self, steps: &[Step]) -> Next {
         let mut good: Option<usize> = None;
         let mut bad: Option<f64> = None;

@@ -57,7 +57,6 @@ fn encode(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8], out: &mut Vec<u8
 }
 
 /// The local port of the first UDP socket that a listing in the format of `/proc/net/udp` shows with a port.
-#[must_use]
 pub fn local_port(listing: &str) -> Option<u16> {
     let local = |line: &str| {
         let (_, port) = line.split_whitespace().nth(1)?.rsplit_once(':')?;

@@ -51,8 +51,6 @@ pub struct Counts {
 
 impl Counts {
     /// Packets a second, of all kinds.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn rate(&self) -> f64 {
         let all: u64 = self.packets.values().sum();
         if self.seconds > 0.0 { all as f64 / self.seconds } else { 0.0 }
@@ -203,7 +201,6 @@ struct Pace {
 }
 
 impl Pace {
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn next(&mut self, elapsed: Duration, rate: f64) -> Option<u64> {
         let due = (elapsed.as_nanos() as f64 * rate / 1e9) as u64;
         let burst = ((rate * BURST) as u64).max(1);

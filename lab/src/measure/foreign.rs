@@ -25,7 +25,6 @@ pub struct Processors {
 
 impl Processors {
     /// The times now; `None` where /proc does not tell.
-    #[must_use]
     pub fn look() -> Option<Processors> {
         let own = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
             let is_process = entry.file_name().to_str()?.parse::<u32>().is_ok();
@@ -37,8 +36,6 @@ impl Processors {
     }
 
     /// The share of the machine's time that other programs took since `earlier`, 0 to 1.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn foreign_since(self, earlier: Processors) -> f64 {
         let busy = self.machine.busy.saturating_sub(earlier.machine.busy);
         let own = self.own.saturating_sub(earlier.own);
@@ -49,7 +46,6 @@ impl Processors {
 
 /// Pauses, and returns the share of the pause in which some program waited for a processor, 0 to 1: with nothing of this run's
 /// to do, that is what others do to each other. 0 where the kernel keeps no such account.
-#[must_use]
 pub fn pressure() -> f64 {
     let Some(before) = waited() else { return 0.0 };
     let started = Instant::now();

@@ -7,7 +7,6 @@ use crate::testbed::Drops;
 
 impl Usage {
     /// What this window and a later one of the same processes cost together. Memory and descriptors are the later one's.
-    #[must_use]
     pub fn then(self, later: Usage) -> Usage {
         let offset = self.samples.last().map_or(0.0, |sample| sample.at);
         let mut samples = self.samples;

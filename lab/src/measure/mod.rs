@@ -90,7 +90,6 @@ pub struct RoleUsage {
 
 impl RoleUsage {
     /// User and system together: exact, where the split between the two is the kernel's estimate.
-    #[must_use]
     pub fn cpu(&self) -> f64 {
         self.user + self.system
     }
@@ -160,7 +159,6 @@ fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
 
 impl Usage {
     /// CPU seconds of all roles together in the window.
-    #[must_use]
     pub fn cpu_seconds(&self) -> f64 {
         self.roles.values().map(RoleUsage::cpu).sum()
     }
@@ -178,9 +176,7 @@ impl Usage {
             if gigabits > 0.0 {
                 measurement.set(cost, usage.cpu() / gigabits);
             }
-            #[allow(clippy::cast_precision_loss)]
             measurement.set(memory, usage.pss_kib as f64 / 1024.0);
-            #[allow(clippy::cast_precision_loss)]
             if role == "server" {
                 measurement.set("server_anon_mib", usage.anon_kib as f64 / 1024.0);
             }

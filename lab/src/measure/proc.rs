@@ -148,7 +148,6 @@ impl Machine {
     }
 
     /// The share that the hypervisor took since `earlier`, 0 to 1.
-    #[allow(clippy::cast_precision_loss)]
     pub(super) fn steal_since(self, earlier: Machine) -> f64 {
         let total = self.total.saturating_sub(earlier.total).max(1);
         self.steal.saturating_sub(earlier.steal) as f64 / total as f64

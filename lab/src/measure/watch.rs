@@ -292,14 +292,12 @@ impl Role {
 }
 
 /// An exact CPU time split into user's and the kernel's as the ticks are.
-#[allow(clippy::cast_precision_loss)]
 fn split(cpu: f64, ticks: Ticks) -> (f64, f64) {
     let all = ticks.user + ticks.system;
     let system = if all == 0 { 0.0 } else { cpu * ticks.system as f64 / all as f64 };
     (cpu - system, system)
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }

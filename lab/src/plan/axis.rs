@@ -54,7 +54,6 @@ pub enum Axis {
 
 impl Axis {
     /// As it is written in a plan and in a point, and what may stand there.
-    #[must_use]
     pub const fn described(self) -> (&'static str, &'static str) {
         match self {
             Axis::Link => ("link", "offload, wire-gro, wire"),
@@ -80,7 +79,6 @@ impl Axis {
     }
 
     /// As it is written in a plan and in a point.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         self.described().0
     }

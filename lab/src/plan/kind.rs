@@ -143,20 +143,17 @@ const fn describe(
 
 impl Kind {
     /// Its description.
-    #[must_use]
     pub fn description(self) -> &'static Description {
         // Every kind is in the table: the test below asks for each.
         ALL.iter().find(|description| description.kind == self).unwrap_or(&ALL[0])
     }
 
     /// Whether its subjects are those that pass packets through a database, which no other kind has.
-    #[must_use]
     pub fn through_a_database(self) -> bool {
         matches!(self, Kind::Postgres | Kind::Soak)
     }
 
     /// Whether its trials need a tunnel, and so subjects; the others measure adit's own engines in this process.
-    #[must_use]
     pub fn has_subjects(self) -> bool {
         !matches!(self, Kind::InMemory | Kind::Handshakes | Kind::Instructions)
     }

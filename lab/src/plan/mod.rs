@@ -112,7 +112,6 @@ impl Plan {
     }
 
     /// Every subject that some scenario names, once.
-    #[must_use]
     pub fn subjects(&self) -> Vec<Subject> {
         let named = self.scenarios.iter().flat_map(|scenario| scenario.subjects.iter());
         let mut all: Vec<Subject> =

@@ -27,7 +27,6 @@ pub struct Trial {
 
 impl Plan {
     /// All trials in the order in which they run. The same plan with the same seed gives the same order.
-    #[must_use]
     pub fn trials(&self) -> Vec<Trial> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.unwrap_or_default());
         let mut all = Vec::new();
@@ -84,7 +83,6 @@ impl Scenario {
     }
 
     /// One of its trials, on one of its points.
-    #[must_use]
     pub fn trial(
         &self,
         point: &Point,

@@ -312,7 +312,6 @@ fn marked(marks: Marks, share: f64) -> bool {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn tip_value(ruler: &Ruler, value: f64) -> String {
     match ruler.scale {
         Scale::Named(_) => ruler

@@ -46,7 +46,6 @@ impl Spread {
 }
 
 /// By direction. A flow's bytes are its share of the direction's throughput, so the window's length cancels out.
-#[allow(clippy::cast_precision_loss)]
 pub fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
     let mut by_direction: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
     for Flow { name, bytes, .. } in &measurement.flows {
@@ -99,7 +98,6 @@ pub struct Sampled {
     tun_drops: f64,
 }
 
-#[allow(clippy::cast_precision_loss)]
 impl Sampled {
     pub fn of(measurement: &Measurement, role: &str) -> Option<Sampled> {
         let samples = &measurement.samples;
@@ -135,7 +133,6 @@ impl Sampled {
         })
     }
 
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn cells(self) -> Vec<Text> {
         let whole = |figure: f64| Text::from(number(figure.round(), 0));
         let tenth = |figure: f64| Text::from(format!("{figure:.1}"));

@@ -448,7 +448,6 @@ fn distribution(rounds: &[&Latency]) -> Vec<(f64, f64)> {
 }
 
 /// Counts by length as shares, in classes that double.
-#[allow(clippy::cast_precision_loss)]
 fn share_bars(counts: &BTreeMap<u32, u64>, style: usize) -> Vec<Bar> {
     let mut classes: BTreeMap<u32, u64> = BTreeMap::new();
     for (length, count) in counts {

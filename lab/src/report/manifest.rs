@@ -105,7 +105,6 @@ pub const CPU_FLAGS: &[&str] =
 
 impl Manifest {
     /// The manifest of a run that begins now on this machine. The caller adds subjects and links as it learns them.
-    #[must_use]
     pub fn begin(plan: PlanEntry, seed: u64, rounds: u32, a_a_rounds: u32) -> Manifest {
         Manifest {
             plan,
@@ -147,7 +146,6 @@ impl Manifest {
 
 impl Revision {
     /// Of the git tree that contains the working directory; none outside of a git tree or without git.
-    #[must_use]
     pub fn here() -> Option<Revision> {
         Revision::of(Path::new("."))
     }
@@ -168,7 +166,6 @@ impl Revision {
 
 impl Machine {
     /// What `/proc` tells of this one.
-    #[must_use]
     pub fn here() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let mut machine = Machine::from_proc(&read("/proc/cpuinfo"), &read("/proc/meminfo"));
@@ -204,7 +201,6 @@ impl Machine {
 }
 
 /// The first line of what each tool says of its version; tools that are not installed are absent.
-#[must_use]
 pub fn tools() -> BTreeMap<String, String> {
     let asked: [(&str, &[&str]); 5] = [
         ("iperf3", &["--version"]),
@@ -223,7 +219,6 @@ pub fn tools() -> BTreeMap<String, String> {
 }
 
 /// The lines of `ethtool -k` that say what a link may hand over in one piece.
-#[must_use]
 pub fn offload_lines(ethtool: &str) -> String {
     const OF_NOTE: &[&str] = &[
         "rx-checksumming",
@@ -247,7 +242,6 @@ fn repeatable(command: &str, seed: u64) -> String {
 }
 
 /// A command line for a shell, each word quoted where it must be.
-#[must_use]
 pub fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
     let words = words.into_iter().map(|word| {
         let word = word.to_string_lossy().into_owned();
@@ -262,7 +256,6 @@ pub fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
 }
 
 /// Unix time in milliseconds.
-#[must_use]
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

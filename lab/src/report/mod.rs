@@ -29,12 +29,6 @@ mod trains;
 mod validity;
 
 #[cfg(test)]
-#[allow(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss
-)]
 mod fixture;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,6 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// Bounds first, then adit, then its peers, then unknown subjects.
-#[must_use]
 pub fn subjects(a: &str, b: &str) -> Ordering {
     let place = |name: &str| name.parse::<Subject>().ok();
     match (place(a), place(b)) {
@@ -19,7 +18,6 @@ pub fn subjects(a: &str, b: &str) -> Ordering {
 }
 
 /// The link modes by how much the kernel may hand over in one piece, numbers by their size, all else by the alphabet.
-#[must_use]
 pub fn values(a: &str, b: &str) -> Ordering {
     const LINKS: [&str; 3] = ["offload", "wire-gro", "wire"];
     let link = |value: &str| LINKS.iter().position(|link| *link == value);
@@ -35,7 +33,6 @@ pub fn values(a: &str, b: &str) -> Ordering {
 }
 
 /// Axis by axis.
-#[must_use]
 pub fn points(a: &Point, b: &Point) -> Ordering {
     for (axis, value) in &a.0 {
         let Some(other) = b.get(axis) else { return Ordering::Greater };
@@ -48,7 +45,6 @@ pub fn points(a: &Point, b: &Point) -> Ordering {
 }
 
 /// The number with which a value begins: 0.1 of `0.1%`.
-#[must_use]
 pub fn leading_number(value: &str) -> Option<f64> {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     value.get(..end)?.parse().ok()
@@ -61,7 +57,6 @@ pub const STYLES: usize = 12;
 pub const BOUND: usize = STYLES;
 
 /// A subject's colour: fixed for those that are known by name, so that two reports look alike.
-#[must_use]
 pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
     let known = |name: &str| {
         Some(match name.parse().ok()? {

@@ -78,7 +78,6 @@ fn cpu_percent(measurement: &Measurement, role: &str) -> Vec<(f64, f64)> {
     shares.collect()
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn pss_mib(measurement: &Measurement, role: &str) -> Vec<(f64, f64)> {
     let samples = measurement.samples.iter();
     samples.filter_map(|s| Some((s.at, s.processes.get(role)?.pss_kib as f64 / 1024.0))).collect()

@@ -22,7 +22,6 @@ pub fn totals<'a>(scenario: &Scenario<'a>, row: &Row) -> BTreeMap<&'a str, BTree
 }
 
 /// A line for each row and each of its histograms.
-#[allow(clippy::cast_precision_loss)]
 pub fn table(scenario: &Scenario<'_>) -> Option<Table> {
     let mut lines = Vec::new();
     let mut lengths: Vec<u32> = Vec::new();

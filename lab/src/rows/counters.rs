@@ -24,7 +24,6 @@ pub struct CounterValues {
 }
 
 /// The first seven bytes of SHA-256, big endian: what SQL computes with `sha256` and fits a bigint.
-#[must_use]
 pub fn hash(packet: &[u8]) -> u64 {
     let digest = adit_crypto::sha256(&[packet]);
     digest.iter().take(7).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
@@ -49,7 +48,6 @@ impl Counters {
     }
 
     /// Returns its present state.
-    #[must_use]
     pub fn page(&self) -> CounterValues {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -103,7 +103,6 @@ fn fill(load: &LoadGenerator, spec: &ConnectionsSpec, measurement: &mut Measurem
     schedule.truncate(load.slots);
     let filled = load.pool.run(schedule, STORM)?;
     let grown = load.server.memory_kib()?.saturating_sub(before);
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("kib_per_client", grown as f64 / count(filled.up().max(1)));
     load.check(&filled, measurement)?;
     Ok(())
@@ -166,7 +165,6 @@ fn put(ran: &LoadOutcome, cpu: f64, measurement: &mut Measurement) {
             measurement.set(name, ms);
         }
     }
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("refused", ran.refused() as f64);
     measurement.set("generator_percent", ran.generator_share() * 100.0);
     let reasons = ran.setbacks.iter().map(|(reason, times)| format!("{times} x {reason}"));

@@ -39,7 +39,6 @@ pub struct ControlSpec {
 
 impl ControlSpec {
     /// So many messages a second, and with them a new key every second; at 0 neither.
-    #[must_use]
     pub fn of(rate: f64) -> ControlSpec {
         let window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(4) };
         ControlSpec { rate, rekey_every: (rate > 0.0).then_some(1), window }
@@ -86,14 +85,12 @@ fn measure(tunnel: &Tunnel, testbed: &Testbed, spec: &ControlSpec) -> Result<Mea
     usage.put(&mut measurement, done.mbps() * done.seconds / 1e3);
     let mbps = |direction: &str| {
         let flows = done.flows.iter().filter(|flow| flow.name.starts_with(direction));
-        #[allow(clippy::cast_precision_loss)]
         let bytes = flows.map(|flow| flow.bytes).sum::<u64>() as f64;
         bytes * 8.0 / 1e6 / done.seconds
     };
     measurement.set("up_mbps", mbps("up"));
     measurement.set("down_mbps", mbps("down"));
     measurement.set("sum_mbps", done.mbps());
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("control_pps", packets as f64 / talked);
     measurement.notes.push(format!("rekeys of the bulk's client: {}", tunnel.rekeys()));
     // A key's age at which it is replaced is a little random, so a short trial may miss the first time.

@@ -36,7 +36,6 @@ pub(super) fn run(
     let (lost, all) = measurement.latencies.values().fold((0, 0), |(lost, all), latency| {
         (lost + latency.lost, all + latency.lost + latency.count)
     });
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("loss_percent", lost as f64 * 100.0 / all.max(1) as f64);
     Ok(measurement)
 }

@@ -24,7 +24,6 @@ pub(super) fn in_memory(settings: &Settings) -> Result<Measurement> {
 pub(super) fn handshakes(settings: &Settings) -> Result<Measurement> {
     // One takes about half a millisecond.
     let count = (settings.length.as_secs_f64() * 2000.0).clamp(50.0, 5000.0);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let cost = bench::measure_handshakes(count as u32)?;
     let mut measurement = Measurement::default();
     measurement.set("handshakes_per_s", cost.per_second);
@@ -38,7 +37,6 @@ pub(super) fn instructions(settings: &Settings) -> Result<Measurement> {
     let counts = bench::instruction_counts(&std::env::current_exe()?, &[piece])?;
     let count = counts.get(piece).copied().context("a piece without a count")?;
     let mut measurement = Measurement::default();
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("instructions", count as f64);
     Ok(measurement)
 }

@@ -32,7 +32,6 @@ pub struct OverloadSpec {
 
 impl OverloadSpec {
     /// 150 % for 10 s, then 10 % for 10 s, of what a server sustains.
-    #[must_use]
     pub fn of(sustained: f64) -> OverloadSpec {
         OverloadSpec {
             hosts: 50,
@@ -101,7 +100,6 @@ fn measure(load: &LoadGenerator, spec: &OverloadSpec) -> Result<Measurement> {
     measurement.set("handshakes_per_s", count(in_time) / spec.overload.as_secs_f64());
     measurement.set("cpu_ms_per_handshake", cpu * 1e3 / count(ran.up().max(1)));
     measurement.set("stuck", count(ran.arrivals.len() - ran.up()));
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("refused", ran.refused() as f64);
     measurement.set("generator_percent", ran.generator_share() * 100.0);
     let reasons = ran.setbacks.iter().map(|(reason, times)| format!("{times} x {reason}"));

@@ -64,7 +64,6 @@ fn measure(database: &Database, nodes: &mut Nodes, window: &Window) -> Result<Me
         measurement.set("wal_per_byte", share(database.log_bytes()?.saturating_sub(log)));
         measurement.set("disk_per_byte", share(database.disk_bytes()?.saturating_sub(disk)));
     }
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("rows_found", found.rows as f64);
     measurement.invalid.extend(found.invalid);
     measurement.notes.extend(found.notes);
@@ -96,7 +95,6 @@ fn put(measurement: &mut Measurement, measured: &Measured, usage: &Usage) {
     usage.put(measurement, gigabits);
 }
 
-#[allow(clippy::cast_precision_loss)]
 pub(super) fn ratio(bytes: u64, of: u64) -> f64 {
     bytes as f64 / of as f64
 }

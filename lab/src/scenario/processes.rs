@@ -71,7 +71,6 @@ pub fn processes(
     let mut measurement = Measurement::default();
     let (spent, grown) = (server.cpu()? - cpu, server.memory_kib()?.saturating_sub(pss));
     measurement.set("cpu_ms_per_handshake", spent * 1e3 / count(up));
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("kib_per_client", grown as f64 / count(up));
     measurement.set("handshakes_per_s", count(up) / took);
     measurement.set("stuck", count(clients.len() - up));

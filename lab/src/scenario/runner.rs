@@ -38,7 +38,6 @@ pub struct Runner {
 
 impl Runner {
     /// In this sandbox, with these programs.
-    #[must_use]
     pub fn new(sandbox: Sandbox, toolchain: Toolchain) -> Runner {
         Runner {
             toolchain,
@@ -53,7 +52,6 @@ impl Runner {
     }
 
     /// The configuration files of each subject as they were first used.
-    #[must_use]
     pub fn into_configs(self) -> BTreeMap<String, Configs> {
         self.configs
     }

@@ -96,7 +96,6 @@ fn request(
         Ok(measured)
     })?;
     measurement.set("sum_mbps", cost.measured.mbps());
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("requests_per_s", times.count as f64 / cost.measured.seconds);
     measurement.set_times(&times, &QUANTILES);
     measurement.latencies.insert("requests".to_owned(), times);
@@ -117,7 +116,6 @@ pub(super) fn largest(run: &TrialRun) -> Result<u64> {
 /// Whether the testbed's label is true.
 fn look(run: &TrialRun, measurement: &mut Measurement) -> Result<()> {
     let largest = largest(run)?;
-    #[allow(clippy::cast_precision_loss)]
     measurement.set("largest_frame", largest as f64);
     if let Err(why) = run.testbed.check_mode(largest) {
         measurement.invalid.push(why);

@@ -1,7 +1,6 @@
 //! Averages, quantiles, Jain's index.
 
 /// Figures in ascending order.
-#[must_use]
 pub fn sorted(figures: &[f64]) -> Vec<f64> {
     let mut figures = figures.to_vec();
     figures.sort_by(f64::total_cmp);
@@ -9,15 +8,12 @@ pub fn sorted(figures: &[f64]) -> Vec<f64> {
 }
 
 /// The median; with an even count the mean of the two in the middle. None of none.
-#[must_use]
 pub fn median(figures: &[f64]) -> Option<f64> {
     quantile(figures, 0.5)
 }
 
 /// The quantile at `share` (0 to 1), linear between the neighbouring order statistics: definition 7 of Hyndman and Fan (The American
 /// Statistician 50, 1996), which is also the default of R and NumPy. None of none.
-#[must_use]
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
     let figures = sorted(figures);
     let place = share.clamp(0.0, 1.0) * (figures.len().checked_sub(1)? as f64);
@@ -27,15 +23,11 @@ pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
 }
 
 /// The arithmetic mean. None of none.
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }
 
 /// The sample's variance, with `n - 1` in the denominator. None of fewer than two.
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn variance(figures: &[f64]) -> Option<f64> {
     let mean = mean(figures)?;
     let squares: f64 = figures.iter().map(|x| (x - mean).powi(2)).sum();
@@ -43,27 +35,22 @@ pub fn variance(figures: &[f64]) -> Option<f64> {
 }
 
 /// The sample's standard deviation, with `n - 1` in the denominator. None of fewer than two.
-#[must_use]
 pub fn sd(figures: &[f64]) -> Option<f64> {
     variance(figures).map(f64::sqrt)
 }
 
 /// The natural logarithms; None where a figure is not above zero or not finite, since a ratio to it says nothing.
-#[must_use]
 pub fn logs(figures: &[f64]) -> Option<Vec<f64>> {
     figures.iter().map(|x| (*x > 0.0 && x.is_finite()).then(|| x.ln())).collect()
 }
 
 /// The geometric mean. None of none, or where a figure is not above zero.
-#[must_use]
 pub fn geometric_mean(figures: &[f64]) -> Option<f64> {
     mean(&logs(figures)?).map(f64::exp)
 }
 
 /// Jain's index of fairness (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all get the same, `1/n` when one gets everything. 1 of none
 /// and 0 where no flow gets anything.
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|x| x * x).sum();

@@ -20,8 +20,6 @@ pub struct Slope {
 }
 
 /// The line through `(x, y)` that leaves the least squares. None of fewer than three points or where all have the same `x`.
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn line(points: &[(f64, f64)]) -> Option<Slope> {
     let n = points.len() as f64;
     if points.len() < 3 {
@@ -43,7 +41,6 @@ pub fn line(points: &[(f64, f64)]) -> Option<Slope> {
 }
 
 /// The same on logarithms: the slope is the exponent of `y = c * x^slope`. None where a figure is not above zero.
-#[must_use]
 pub fn log_log(points: &[(f64, f64)]) -> Option<Slope> {
     let logs = points.iter().map(|(x, y)| (*x > 0.0 && *y > 0.0).then(|| (x.ln(), y.ln())));
     line(&logs.collect::<Option<Vec<_>>>()?)

@@ -20,7 +20,6 @@ pub struct Interval {
 
 impl Interval {
     /// Whether it contains `x`.
-    #[must_use]
     pub fn contains(&self, x: f64) -> bool {
         self.low <= x && x <= self.high
     }
@@ -44,7 +43,6 @@ pub const RESAMPLES: u32 = 10_000;
 /// 5.8 % of all resamples; whatever the distribution, that range holds the true median in 1 - 2/2^5 = 93.75 % of all runs. With three
 /// figures it is only 75 %, with seven 87.5 % (the second smallest to the second largest). A bootstrap of so few cannot say more: it knows no figure outside of those it saw.
 /// Student's interval does, but trusts the shape of the noise. Whichever is wider is taken, at each end.
-#[must_use]
 pub fn interval_of_median(figures: &[f64]) -> Option<Interval> {
     let both = |figures: &[f64]| Some(bootstrap_median(figures)?.hull(student(figures)?));
     match logs(figures) {
@@ -54,7 +52,6 @@ pub fn interval_of_median(figures: &[f64]) -> Option<Interval> {
 }
 
 /// The 95 % percentile interval of the bootstrapped median, from [`RESAMPLES`] resamples with a fixed seed. None of none.
-#[must_use]
 pub fn bootstrap_median(figures: &[f64]) -> Option<Interval> {
     let figures = sorted(figures);
     if figures.is_empty() {
@@ -93,7 +90,6 @@ fn resampled_middles(n: usize) -> Arc<Middles> {
     drawn.entry(n).or_insert_with(|| Arc::new(draw_middles(n))).clone()
 }
 
-#[allow(clippy::cast_possible_truncation)]
 fn draw_middles(n: usize) -> Middles {
     let mut random = ChaCha8Rng::seed_from_u64(n as u64);
     let mut middles = Middles::new();
@@ -110,8 +106,6 @@ fn draw_middles(n: usize) -> Middles {
 }
 
 /// The 95 % interval of the mean by Student's distribution. None of fewer than two.
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn student(figures: &[f64]) -> Option<Interval> {
     let n = figures.len() as f64;
     let (mean, sd) = (mean(figures)?, sd(figures)?);
@@ -122,8 +116,6 @@ pub fn student(figures: &[f64]) -> Option<Interval> {
 /// The smallest difference between two runs of `n` rounds each that a two-sided test at 5 % finds in 80 % of all cases:
 /// `(t(0.975) + t(0.8)) * sd * sqrt(2/n)`, both quantiles with `2(n - 1)` degrees of freedom. `sd` is that of the logarithms of one
 /// round's figure; so is the result a logarithm: see [`percent`]. None of fewer than two rounds.
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn smallest_detectable(sd: f64, n: usize) -> Option<f64> {
     if n < 2 {
         return None;
@@ -134,7 +126,6 @@ pub fn smallest_detectable(sd: f64, n: usize) -> Option<f64> {
 }
 
 /// A difference of logarithms as a change in percent: 0.0953 is 10 %.
-#[must_use]
 pub fn percent(log: f64) -> f64 {
     log.exp_m1() * 100.0
 }

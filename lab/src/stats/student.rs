@@ -7,7 +7,6 @@ use statrs::function::beta::checked_beta_reg;
 ///
 /// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.5.27 and 26.7.1. The complement of [`StudentsT::cdf`] would
 /// lose the small values that multiple comparisons need.
-#[must_use]
 pub fn two_sided_p(t: f64, df: f64) -> f64 {
     if t.is_nan() || df.is_nan() || df <= 0.0 {
         return 1.0;
@@ -18,7 +17,6 @@ pub fn two_sided_p(t: f64, df: f64) -> f64 {
 /// The point below which Student's distribution with `df` degrees of freedom has the share `p`: `t_quantile(0.975, df)` is the
 /// factor of a two-sided 95 % interval. NaN for `p` outside of 0 to 1 or `df` not above
 /// 0. Good to five digits for up to ten thousand degrees of freedom; the lab has some hundred at most.
-#[must_use]
 pub fn t_quantile(p: f64, df: f64) -> f64 {
     match StudentsT::new(0.0, 1.0, df) {
         Ok(distribution) if p > 0.0 && p < 1.0 => distribution.inverse_cdf(p),

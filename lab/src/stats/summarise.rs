@@ -28,7 +28,6 @@ const GROWING: [&str; 5] = [
 ];
 
 /// Summarises the trials of a run by the rules in the head of this module's parent. Of two records with the same key the later counts.
-#[must_use]
 pub fn summarise(records: &[Record]) -> Summary {
     let (a_a, others): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|record| record.a_a);
     let (a_a, noise) = summarise_a_a(&rows(&a_a));
@@ -48,7 +47,6 @@ pub fn summarise(records: &[Record]) -> Summary {
 }
 
 /// The order of points: values that are numbers by their size, others as text; `clients=5` comes before `clients=20`.
-#[must_use]
 pub fn by_point(a: &Point, b: &Point) -> Ordering {
     let value = |a: &str, b: &str| match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(a), Ok(b)) => a.total_cmp(&b),

@@ -31,7 +31,6 @@ pub enum Bridging {
 
 impl Bridging {
     /// As plans call it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plain => "relay",

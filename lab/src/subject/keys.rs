@@ -93,13 +93,11 @@ impl Keys {
     }
 
     /// The path of one of the files.
-    #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// The folder of all of them.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }

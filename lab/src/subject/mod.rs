@@ -80,7 +80,6 @@ pub enum Subject {
 }
 
 /// Whether adit is, or is part of, the subject of this name.
-#[must_use]
 pub fn has_adit(name: &str) -> bool {
     name.split('/').any(|end| end.starts_with("adit"))
 }
@@ -126,7 +125,6 @@ impl Subject {
     ];
 
     /// The way through a database, if that is what it is.
-    #[must_use]
     pub fn database(&self) -> Option<Scheme> {
         match self {
             Subject::Database(scheme) => Some(*scheme),

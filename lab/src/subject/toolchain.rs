@@ -114,7 +114,6 @@ impl Toolchain {
     }
 
     /// Certificates and keys: those that adit and openvpn are given.
-    #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
     }

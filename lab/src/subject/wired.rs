@@ -23,7 +23,6 @@ pub enum Joint {
 
 impl Joint {
     /// As plans call it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Joint::Kernel => "linux-bridge",

@@ -77,25 +77,21 @@ impl Database {
     }
 
     /// The trial's database.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("trial{}", self.trial)
     }
 
     /// The hosts: the server's has the cluster, the clients are the nodes.
-    #[must_use]
     pub fn testbed(&self) -> &Testbed {
         &self.testbed
     }
 
     /// The server.
-    #[must_use]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
     /// The trial's database as a node reaches it, under [`ROLE`], without TLS: a URL that takes more words after `&`.
-    #[must_use]
     pub fn url(&self) -> String {
         let url = self.cluster.url(self.testbed.server_outer(false), ROLE, PASSWORD, &self.name());
         format!("{url}?sslmode=disable")

@@ -85,7 +85,6 @@ impl Drops {
     }
 
     /// What has come since `earlier`.
-    #[must_use]
     pub fn since(self, earlier: Drops) -> Drops {
         Drops {
             sockets: self.sockets.saturating_sub(earlier.sockets),
@@ -222,19 +221,16 @@ impl Testbed {
     }
 
     /// What the ends of the veth pairs leave to each other.
-    #[must_use]
     pub fn mode(&self) -> LinkMode {
         self.mode
     }
 
     /// The server's address outside of any tunnel.
-    #[must_use]
     pub fn server_outer(&self, v6: bool) -> IpAddr {
         self.plan.server(v6)
     }
 
     /// The address of a client (0 and up) outside of any tunnel.
-    #[must_use]
     pub fn client_outer(&self, client: usize, v6: bool) -> IpAddr {
         // There are never more than MAX_CLIENTS.
         self.plan.client(u16::try_from(client).unwrap_or(MAX_CLIENTS), v6)
@@ -263,7 +259,6 @@ impl Testbed {
     }
 
     /// The middle host of a [`Testbed::line`].
-    #[must_use]
     pub fn relay(&self) -> Option<&Relay> {
         self.relay.as_ref()
     }

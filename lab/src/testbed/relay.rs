@@ -115,7 +115,6 @@ impl Relay {
 
     /// How much later than intended packets were handed over, both directions, since the start or the last
     /// [`Relay::reset`].
-    #[must_use]
     pub fn lateness(&self) -> Latency {
         lock(&self.state).lateness()
     }
@@ -212,7 +211,6 @@ impl State {
         })
     }
 
-    #[allow(clippy::cast_precision_loss)]
     fn lateness(&self) -> Latency {
         let count = self.lateness.len();
         let ms = |share| self.lateness.value_at_quantile(share) as f64 / 1e6;

@@ -174,7 +174,6 @@ impl Prober {
         }
     }
 
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn intended(&self, number: usize) -> u64 {
         self.start + (number as f64 * self.interval) as u64
     }

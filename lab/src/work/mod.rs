@@ -76,14 +76,11 @@ pub struct Measured {
 
 impl Measured {
     /// What arrived of all flows together, in megabits (10^6) of payload a second.
-    #[must_use]
     pub fn mbps(&self) -> f64 {
         self.mbps_of("")
     }
 
     /// The same of those flows whose name begins with `prefix`, such as `up`.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn mbps_of(&self, prefix: &str) -> f64 {
         let flows = self.flows.iter().filter(|flow| flow.name.starts_with(prefix));
         let bytes: u64 = flows.map(|flow| flow.bytes).sum();
@@ -91,15 +88,12 @@ impl Measured {
     }
 
     /// Jain's index of the flows' bytes: 1 if all got the same, 1/n if one of n got everything.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn jain(&self) -> f64 {
         let bytes: Vec<f64> = self.flows.iter().map(|flow| flow.bytes as f64).collect();
         crate::stats::jain(&bytes)
     }
 
     /// The smallest coverage of a flow, 0 to 1.
-    #[must_use]
     pub fn coverage(&self) -> f64 {
         self.flows.iter().map(|flow| flow.coverage).reduce(f64::min).unwrap_or(0.0)
     }

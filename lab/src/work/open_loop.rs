@@ -61,8 +61,6 @@ pub struct UdpMeasured {
 
 impl UdpMeasured {
     /// The lost share, 0 to 1.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn loss(&self) -> f64 {
         if self.sent > 0 { self.lost as f64 / self.sent as f64 } else { 0.0 }
     }
@@ -129,7 +127,6 @@ pub(super) fn over(
     Ok(outcome(&frame, rate_pps, &sent, &received))
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn outcome(frame: &Frame, rate: f64, sent: &Sent, received: &Received) -> UdpMeasured {
     let mut measured = judge(frame, &received.accounts);
     let kept = sent.inside as f64 >= KEPT * sent.intended as f64;

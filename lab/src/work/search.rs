@@ -22,7 +22,6 @@ pub struct Search {
 
 impl Search {
     /// The usual search at this loss: from 2,000 a second, probes of 0.3 s, confirmed for 1 s.
-    #[must_use]
     pub fn at(loss_limit: f64) -> Search {
         let (probe, confirm) = (Duration::from_millis(300), Duration::from_secs(1));
         Search { loss_limit, first_pps: 2_000.0, probe, confirm }

@@ -11,7 +11,6 @@ pub struct Schedule {
     interval: f64,
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 impl Schedule {
     /// From the common start to the window's end. `pps` is the rate of all flows together, above 0.
     pub fn new(frame: &Frame, flows: usize, pps: f64) -> Schedule {

@@ -28,7 +28,6 @@ const JUMBO: usize = 8900;
 
 impl Sizes {
     /// The size of the flow's datagram of this number, as payload of UDP to this address.
-    #[must_use]
     pub fn payload(&self, number: u64, to: IpAddr) -> usize {
         let packet = match self {
             Sizes::Fixed(size) => usize::from(*size),

@@ -26,7 +26,6 @@ impl Times {
     ///
     /// # Panics
     /// Never: the bounds are constants that the histogram takes.
-    #[must_use]
     pub fn new() -> Times {
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
         Times { nanos: Histogram::new_with_bounds(1_000, longest, 3).expect("constant bounds") }
@@ -38,20 +37,16 @@ impl Times {
     }
 
     /// How many there are.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.nanos.len()
     }
 
     /// The quantile at this share (0 to 1), in milliseconds; 0 without times.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss)]
     pub fn at(&self, share: f64) -> f64 {
         self.nanos.value_at_quantile(share) as f64 / 1e6
     }
 
     /// For a record, with how many were sent and never came back.
-    #[must_use]
     pub fn latency(&self, lost: u64) -> Latency {
         let quantiles = match self.count() {
             0 => Vec::new(),

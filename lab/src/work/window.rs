@@ -23,7 +23,6 @@ pub struct Frame {
 
 impl Frame {
     /// The frame of a window whose flows set out at `start`.
-    #[must_use]
     pub fn new(start: u64, window: &Window) -> Frame {
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let begin = start.saturating_add(nanos(window.warmup));
@@ -31,21 +30,17 @@ impl Frame {
     }
 
     /// Whether this instant counts.
-    #[must_use]
     pub fn contains(&self, at: u64) -> bool {
         (self.begin..self.end).contains(&at)
     }
 
     /// Its length in seconds.
-    #[must_use]
     pub fn seconds(&self) -> f64 {
         seconds(self.end - self.begin)
     }
 }
 
 /// Nanoseconds as seconds.
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
 pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
@@ -67,7 +62,6 @@ pub struct Account {
 
 impl Account {
     /// A flow that has done nothing yet.
-    #[must_use]
     pub fn new(name: &str) -> Account {
         Account { name: name.to_owned(), ..Account::default() }
     }
@@ -97,7 +91,6 @@ impl Account {
 }
 
 /// Adds up and judges: each reason why the trial does not count, in words that name the flow.
-#[must_use]
 pub fn judge(frame: &Frame, accounts: &[Account]) -> Measured {
     let mut invalid = Vec::new();
     for account in accounts {

@@ -56,7 +56,6 @@ impl Baseline {
     }
 
     /// Writes one line per benchmark, in the order of [`piece::ALL`].
-    #[must_use]
     pub fn write(conditions: &Conditions, counts: &BTreeMap<String, u64>) -> String {
         let mut text = format!(
             "# {conditions}\n# Instructions that each piece takes; `make gate-accept` writes this file.\n"
@@ -71,7 +70,6 @@ impl Baseline {
     }
 
     /// Returns the reason if counts under other conditions cannot be compared with these.
-    #[must_use]
     pub fn differs(&self, conditions: &Conditions) -> Option<String> {
         let here = conditions.to_string();
         (here != self.conditions).then(|| {
@@ -83,7 +81,6 @@ impl Baseline {
     }
 
     /// Compares the counts with this baseline.
-    #[must_use]
     pub fn judge(&self, counts: &BTreeMap<String, u64>) -> Verdict {
         let (mut table, mut more, mut fewer) = (String::new(), false, false);
         for (name, count) in counts {

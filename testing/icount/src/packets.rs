@@ -18,7 +18,6 @@ pub const SMALLEST: usize = IP_LEN;
 
 /// Builds an IPv4 packet of `size` bytes with an arbitrary UDP header. `size` is limited to the range of IPv4,
 /// [`SMALLEST`] to [`SUPER_LEN`].
-#[must_use]
 pub fn plain(size: usize) -> Vec<u8> {
     let mut packet = header(size.clamp(SMALLEST, SUPER_LEN), 17);
     fill(&mut packet, IP_LEN);
@@ -27,7 +26,6 @@ pub fn plain(size: usize) -> Vec<u8> {
 
 /// Builds a TCP super-packet of [`SUPER_LEN`] bytes and its virtio header: 49 segments, of which the last is shorter,
 /// with the checksum left to the code that splits it.
-#[must_use]
 pub fn super_packet() -> (VnetHeader, Vec<u8>) {
     let mut packet = header(SUPER_LEN, 6);
     let mut pseudo = Sum::new().bytes(&SOURCE).bytes(&DESTINATION).word(6);

@@ -40,7 +40,6 @@ pub struct Configs {
 impl Configs {
     /// Creates a plain server on UDP port 1194 and its client, with the certificates of `pki_tool`, and no wrapping
     /// yet.
-    #[must_use]
     pub fn new(pki: &Pki, pki_tool: PkiTool, outer_v6: bool) -> Configs {
         let proto = if outer_v6 { "udp6" } else { "udp4" };
         let common =
@@ -343,7 +342,6 @@ fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
 }
 
 /// Returns the programs for the roles of a case; `openvpn` is openvpn or its substitute.
-#[must_use]
 pub fn programs<'a>(
     roles: Roles,
     adit: &'a Program,

@@ -19,7 +19,6 @@ pub enum Roles {
 
 impl Roles {
     /// Returns the roles as a part of the names of tests.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Roles::AditServes => "adit-serves-openvpn",
@@ -109,19 +108,16 @@ impl Case {
     }
 
     /// Returns a plain case with the given roles, to be varied.
-    #[must_use]
     pub fn plain(roles: Roles) -> Case {
         Case { roles, wrapping: Wrapping::TlsCrypt, ..Case::of([0, 0, 2, 0, 0, 0, 0, 0]) }
     }
 
     /// Returns the case's name, which is the argument to run it alone.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.roles.name(), self.what())
     }
 
     /// Returns the name without the roles.
-    #[must_use]
     pub fn what(&self) -> String {
         let wrapping = match self.wrapping {
             Wrapping::None => "bare",
@@ -141,7 +137,6 @@ impl Case {
 }
 
 /// Returns a small set of cases that contains every pair of values of any two dimensions.
-#[must_use]
 pub fn pairwise() -> Vec<Case> {
     let choices = pairwise::covering_array(&SIZES, |_| true).into_iter();
     choices
@@ -152,7 +147,6 @@ pub fn pairwise() -> Vec<Case> {
 
 /// Returns the cases for another version of openvpn, whose data keys may come from the older derivation: each wrapping,
 /// and both TLS versions.
-#[must_use]
 pub fn versions(roles: Roles) -> Vec<Case> {
     let plain = Case::plain(roles);
     vec![

@@ -109,7 +109,6 @@ impl Mode {
     }
 
     /// Returns the mode's name, which is the argument to run it alone.
-    #[must_use]
     pub fn name(&self) -> String {
         let transport = match self.transport {
             Transport::Udp => "udp",
@@ -136,7 +135,6 @@ impl Mode {
 
 impl Data {
     /// Returns the cipher's name in configuration files.
-    #[must_use]
     pub fn cipher(self) -> &'static str {
         match self {
             Data::AesGcm => "AES-256-GCM",
@@ -148,7 +146,6 @@ impl Data {
 
 impl Device {
     /// Returns the kind's name in configuration files, which is also the prefix of the interface's name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Device::Tun => "tun",
@@ -158,7 +155,6 @@ impl Device {
 }
 
 /// Returns a small set of modes that contains every pair of values that can be combined.
-#[must_use]
 pub fn pairwise() -> Vec<Mode> {
     let mode = |choice: &pairwise::Choice| <[usize; 7]>::try_from(&choice[..]).ok().map(Mode::of);
     let exists = |choice: &pairwise::Choice| mode(choice).is_some_and(|mode| mode.exists());

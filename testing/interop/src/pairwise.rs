@@ -6,7 +6,6 @@ pub type Choice = Vec<usize>;
 /// Returns a set of choices that covers every pair which some allowed choice has. `sizes` are the numbers of values.
 ///
 /// It is the same on every machine, and not minimal: the greedy algorithm uses at most a few choices more.
-#[must_use]
 pub fn covering_array(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec<Choice> {
     let mut all = product(sizes);
     all.retain(|choice| allowed(choice));

@@ -64,7 +64,6 @@ pub struct Tally {
 
 impl Tally {
     /// Returns whether the run as a whole has passed.
-    #[must_use]
     pub fn ok(&self) -> bool {
         self.failed.is_empty() && self.retried.len() <= MOST_RETRIES
     }

@@ -75,19 +75,16 @@ pub struct Echoes {
 
 impl Echoes {
     /// Returns the number of requests without an answer.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.times.len() as u64)
     }
 
     /// Returns the 99th percentile of the round trips.
-    #[must_use]
     pub fn p99(&self) -> Option<f64> {
         self.percentile(99)
     }
 
     /// Returns the median of the round trips.
-    #[must_use]
     pub fn median(&self) -> Option<f64> {
         self.percentile(50)
     }

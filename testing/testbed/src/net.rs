@@ -75,7 +75,6 @@ impl Namespace {
     }
 
     /// Returns its name for `ip netns`.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -95,7 +94,6 @@ impl Namespace {
     }
 
     /// Creates a command that will run inside.
-    #[must_use]
     pub fn command(&self, program: &str) -> Command {
         if let Some(OwnFiles { holder }) = &self.files {
             let mut command = Command::new("nsenter");
@@ -355,7 +353,6 @@ pub enum End {
 
 impl End {
     /// Returns the outer address of this end.
-    #[must_use]
     pub fn outer(self, v6: bool) -> IpAddr {
         let host = match self {
             End::Server => 1,
@@ -395,7 +392,6 @@ impl Pair {
     }
 
     /// Returns the namespace of an end.
-    #[must_use]
     pub fn namespace(&self, end: End) -> &Namespace {
         match end {
             End::Server => &self.server,
@@ -424,7 +420,6 @@ impl Pair {
     }
 
     /// Starts tcpdump at the server's end of the veth pair, with one line for each UDP datagram.
-    #[must_use]
     pub fn tcpdump(&self) -> Command {
         let mut command = self.server.command("tcpdump");
         command.args(["-i", VETH, "-n", "-l", "--immediate-mode", "udp"]);

@@ -38,7 +38,6 @@ impl Program {
     }
 
     /// Returns the `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it was fetched.
-    #[must_use]
     pub fn of_suite(roots: &Path, suite: &'static str) -> Option<Program> {
         let root = roots.join(suite).canonicalize().ok()?;
         let program = root.join("usr/sbin/openvpn");
@@ -59,13 +58,11 @@ impl Program {
     }
 
     /// Returns whether it knows `disable-dco`, and would use the kernel's module without it.
-    #[must_use]
     pub fn may_offload(&self) -> bool {
         matches!(self, Program::OpenVpn | Program::Root { suite: "sid", .. })
     }
 
     /// Returns its name in messages.
-    #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Program::OpenVpn => "openvpn",
@@ -75,13 +72,11 @@ impl Program {
     }
 
     /// Returns the command that runs it in a namespace with this configuration file.
-    #[must_use]
     pub fn command(&self, namespace: &Namespace, config: &Path) -> Command {
         self.command_with(namespace, &["--config".into(), config.into()])
     }
 
     /// Returns the command that runs it in a namespace with these options.
-    #[must_use]
     pub fn command_with(&self, namespace: &Namespace, options: &[OsString]) -> Command {
         let mut command = match self {
             Program::OpenVpn => namespace.command("openvpn"),

@@ -58,13 +58,11 @@ impl Pki {
     /// `ca.crt`, `server.crt`, `client.key` and their like. From OpenSSL also `expired.crt`, `future.crt`,
     /// `client-pkcs8.key` and `client-traditional.key` (both under [`PASSWORD`]), `revoked.crt` with `crl.pem`, `stranger.crt` with its own authority,
     /// `v1.crt` (X.509 version 1).
-    #[must_use]
     pub fn file(&self, pki_tool: PkiTool, name: &str) -> PathBuf {
         self.folder(pki_tool).join(name)
     }
 
     /// `static.key` for tls-auth and tls-crypt, `v2-server.key`, `v2-client.key`.
-    #[must_use]
     pub fn wrapping_key(&self, name: &str) -> PathBuf {
         self.wrapping_keys.join(name)
     }

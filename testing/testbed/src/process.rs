@@ -59,7 +59,6 @@ fn check_status(shown: &str, done: &Output) -> Result<String> {
 }
 
 /// Returns the command as a user would type it.
-#[must_use]
 pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
@@ -166,19 +165,16 @@ impl Daemon {
     }
 
     /// Counts the log lines so far that contain `needle`.
-    #[must_use]
     pub fn count(&self, needle: &str) -> usize {
         self.log.lock().iter().filter(|line| line.contains(needle)).count()
     }
 
     /// Returns the log so far.
-    #[must_use]
     pub fn log(&self) -> String {
         self.log.lock().join("\n")
     }
 
     /// Returns a failure of this daemon with its command and the relevant lines at the end of its log.
-    #[must_use]
     pub fn failure(&self, what: &str) -> Failure {
         let lines = self.log.lock();
         let noise = ["peer info:", "VERIFY OK", "VERIFY EKU", "VERIFY KU", "net_", "++ "];
@@ -193,7 +189,6 @@ impl Daemon {
     }
 
     /// Returns its process id, in the sandbox.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -284,7 +279,6 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
     let fields: Vec<u64> = after.split(' ').skip(11).take(2).flat_map(str::parse).collect();
     let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
-    #[allow(clippy::cast_precision_loss)]
     Ok(fields.iter().sum::<u64>() as f64 / hertz as f64)
 }
 

@@ -99,7 +99,6 @@ impl Sandbox {
 }
 
 /// Returns a path as text; this crate creates all paths here.
-#[must_use]
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }

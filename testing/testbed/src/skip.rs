@@ -21,7 +21,6 @@ macro_rules! needs_root {
 ///
 /// # Panics
 /// As [`skip`].
-#[must_use]
 pub fn without_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

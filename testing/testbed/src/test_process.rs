@@ -25,7 +25,6 @@ impl TestProcess {
     ///
     /// # Panics
     /// It cannot be started.
-    #[must_use]
     pub fn program(ns: &NetNs, program: &str, args: &[&str], dir: &Path, log: &str) -> Self {
         let log = dir.join(log);
         let output = File::options().create(true).append(true).open(&log).unwrap();
@@ -43,7 +42,6 @@ impl TestProcess {
     }
 
     /// Returns its output so far.
-    #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

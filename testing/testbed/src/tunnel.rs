@@ -26,7 +26,6 @@ pub struct InnerAddrs {
 
 impl InnerAddrs {
     /// Returns the IPv6 address if the tunnel has one, else the IPv4 address.
-    #[must_use]
     pub fn newest(self) -> IpAddr {
         self.v6.unwrap_or(self.v4)
     }

@@ -25,19 +25,16 @@ pub struct ScaledInstant(Duration);
 
 impl ScaledInstant {
     /// Returns the present moment.
-    #[must_use]
     pub fn now() -> ScaledInstant {
         ScaledInstant(reading().total(Instant::now()))
     }
 
     /// Returns the time since then, on this clock.
-    #[must_use]
     pub fn elapsed(self) -> Duration {
         ScaledInstant::now().saturating_duration_since(self)
     }
 
     /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
-    #[must_use]
     pub fn saturating_duration_since(self, earlier: ScaledInstant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

@@ -49,7 +49,6 @@ pub enum Scheme {
 
 impl Scheme {
     /// As plans call it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Scheme::RowNotify => "row-notify",
@@ -68,7 +67,6 @@ impl Scheme {
     }
 
     /// Whether it is `adit postgres`.
-    #[must_use]
     pub fn is_adit(self) -> bool {
         self.options().is_some()
     }
@@ -163,7 +161,6 @@ impl Nodes {
     }
 
     /// A failure with the nodes' last words.
-    #[must_use]
     pub fn blame(&self, failure: &Failure) -> Failure {
         let logs = self.daemons.iter().take(2).map(|daemon| daemon.failure("log").0);
         Failure(format!("{failure}\n{}", logs.collect::<Vec<_>>().join("\n")))

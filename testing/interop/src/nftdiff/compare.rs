@@ -28,7 +28,6 @@ pub struct Both {
 
 impl Both {
     /// Returns the first difference: the index of a frame, or the number of frames if only counters differ.
-    #[must_use]
     pub fn differs(&self) -> Option<usize> {
         let frame = self.seen.iter().position(|(kernel, adit)| *kernel != adit.seen);
         frame.or_else(|| {

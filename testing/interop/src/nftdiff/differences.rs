@@ -9,7 +9,6 @@ use super::frame::{ARP, IPV4, IPV6};
 use super::packets::{NO_CHECKSUM, WITHIN};
 
 /// Returns the frames of a case whose difference is intended, and its name.
-#[must_use]
 pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
     let frames = case.frames.iter().zip(&both.seen).enumerate();
     let named = |(at, (sent, (kernel, adit))): (usize, (&Sent, &(Seen, AditResult)))| {
@@ -20,7 +19,6 @@ pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
 
 /// Returns frames that both treated alike but after which the kernel has another state of their connection. Called only
 /// if something differs: `states` are the kernel's states of each frame.
-#[must_use]
 pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
     let until = both.differs().unwrap_or(both.seen.len());
     let name = |((kernel, adit), state): (&(Seen, AditResult), &String)| {
@@ -37,7 +35,6 @@ pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
 
 /// Returns the name of the intended difference, if this is one. Some show only in counters: these frames are removed
 /// although both treated them alike.
-#[must_use]
 pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &AditResult) -> Option<&'static str> {
     if adit.why.starts_with("malformed") {
         return Some("malformed");

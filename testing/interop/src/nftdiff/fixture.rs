@@ -32,7 +32,6 @@ pub struct Fixture {
 }
 
 /// Writes a case as text.
-#[must_use]
 pub fn print(why: &str, case: &Case, both: &Both) -> String {
     let mut text =
         format!("# {why}\nmode {}\n", if case.mode == Mode::Route { "route" } else { "bridge" });

@@ -13,7 +13,6 @@ pub enum Side {
 
 impl Side {
     /// Returns the other side.
-    #[must_use]
     pub fn other(self) -> Side {
         match self {
             Side::A => Side::B,
@@ -22,7 +21,6 @@ impl Side {
     }
 
     /// Returns its interface.
-    #[must_use]
     pub fn interface(self) -> &'static str {
         match self {
             Side::A => "ta",
@@ -31,13 +29,11 @@ impl Side {
     }
 
     /// Returns the hardware address of that interface.
-    #[must_use]
     pub fn router_mac(self) -> [u8; 6] {
         [2, 0xad, 0x17, 0, self as u8 + 0xa, 1]
     }
 
     /// Returns the hardware address of the host there.
-    #[must_use]
     pub fn host_mac(self) -> [u8; 6] {
         [2, 0xad, 0x17, 0, self as u8 + 0xa, 2]
     }
@@ -51,7 +47,6 @@ pub const IPV6: u16 = 0x86dd;
 pub const ARP: u16 = 0x0806;
 
 /// Builds a frame with an Ethernet header.
-#[must_use]
 pub fn ethernet(source: [u8; 6], destination: [u8; 6], ethertype: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(14 + body.len());
     frame.extend(destination);
@@ -62,14 +57,12 @@ pub fn ethernet(source: [u8; 6], destination: [u8; 6], ethertype: u16, body: &[u
 }
 
 /// Builds the frame with an IP packet that a router's neighbour on this side sends.
-#[must_use]
 pub fn to_router(side: Side, packet: &[u8]) -> Vec<u8> {
     let ethertype = if packet.first().is_some_and(|byte| byte >> 4 == 6) { IPV6 } else { IPV4 };
     ethernet(side.host_mac(), side.router_mac(), ethertype, packet)
 }
 
 /// RFC 1071.
-#[must_use]
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u64;
     for part in parts {
@@ -94,7 +87,6 @@ pub struct Ends {
 
 impl Ends {
     /// Returns the opposite direction.
-    #[must_use]
     pub fn reversed(self) -> Ends {
         Ends { from: self.to, to: self.from }
     }
@@ -119,7 +111,6 @@ impl Ends {
     }
 
     /// Returns ICMP's protocol number for this family.
-    #[must_use]
     pub fn icmp(self) -> u8 {
         if self.from.is_ipv4() { 1 } else { 58 }
     }
@@ -165,7 +156,6 @@ pub struct Tcp {
 
 impl Tcp {
     /// Builds the segment with its checksum.
-    #[must_use]
     pub fn bytes(&self, ends: Ends) -> Vec<u8> {
         let mut options = self.options.clone();
         while !options.len().is_multiple_of(4) {
@@ -189,7 +179,6 @@ impl Tcp {
 }
 
 /// Builds a UDP datagram with its checksum.
-#[must_use]
 pub fn udp(ends: Ends, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let mut segment = Vec::new();
     segment.extend(ports.0.to_be_bytes());
@@ -202,7 +191,6 @@ pub fn udp(ends: Ends, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
 }
 
 /// Builds an ICMP or ICMPv6 message with its checksum.
-#[must_use]
 pub fn icmp(ends: Ends, kind: u8, code: u8, rest: u32, payload: &[u8]) -> Vec<u8> {
     let mut segment = vec![kind, code, 0, 0];
     segment.extend(rest.to_be_bytes());
@@ -246,7 +234,6 @@ impl Default for Ip {
 
 impl Ip {
     /// Builds the packet.
-    #[must_use]
     pub fn packet(&self, ends: Ends, protocol: u8, payload: &[u8]) -> Vec<u8> {
         match (ends.from, ends.to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => self.v4(from, to, protocol, payload),
@@ -311,7 +298,6 @@ pub struct Piece {
 }
 
 /// Builds a fragment of an IP packet; bytes beyond the end of the packet are zero.
-#[must_use]
 pub fn piece(packet: &[u8], id: u32, piece: Piece) -> Vec<u8> {
     let is_v6 = packet[0] >> 4 == 6;
     let header = if is_v6 { 40 } else { usize::from(packet[0] & 15) * 4 };
@@ -338,7 +324,6 @@ pub fn piece(packet: &[u8], id: u32, piece: Piece) -> Vec<u8> {
 
 /// Returns the frame as a router's rules see it: with a decremented TTL, and an IPv4 checksum as right or wrong as it
 /// was.
-#[must_use]
 pub fn counted_down(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     match frame.get(14).map(|byte| byte >> 4) {

@@ -8,7 +8,6 @@ pub struct Random(u64);
 
 impl Random {
     /// Creates a generator that gives the same numbers for the same seed.
-    #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }

@@ -215,7 +215,6 @@ struct Writer<'a> {
 }
 
 /// Generates a rule file with one rule on each line.
-#[must_use]
 pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     let mut text = String::new();
     let tables = if random.percent(25) { 2 } else { 1 };

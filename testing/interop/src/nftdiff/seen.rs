@@ -4,7 +4,6 @@ use super::case::{Answer, Mode, Seen};
 use super::frame::{IPV4, IPV6, Side};
 
 /// Returns the result for `sent`, which arrived at `side`, given the frames that came out.
-#[must_use]
 pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> Seen {
     let mut seen = Seen::Nothing;
     for (at, frame) in came {
@@ -31,7 +30,6 @@ pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> S
 }
 
 /// Returns the payload of a frame, after one VLAN tag or none.
-#[must_use]
 pub fn network(frame: &[u8]) -> &[u8] {
     let tagged = frame.get(12..14) == Some(&[0x81, 0]);
     frame.get(if tagged { 18 } else { 14 }..).unwrap_or_default()
@@ -51,7 +49,6 @@ fn source(frame: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the contents of an IP packet that is an answer.
-#[must_use]
 pub fn answer(packet: &[u8]) -> Answer {
     read(packet).unwrap_or(Answer::Strange)
 }

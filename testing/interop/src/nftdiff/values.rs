@@ -81,7 +81,6 @@ const ICMPV6: [&str; 10] = [
 
 impl Kind {
     /// Returns its name in a set's `type`.
-    #[must_use]
     pub fn set_type(self) -> &'static str {
         match self {
             Kind::V4 => "ipv4_addr",

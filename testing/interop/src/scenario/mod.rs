@@ -191,7 +191,6 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
 ];
 
 /// Returns all scenarios with their roles, then those that only concern adit's own messages.
-#[must_use]
 pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     let mut tests = Vec::new();
     for (name, roles, scenario) in SCENARIOS {
@@ -220,7 +219,6 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
 }
 
 /// Returns those that take many minutes each.
-#[must_use]
 pub fn long(adit: &Program) -> Vec<Test> {
     postgres::long()
         .map(|(name, scenario)| test(format!("long/postgres/{name}"), adit, adit, *scenario))
@@ -228,7 +226,6 @@ pub fn long(adit: &Program) -> Vec<Test> {
 }
 
 /// Returns the tests of what only openvpn 2.7 has, or 2.5 still has, with it in openvpn's place.
-#[must_use]
 pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let newer: &[(&str, &[Roles], ScenarioFn)] = &[
         ("p2p/tls-bare-udp4", ALL, p2p::tls4_bare),
@@ -250,7 +247,6 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
 }
 
 /// Returns the tests of what every version has, with another one in openvpn's place.
-#[must_use]
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let scenarios: [(&str, &[Roles], ScenarioFn); 10] = [
         ("path-wide", ALL, sizes::wide_path),

@@ -64,7 +64,6 @@ pub enum Access {
 
 impl Access {
     /// Returns the laptop's interface in this network.
-    #[must_use]
     pub fn interface(self) -> &'static str {
         match self {
             Access::Home => "eth0",
@@ -73,19 +72,16 @@ impl Access {
     }
 
     /// Returns the router's address on the local network, which is also its resolver's.
-    #[must_use]
     pub fn router(self) -> Ipv4Addr {
         Ipv4Addr::new(192, 168, self.number(), 1)
     }
 
     /// Returns the address that the laptop gets first.
-    #[must_use]
     pub fn lease(self) -> Ipv4Addr {
         Ipv4Addr::new(192, 168, self.number(), 50)
     }
 
     /// Returns the router's outer address, which the laptop's traffic has as its source.
-    #[must_use]
     pub fn outside(self) -> Ipv4Addr {
         match self {
             Access::Home => Ipv4Addr::new(198, 51, 100, 10),
@@ -259,7 +255,6 @@ impl Internet {
     }
 
     /// Returns the resolver that an access network assigns.
-    #[must_use]
     pub fn resolver(&self, access: Access) -> Ipv4Addr {
         match self.resolver {
             Resolver::Router => access.router(),
@@ -291,26 +286,22 @@ impl Internet {
     }
 
     /// Resolves a name as the laptop's programs do; `None` if there is no answer.
-    #[must_use]
     pub fn resolve(&self, name: &str) -> Option<IpAddr> {
         let listing = self.laptop.run("getent", &["ahostsv4", name]).ok()?;
         listing.split_whitespace().next()?.parse().ok()
     }
 
     /// Returns a sender of requests from the laptop.
-    #[must_use]
     pub fn probe(&self) -> Probe<'_> {
         Probe::new(&self.laptop)
     }
 
     /// Returns all requests so far that reached the host outside, or a router's local address.
-    #[must_use]
     pub fn visits(&self) -> Vec<Visit> {
         self.log.visits()
     }
 
     /// Returns all queries so far that reached the resolvers outside for names that contain `part`.
-    #[must_use]
     pub fn queries(&self, part: &str) -> Vec<Query> {
         self.log.queries().into_iter().filter(|query| query.name.contains(part)).collect()
     }
@@ -343,13 +334,11 @@ impl Internet {
     }
 
     /// Returns the namespace of the host outside.
-    #[must_use]
     pub fn outside(&self) -> &Namespace {
         &self.outside
     }
 
     /// Returns the router of an access network.
-    #[must_use]
     pub fn router(&self, access: Access) -> &Namespace {
         match access {
             Access::Home => &self.home,

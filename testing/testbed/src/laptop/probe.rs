@@ -33,7 +33,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 impl<'a> Probe<'a> {
     /// Creates a sender in this namespace.
-    #[must_use]
     pub fn new(from: &'a Namespace) -> Probe<'a> {
         Probe { from }
     }

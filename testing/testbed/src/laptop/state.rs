@@ -47,7 +47,6 @@ impl HostState {
     }
 
     /// Returns the differences, by part with the lines removed and added; empty if there are none.
-    #[must_use]
     pub fn changes(&self, later: &HostState) -> String {
         let mut text = String::new();
         for ((name, before), (_, after)) in self.parts.iter().zip(&later.parts) {

@@ -76,7 +76,6 @@ pub struct Options<'a> {
 }
 
 /// Returns why there can be no cluster here, for tests that then report this and continue.
-#[must_use]
 pub fn missing() -> Option<String> {
     match programs() {
         Err(failure) => Some(failure.0),
@@ -353,19 +352,16 @@ impl Cluster {
     }
 
     /// Returns the folder of the socket, as `host` of a connection: `psql -h FOLDER`.
-    #[must_use]
     pub fn socket_folder(&self) -> &Path {
         &self.folder
     }
 
     /// Returns the data directory.
-    #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
     /// Returns a URL for hosts that reach the namespace at `address`.
-    #[must_use]
     pub fn url(&self, address: IpAddr, role: &str, password: &str, database: &str) -> String {
         let host = match address {
             IpAddr::V4(address) => address.to_string(),
@@ -375,7 +371,6 @@ impl Cluster {
     }
 
     /// Returns a URL by the socket, for users who may enter its folder.
-    #[must_use]
     pub fn socket_url(&self, role: &str, database: &str) -> String {
         let host = text(&self.folder).replace('/', "%2F");
         format!("postgres://{role}@{host}:{PORT}/{database}")
@@ -412,7 +407,6 @@ impl Cluster {
     }
 
     /// Returns a `psql` command of a role on the socket, to which the caller adds arguments.
-    #[must_use]
     pub fn psql(&self, role: &str, database: &str) -> Command {
         let mut command = Command::new(self.programs.join("psql"));
         command.env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");

@@ -16,7 +16,6 @@ use super::universe;
 type Flow = Vec<Sent>;
 
 /// Generates this many frames.
-#[must_use]
 pub fn generate(random: &mut Random, mode: Mode, count: usize) -> Vec<Sent> {
     let mut flows: Vec<std::vec::IntoIter<Sent>> = Vec::new();
     let mut all = Vec::with_capacity(count);
