@@ -4,79 +4,13 @@ use crate::ruleset::{Family, Field, Kind};
 
 use Field as F;
 
-/// Every field in nftables' syntax, in which it is printed: header, then key.
-const FIELDS: &[(&str, &str, Field)] = &[
-    ("ether", "saddr", F::EtherSaddr),
-    ("ether", "daddr", F::EtherDaddr),
-    ("ether", "type", F::EtherType),
-    ("vlan", "id", F::VlanId),
-    ("vlan", "pcp", F::VlanPcp),
-    ("vlan", "type", F::VlanType),
-    ("arp", "operation", F::ArpOperation),
-    ("arp", "htype", F::ArpHtype),
-    ("arp", "ptype", F::ArpPtype),
-    ("arp", "saddr ip", F::ArpSaddrIp),
-    ("arp", "daddr ip", F::ArpDaddrIp),
-    ("arp", "saddr ether", F::ArpSaddrEther),
-    ("arp", "daddr ether", F::ArpDaddrEther),
-    ("meta", "iifname", F::IifName),
-    ("meta", "oifname", F::OifName),
-    ("meta", "iif", F::IifName),
-    ("meta", "oif", F::OifName),
-    ("meta", "protocol", F::MetaProtocol),
-    ("meta", "nfproto", F::MetaNfproto),
-    ("meta", "l4proto", F::MetaL4proto),
-    ("meta", "length", F::MetaLength),
-    ("meta", "pkttype", F::MetaPkttype),
-    ("ip", "saddr", F::IpSaddr),
-    ("ip", "daddr", F::IpDaddr),
-    ("ip", "protocol", F::IpProtocol),
-    ("ip", "version", F::IpVersion),
-    ("ip", "hdrlength", F::IpHdrlength),
-    ("ip", "dscp", F::IpDscp),
-    ("ip", "ecn", F::IpEcn),
-    ("ip", "length", F::IpLength),
-    ("ip", "id", F::IpId),
-    ("ip", "frag-off", F::IpFragOff),
-    ("ip", "ttl", F::IpTtl),
-    ("ip6", "saddr", F::Ip6Saddr),
-    ("ip6", "daddr", F::Ip6Daddr),
-    ("ip6", "nexthdr", F::Ip6Nexthdr),
-    ("ip6", "version", F::Ip6Version),
-    ("ip6", "dscp", F::Ip6Dscp),
-    ("ip6", "ecn", F::Ip6Ecn),
-    ("ip6", "flowlabel", F::Ip6Flowlabel),
-    ("ip6", "length", F::Ip6Length),
-    ("ip6", "hoplimit", F::Ip6Hoplimit),
-    ("tcp", "sport", F::TcpSport),
-    ("tcp", "dport", F::TcpDport),
-    ("tcp", "sequence", F::TcpSequence),
-    ("tcp", "ackseq", F::TcpAckseq),
-    ("tcp", "doff", F::TcpDoff),
-    ("tcp", "flags", F::TcpFlags),
-    ("tcp", "window", F::TcpWindow),
-    ("tcp", "checksum", F::TcpChecksum),
-    ("tcp", "urgptr", F::TcpUrgptr),
-    ("udp", "sport", F::UdpSport),
-    ("udp", "dport", F::UdpDport),
-    ("udp", "length", F::UdpLength),
-    ("udp", "checksum", F::UdpChecksum),
-    ("th", "sport", F::ThSport),
-    ("th", "dport", F::ThDport),
-    ("icmp", "type", F::IcmpType),
-    ("icmp", "code", F::IcmpCode),
-    ("icmp", "id", F::IcmpId),
-    ("icmp", "sequence", F::IcmpSequence),
-    ("icmp", "mtu", F::IcmpMtu),
-    ("icmpv6", "type", F::Icmpv6Type),
-    ("icmpv6", "code", F::Icmpv6Code),
-    ("icmpv6", "id", F::Icmpv6Id),
-    ("icmpv6", "sequence", F::Icmpv6Sequence),
-    ("icmpv6", "mtu", F::Icmpv6Mtu),
-    ("ct", "state", F::CtState),
-    ("ct", "direction", F::CtDirection),
-    ("ct", "protocol", F::CtProtocol),
-];
+/// Other names of fields.
+const ALIASES: &[(&str, &str, Field)] = &[("meta", "iif", F::IifName), ("meta", "oif", F::OifName)];
+
+/// Returns every field with the names in which it is printed, then the other names.
+fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, Field)> + Clone {
+    Field::NAMES.iter().chain(ALIASES)
+}
 
 /// Keys of `meta` that may occur without it.
 const UNQUALIFIED: &[&str] = &["iif", "oif", "iifname", "oifname", "pkttype"];
@@ -176,7 +110,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
 
 /// Returns the field of a header and key; the key of ARP addresses has two words.
 pub(super) fn find(header: &str, key: &str) -> Option<Field> {
-    FIELDS.iter().find(|(h, k, _)| *h == header && *k == key).map(|&(.., field)| field)
+    all().find(|(h, k, _)| *h == header && *k == key).map(|&(.., field)| field)
 }
 
 /// Returns the field that consists of this word alone (`iifname`).
@@ -185,18 +119,18 @@ pub(super) fn unqualified(word: &str) -> Option<Field> {
 }
 
 pub(super) fn is_header(word: &str) -> bool {
-    FIELDS.iter().any(|(h, ..)| *h == word)
+    all().any(|(h, ..)| *h == word)
 }
 
 /// Returns the words with which a field can start.
 pub(super) fn starts() -> impl Iterator<Item = &'static str> + Clone {
-    FIELDS.iter().map(|(h, ..)| *h).chain(UNQUALIFIED.iter().copied())
+    all().map(|(h, ..)| *h).chain(UNQUALIFIED.iter().copied())
 }
 
 /// Returns the keys of a header, first words only.
 pub(super) fn keys(header: &str) -> impl Iterator<Item = &'static str> {
     let mut before = "";
-    FIELDS.iter().filter(move |(h, ..)| *h == header).filter_map(move |(_, k, _)| {
+    all().filter(move |(h, ..)| *h == header).filter_map(move |(_, k, _)| {
         let key = k.split(' ').next().unwrap_or(k);
         (std::mem::replace(&mut before, key) != key).then_some(key)
     })
@@ -209,7 +143,7 @@ pub(super) fn refused(header: &str, key: &str) -> Option<&'static str> {
 
 /// Returns the field in nftables' syntax.
 pub(super) fn text(field: Field) -> String {
-    match FIELDS.iter().find(|(.., f)| *f == field) {
+    match all().find(|(.., f)| *f == field) {
         Some((_, key, F::IifName | F::OifName)) => (*key).to_owned(),
         Some((header, key, _)) => format!("{header} {key}"),
         None => String::new(),
@@ -217,41 +151,19 @@ pub(super) fn text(field: Field) -> String {
 }
 
 /// Returns a field of this kind, for `typeof`.
-pub(super) const fn example(kind: Kind) -> Option<Field> {
-    Some(match kind {
-        Kind::EtherAddr => F::EtherSaddr,
-        Kind::EtherType => F::EtherType,
-        Kind::Ipv4Addr => F::IpSaddr,
-        Kind::Ipv6Addr => F::Ip6Saddr,
-        Kind::InetProto => F::MetaL4proto,
-        Kind::InetService => F::TcpDport,
-        Kind::IfName => F::IifName,
-        Kind::IcmpType => F::IcmpType,
-        Kind::IcmpCode => F::IcmpCode,
-        Kind::Icmpv6Type => F::Icmpv6Type,
-        Kind::Icmpv6Code => F::Icmpv6Code,
-        Kind::TcpFlags => F::TcpFlags,
-        Kind::CtState => F::CtState,
-        Kind::CtDirection => F::CtDirection,
-        Kind::Dscp => F::IpDscp,
-        Kind::Ecn => F::IpEcn,
-        Kind::NfProto => F::MetaNfproto,
-        Kind::PktType => F::MetaPkttype,
-        Kind::ArpOp => F::ArpOperation,
-        Kind::Integer(3) => F::VlanPcp,
-        Kind::Integer(4) => F::IpHdrlength,
-        Kind::Integer(8) => F::IpTtl,
-        Kind::Integer(12) => F::VlanId,
-        Kind::Integer(16) => F::IpLength,
-        Kind::Integer(20) => F::Ip6Flowlabel,
-        Kind::Integer(32) => F::MetaLength,
-        Kind::Integer(_) => return None,
-    })
+pub(super) fn example(kind: Kind) -> Option<Field> {
+    match kind {
+        Kind::Ipv4Addr => Some(F::IpSaddr),
+        Kind::InetService => Some(F::TcpDport),
+        Kind::Integer(4) => Some(F::IpHdrlength),
+        Kind::Integer(16) => Some(F::IpLength),
+        _ => all().map(|(.., field)| *field).find(|field| field.kind() == kind),
+    }
 }
 
 /// Returns why packets that a table evaluates can never have a field.
 pub(super) fn missing(family: Family, field: Field) -> Option<&'static str> {
-    let (header, ..) = FIELDS.iter().find(|(.., f)| *f == field)?;
+    let (header, ..) = all().find(|(.., f)| *f == field)?;
     match (family, *header) {
         (Family::Ip, "ip6") => Some("`ip saddr`, or `table inet`, which sees both"),
         (Family::Ip6, "ip") => Some("`ip6 saddr`, or `table inet`, which sees both"),

@@ -1,89 +1,111 @@
-/// A property of a packet, or of its connection, that a rule can compare.
-///
-/// The names are nftables'; `th` is the transport header of TCP, UDP, SCTP, DCCP and UDP-Lite alike. A packet that
-/// lacks a field matches no comparison with it.
-#[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-#[allow(missing_docs, reason = "named as nftables' manual names them")]
-pub enum Field {
-    EtherSaddr,
-    EtherDaddr,
-    /// The first type of the frame: a tag's, if there is one.
-    EtherType,
-    VlanId,
-    VlanPcp,
-    VlanType,
-    ArpOperation,
-    ArpHtype,
-    ArpPtype,
-    ArpSaddrIp,
-    ArpDaddrIp,
-    ArpSaddrEther,
-    ArpDaddrEther,
-    /// Interface by which the packet arrived (`iif`, `iifname`).
-    IifName,
-    /// Interface by which it will leave.
-    OifName,
-    /// EtherType of the network header.
-    MetaProtocol,
-    /// 2 for IPv4, 10 for IPv6.
-    MetaNfproto,
-    /// The transport protocol, after extension headers.
-    MetaL4proto,
-    /// Bytes from the network header on.
-    MetaLength,
-    /// 0 host, 1 broadcast, 2 multicast.
-    MetaPkttype,
-    IpSaddr,
-    IpDaddr,
-    IpProtocol,
-    IpVersion,
-    IpHdrlength,
-    IpDscp,
-    IpEcn,
-    IpLength,
-    IpId,
-    IpFragOff,
-    IpTtl,
-    Ip6Saddr,
-    Ip6Daddr,
-    Ip6Nexthdr,
-    Ip6Version,
-    Ip6Dscp,
-    Ip6Ecn,
-    Ip6Flowlabel,
-    Ip6Length,
-    Ip6Hoplimit,
-    TcpSport,
-    TcpDport,
-    TcpSequence,
-    TcpAckseq,
-    TcpDoff,
-    TcpFlags,
-    TcpWindow,
-    TcpChecksum,
-    TcpUrgptr,
-    UdpSport,
-    UdpDport,
-    UdpLength,
-    UdpChecksum,
-    ThSport,
-    ThDport,
-    IcmpType,
-    IcmpCode,
-    IcmpId,
-    IcmpSequence,
-    IcmpMtu,
-    Icmpv6Type,
-    Icmpv6Code,
-    Icmpv6Id,
-    Icmpv6Sequence,
-    Icmpv6Mtu,
-    /// One bit of [`CtState`].
-    CtState,
-    /// A [`CtDirection`].
-    CtDirection,
-    /// The connection's transport protocol.
-    CtProtocol,
+/// Defines the fields: nftables' syntax of each, header and key, and the kind of its value.
+macro_rules! fields {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $header:literal $key:literal = $kind:expr,)+ }) => {
+        $(#[$doc])*
+        pub enum $name { $($(#[$field_doc])* $field,)+ }
+
+        impl $name {
+            /// Every field with its header and key.
+            pub(crate) const NAMES: &[(&str, &str, Self)] = &[$(($header, $key, Self::$field),)+];
+
+            /// Returns the kind of its value.
+            pub const fn kind(self) -> Kind {
+                match self {
+                    $(Self::$field => $kind,)+
+                }
+            }
+        }
+    };
+}
+
+fields! {
+    /// A property of a packet, or of its connection, that a rule can compare.
+    ///
+    /// The names are nftables'; `th` is the transport header of TCP, UDP, SCTP, DCCP and UDP-Lite alike. A packet that
+    /// lacks a field matches no comparison with it.
+    #[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+    #[allow(missing_docs, reason = "named as nftables' manual names them")]
+    Field {
+        EtherSaddr: "ether" "saddr" = Kind::EtherAddr,
+        EtherDaddr: "ether" "daddr" = Kind::EtherAddr,
+        /// The first type of the frame: a tag's, if there is one.
+        EtherType: "ether" "type" = Kind::EtherType,
+        VlanId: "vlan" "id" = Kind::Integer(12),
+        VlanPcp: "vlan" "pcp" = Kind::Integer(3),
+        VlanType: "vlan" "type" = Kind::EtherType,
+        ArpOperation: "arp" "operation" = Kind::ArpOp,
+        ArpHtype: "arp" "htype" = Kind::Integer(16),
+        ArpPtype: "arp" "ptype" = Kind::EtherType,
+        ArpSaddrIp: "arp" "saddr ip" = Kind::Ipv4Addr,
+        ArpDaddrIp: "arp" "daddr ip" = Kind::Ipv4Addr,
+        ArpSaddrEther: "arp" "saddr ether" = Kind::EtherAddr,
+        ArpDaddrEther: "arp" "daddr ether" = Kind::EtherAddr,
+        /// Interface by which the packet arrived (`iif`, `iifname`).
+        IifName: "meta" "iifname" = Kind::IfName,
+        /// Interface by which it will leave.
+        OifName: "meta" "oifname" = Kind::IfName,
+        /// EtherType of the network header.
+        MetaProtocol: "meta" "protocol" = Kind::EtherType,
+        /// 2 for IPv4, 10 for IPv6.
+        MetaNfproto: "meta" "nfproto" = Kind::NfProto,
+        /// The transport protocol, after extension headers.
+        MetaL4proto: "meta" "l4proto" = Kind::InetProto,
+        /// Bytes from the network header on.
+        MetaLength: "meta" "length" = Kind::Integer(32),
+        /// 0 host, 1 broadcast, 2 multicast.
+        MetaPkttype: "meta" "pkttype" = Kind::PktType,
+        IpSaddr: "ip" "saddr" = Kind::Ipv4Addr,
+        IpDaddr: "ip" "daddr" = Kind::Ipv4Addr,
+        IpProtocol: "ip" "protocol" = Kind::InetProto,
+        IpVersion: "ip" "version" = Kind::Integer(4),
+        IpHdrlength: "ip" "hdrlength" = Kind::Integer(4),
+        IpDscp: "ip" "dscp" = Kind::Dscp,
+        IpEcn: "ip" "ecn" = Kind::Ecn,
+        IpLength: "ip" "length" = Kind::Integer(16),
+        IpId: "ip" "id" = Kind::Integer(16),
+        IpFragOff: "ip" "frag-off" = Kind::Integer(16),
+        IpTtl: "ip" "ttl" = Kind::Integer(8),
+        Ip6Saddr: "ip6" "saddr" = Kind::Ipv6Addr,
+        Ip6Daddr: "ip6" "daddr" = Kind::Ipv6Addr,
+        Ip6Nexthdr: "ip6" "nexthdr" = Kind::InetProto,
+        Ip6Version: "ip6" "version" = Kind::Integer(4),
+        Ip6Dscp: "ip6" "dscp" = Kind::Dscp,
+        Ip6Ecn: "ip6" "ecn" = Kind::Ecn,
+        Ip6Flowlabel: "ip6" "flowlabel" = Kind::Integer(20),
+        Ip6Length: "ip6" "length" = Kind::Integer(16),
+        Ip6Hoplimit: "ip6" "hoplimit" = Kind::Integer(8),
+        TcpSport: "tcp" "sport" = Kind::InetService,
+        TcpDport: "tcp" "dport" = Kind::InetService,
+        TcpSequence: "tcp" "sequence" = Kind::Integer(32),
+        TcpAckseq: "tcp" "ackseq" = Kind::Integer(32),
+        TcpDoff: "tcp" "doff" = Kind::Integer(4),
+        TcpFlags: "tcp" "flags" = Kind::TcpFlags,
+        TcpWindow: "tcp" "window" = Kind::Integer(16),
+        TcpChecksum: "tcp" "checksum" = Kind::Integer(16),
+        TcpUrgptr: "tcp" "urgptr" = Kind::Integer(16),
+        UdpSport: "udp" "sport" = Kind::InetService,
+        UdpDport: "udp" "dport" = Kind::InetService,
+        UdpLength: "udp" "length" = Kind::Integer(16),
+        UdpChecksum: "udp" "checksum" = Kind::Integer(16),
+        ThSport: "th" "sport" = Kind::InetService,
+        ThDport: "th" "dport" = Kind::InetService,
+        IcmpType: "icmp" "type" = Kind::IcmpType,
+        IcmpCode: "icmp" "code" = Kind::IcmpCode,
+        IcmpId: "icmp" "id" = Kind::Integer(16),
+        IcmpSequence: "icmp" "sequence" = Kind::Integer(16),
+        IcmpMtu: "icmp" "mtu" = Kind::Integer(16),
+        Icmpv6Type: "icmpv6" "type" = Kind::Icmpv6Type,
+        Icmpv6Code: "icmpv6" "code" = Kind::Icmpv6Code,
+        Icmpv6Id: "icmpv6" "id" = Kind::Integer(16),
+        Icmpv6Sequence: "icmpv6" "sequence" = Kind::Integer(16),
+        Icmpv6Mtu: "icmpv6" "mtu" = Kind::Integer(32),
+        /// One bit of [`CtState`].
+        CtState: "ct" "state" = Kind::CtState,
+        /// A [`CtDirection`].
+        CtDirection: "ct" "direction" = Kind::CtDirection,
+        /// The connection's transport protocol.
+        CtProtocol: "ct" "protocol" = Kind::InetProto,
+    }
 }
 
 /// The kind of a field's value, which determines its syntax and width.
@@ -133,69 +155,6 @@ impl Kind {
             Self::EtherAddr => 48,
             Self::Ipv6Addr | Self::IfName => 128,
             Self::Integer(bits) => bits,
-        }
-    }
-}
-
-impl Field {
-    /// Returns the kind of its value.
-    pub const fn kind(self) -> Kind {
-        match self {
-            Self::EtherSaddr | Self::EtherDaddr | Self::ArpSaddrEther | Self::ArpDaddrEther => {
-                Kind::EtherAddr
-            }
-            Self::EtherType | Self::VlanType | Self::MetaProtocol | Self::ArpPtype => {
-                Kind::EtherType
-            }
-            Self::ArpOperation => Kind::ArpOp,
-            Self::ArpSaddrIp | Self::ArpDaddrIp | Self::IpSaddr | Self::IpDaddr => Kind::Ipv4Addr,
-            Self::Ip6Saddr | Self::Ip6Daddr => Kind::Ipv6Addr,
-            Self::IifName | Self::OifName => Kind::IfName,
-            Self::MetaNfproto => Kind::NfProto,
-            Self::MetaPkttype => Kind::PktType,
-            Self::MetaL4proto | Self::IpProtocol | Self::Ip6Nexthdr | Self::CtProtocol => {
-                Kind::InetProto
-            }
-            Self::IpDscp | Self::Ip6Dscp => Kind::Dscp,
-            Self::IpEcn | Self::Ip6Ecn => Kind::Ecn,
-            Self::TcpSport
-            | Self::TcpDport
-            | Self::UdpSport
-            | Self::UdpDport
-            | Self::ThSport
-            | Self::ThDport => Kind::InetService,
-            Self::TcpFlags => Kind::TcpFlags,
-            Self::IcmpType => Kind::IcmpType,
-            Self::IcmpCode => Kind::IcmpCode,
-            Self::Icmpv6Type => Kind::Icmpv6Type,
-            Self::Icmpv6Code => Kind::Icmpv6Code,
-            Self::CtState => Kind::CtState,
-            Self::CtDirection => Kind::CtDirection,
-            Self::VlanPcp => Kind::Integer(3),
-            Self::IpVersion | Self::IpHdrlength | Self::Ip6Version | Self::TcpDoff => {
-                Kind::Integer(4)
-            }
-            Self::IpTtl | Self::Ip6Hoplimit => Kind::Integer(8),
-            Self::VlanId => Kind::Integer(12),
-            Self::ArpHtype
-            | Self::IpLength
-            | Self::IpId
-            | Self::IpFragOff
-            | Self::Ip6Length
-            | Self::TcpWindow
-            | Self::TcpChecksum
-            | Self::TcpUrgptr
-            | Self::UdpLength
-            | Self::UdpChecksum
-            | Self::IcmpId
-            | Self::IcmpSequence
-            | Self::IcmpMtu
-            | Self::Icmpv6Id
-            | Self::Icmpv6Sequence => Kind::Integer(16),
-            Self::Ip6Flowlabel => Kind::Integer(20),
-            Self::MetaLength | Self::TcpSequence | Self::TcpAckseq | Self::Icmpv6Mtu => {
-                Kind::Integer(32)
-            }
         }
     }
 }
