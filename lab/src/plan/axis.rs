@@ -1,161 +1,148 @@
 //! The axes of scenarios and the values on them.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use toml::Spanned;
 
-use crate::testbed::LinkMode;
+use super::Kind;
+use super::check::{Mistake, all_between, spread};
+use crate::record::Point;
+use crate::subject::Subject;
+use crate::testbed::{LinkMode, MOST_IDLE};
 
-/// Something that differs between the points of a scenario.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Axis {
+/// The values that a plan gives for an axis.
+pub(super) type Values<T> = Option<Spanned<Vec<T>>>;
+
+/// Defines the axes. A row has an axis's name in the code, its setting with the default, and how plans write it: the name, the
+/// values in words, and the bounds of numbers.
+macro_rules! axes {
+    ($(
+        $(#[$doc:meta])*
+        $axis:ident $field:ident: $type:ty = $default:expr, $name:literal = $values:literal $(in $bounds:expr)?;
+    )+) => {
+        /// Something that differs between the points of a scenario.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Axis {
+            $($(#[$doc])* $axis,)+
+        }
+
+        impl Axis {
+            /// As it is written in a plan and in a point, and what may stand there.
+            pub const fn described(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Axis::$axis => ($name, $values),)+
+                }
+            }
+        }
+
+        /// All parameters of a trial except its subject.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        pub struct Settings {
+            $($(#[$doc])* pub $field: $type,)+
+            /// How long flows run before they count.
+            pub warmup: Duration,
+            /// How long they count.
+            pub length: Duration,
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Settings {
+                    $($field: $default,)+
+                    warmup: Duration::from_millis(500),
+                    length: Duration::from_secs(2),
+                }
+            }
+        }
+
+        /// One `[[scenario]]`.
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub(super) struct ScenarioFile {
+            pub(super) name: Option<Spanned<String>>,
+            pub(super) kind: Spanned<Kind>,
+            pub(super) rounds: Option<Spanned<u32>>,
+            pub(super) seconds: Option<Spanned<f64>>,
+            pub(super) warmup: Option<Spanned<f64>>,
+            pub(super) subjects: Values<Subject>,
+            $(pub(super) $field: Values<$type>,)+
+        }
+
+        impl ScenarioFile {
+            /// The line of each axis that is given, and whether it has any value.
+            pub(super) fn given(&self) -> Vec<(Axis, Range<usize>, bool)> {
+                let mut given = Vec::new();
+                $(if let Some(values) = &self.$field {
+                    given.push((Axis::$axis, values.span(), values.get_ref().is_empty()));
+                })+
+                given
+            }
+
+            /// Every combination of the values on the axes, with the other settings as in `base`.
+            pub(super) fn points(&self, base: Settings) -> Result<Vec<(Point, Settings)>, Mistake> {
+                let mut all = vec![(Point::default(), base)];
+                $(
+                    $(all_between(&self.$field, $bounds, Axis::$axis)?;)?
+                    spread(&mut all, Axis::$axis, &self.$field, |settings, value| {
+                        settings.$field = value;
+                    });
+                )+
+                Ok(all)
+            }
+        }
+    };
+}
+
+axes! {
     /// What the ends of the veth pair leave to each other.
-    Link,
+    Link link: LinkMode = LinkMode::Offload, "link" = "offload, wire-gro, wire";
     /// Client hosts, each with a tunnel.
-    Clients,
+    Clients clients: u16 = 1, "clients" = "1 to 250" in 1..=250;
     /// Streams of each client.
-    Streams,
+    Streams streams: u16 = 1, "streams" = "1 to 64 for each client" in 1..=64;
     /// What the streams are.
-    Workload,
+    Workload workload: Workload = Workload::Tcp, "workload" = "tcp, iperf3, requests";
     /// The data channel's cipher.
-    Cipher,
+    Cipher cipher: String = "AES-256-GCM".to_owned(), "cipher" = "a data channel's cipher, such as AES-256-GCM";
     /// Which IP the tunnel's packets travel in.
-    Outer,
+    Outer outer: Outer = Outer::Ipv4, "outer" = "ipv4, ipv6";
     /// Sizes of the datagrams.
-    Packet,
+    Packet packet: Packet = Packet::Bytes(1400), "packet" = "64 to 65000 bytes, imix, jumbo, super";
     /// How packets are lost.
-    Pattern,
+    Pattern pattern: Pattern = Pattern::Random, "pattern" = "random, bursts, reorder";
     /// How many of them, in percent.
-    Loss,
+    Loss loss: f64 = 0.0, "loss" = "0 to 100 percent" in 0.0..=100.0;
     /// Control messages a second, or what a hostile peer does a second.
-    Rate,
+    Rate rate: u32 = 0, "rate" = "control messages, or hostile acts, a second" in 0..=10_000;
     /// Who does its worst.
-    Hostile,
+    Hostile hostile: Hostile = Hostile::None, "hostile" = "none, client, stranger";
     /// Sessions of each host.
-    Sessions,
+    Sessions sessions: u16 = 2, "sessions" = "1 to 20 for each host" in 1..=20;
     /// Hosts that clients come from.
-    Hosts,
+    Hosts hosts: u16 = 50, "hosts" = "1 to 250" in 1..=250;
     /// What the clients are.
-    Clientele,
+    Clientele clientele: Clientele = Clientele::Engines, "clientele" = "engines, processes";
     /// Whether they come for the first time.
-    Storm,
+    Storm storm: Storm = Storm::Cold, "storm" = "cold, reconnect";
     /// Mb/s of all clients together.
-    TotalMbps,
+    TotalMbps total_mbps: f64 = 200.0, "total-mbps" = "Mb/s of all clients together" in 0.1..=1e6;
     /// How much is carried.
-    Gigabytes,
+    Gigabytes gigabytes: u32 = 10, "gigabytes" = "how many, ascending" in 1..=10_000;
     /// Nodes beside the busy pair.
-    Idle,
+    Idle idle: u16 = 0, "idle" = "0 to 10 nodes beside the busy pair" in 0..=MOST_IDLE;
     /// A piece of the data path.
-    Piece,
+    Piece piece: String = String::new(), "piece" = "a piece of the data path";
 }
 
 impl Axis {
-    /// As it is written in a plan and in a point, and what may stand there.
-    pub const fn described(self) -> (&'static str, &'static str) {
-        match self {
-            Axis::Link => ("link", "offload, wire-gro, wire"),
-            Axis::Clients => ("clients", "1 to 250"),
-            Axis::Streams => ("streams", "1 to 64 for each client"),
-            Axis::Workload => ("workload", "tcp, iperf3, requests"),
-            Axis::Cipher => ("cipher", "a data channel's cipher, such as AES-256-GCM"),
-            Axis::Outer => ("outer", "ipv4, ipv6"),
-            Axis::Packet => ("packet", "64 to 65000 bytes, imix, jumbo, super"),
-            Axis::Pattern => ("pattern", "random, bursts, reorder"),
-            Axis::Loss => ("loss", "0 to 100 percent"),
-            Axis::Rate => ("rate", "control messages, or hostile acts, a second"),
-            Axis::Hostile => ("hostile", "none, client, stranger"),
-            Axis::Sessions => ("sessions", "1 to 20 for each host"),
-            Axis::Hosts => ("hosts", "1 to 250"),
-            Axis::Clientele => ("clientele", "engines, processes"),
-            Axis::Storm => ("storm", "cold, reconnect"),
-            Axis::TotalMbps => ("total-mbps", "Mb/s of all clients together"),
-            Axis::Gigabytes => ("gigabytes", "how many, ascending"),
-            Axis::Idle => ("idle", "0 to 10 nodes beside the busy pair"),
-            Axis::Piece => ("piece", "a piece of the data path"),
-        }
-    }
-
     /// As it is written in a plan and in a point.
     pub const fn name(self) -> &'static str {
         self.described().0
-    }
-}
-
-/// All parameters of a trial except its subject.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Settings {
-    /// What the ends of the veth pair leave to each other.
-    pub link: LinkMode,
-    /// Client hosts.
-    pub clients: u16,
-    /// Streams of each client.
-    pub streams: u16,
-    /// What the streams are.
-    pub workload: Workload,
-    /// The data channel's cipher.
-    pub cipher: String,
-    /// Which IP the tunnel's packets travel in.
-    pub outer: Outer,
-    /// Sizes of the datagrams.
-    pub packet: Packet,
-    /// How packets are lost.
-    pub pattern: Pattern,
-    /// How many of them, in percent.
-    pub loss: f64,
-    /// Control messages a second, or what a hostile peer does a second.
-    pub rate: u32,
-    /// Who does its worst.
-    pub hostile: Hostile,
-    /// Sessions of each host.
-    pub sessions: u16,
-    /// Hosts that clients come from.
-    pub hosts: u16,
-    /// What the clients are.
-    pub clientele: Clientele,
-    /// Whether they come for the first time.
-    pub storm: Storm,
-    /// Mb/s of all clients together.
-    pub total_mbps: f64,
-    /// How much is carried.
-    pub gigabytes: u32,
-    /// Nodes beside the busy pair.
-    pub idle: u16,
-    /// A piece of the data path.
-    pub piece: String,
-    /// How long flows run before they count.
-    pub warmup: Duration,
-    /// How long they count.
-    pub length: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            link: LinkMode::Offload,
-            clients: 1,
-            streams: 1,
-            workload: Workload::Tcp,
-            cipher: "AES-256-GCM".to_owned(),
-            outer: Outer::Ipv4,
-            packet: Packet::Bytes(1400),
-            pattern: Pattern::Random,
-            loss: 0.0,
-            rate: 0,
-            hostile: Hostile::None,
-            sessions: 2,
-            hosts: 50,
-            clientele: Clientele::Engines,
-            storm: Storm::Cold,
-            total_mbps: 200.0,
-            gigabytes: 10,
-            idle: 0,
-            piece: String::new(),
-            warmup: Duration::from_millis(500),
-            length: Duration::from_secs(2),
-        }
     }
 }
 

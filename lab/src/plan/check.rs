@@ -1,16 +1,15 @@
 //! Checks a plan file and turns it into a plan that can be run.
 
 use std::fmt::Display;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use toml::Spanned;
 
-use super::axis::{Axis, Settings};
-use super::file::{AAFile, File, ScenarioFile};
+use super::axis::{Axis, ScenarioFile, Settings, Values};
+use super::file::{AAFile, File};
 use super::{AA, Kind, Plan, Scenario};
 use crate::record::Point;
-use crate::testbed::MOST_IDLE;
 
 /// A mistake in a file.
 pub(super) struct Mistake {
@@ -136,17 +135,17 @@ fn between<T: PartialOrd + Display + Copy>(
     Ok(())
 }
 
-fn all_between<T: PartialOrd + Display + Copy>(
-    values: &Option<Spanned<Vec<T>>>,
-    low: T,
-    high: T,
+/// Refuses values of an axis that are out of bounds.
+pub(super) fn all_between<T: PartialOrd + Display>(
+    values: &Values<T>,
+    bounds: RangeInclusive<T>,
     axis: Axis,
 ) -> Result<(), Mistake> {
     let Some(values) = values else { return Ok(()) };
-    match values.get_ref().iter().find(|value| **value < low || **value > high) {
+    match values.get_ref().iter().find(|value| !bounds.contains(value)) {
         None => Ok(()),
         Some(wrong) => {
-            let name = axis.name();
+            let (name, low, high) = (axis.name(), bounds.start(), bounds.end());
             mistake(&values.span(), format!("{name} has {wrong}; write {low} to {high}"))
         }
     }
@@ -154,56 +153,23 @@ fn all_between<T: PartialOrd + Display + Copy>(
 
 /// All combinations of the axes' values.
 fn points(raw: &ScenarioFile) -> Result<Vec<(Point, Settings)>, Mistake> {
-    all_between(&raw.clients, 1, 250, Axis::Clients)?;
-    all_between(&raw.streams, 1, 64, Axis::Streams)?;
-    all_between(&raw.loss, 0.0, 100.0, Axis::Loss)?;
-    all_between(&raw.sessions, 1, 20, Axis::Sessions)?;
-    all_between(&raw.hosts, 1, 250, Axis::Hosts)?;
-    all_between(&raw.rate, 0, 10_000, Axis::Rate)?;
-    all_between(&raw.total_mbps, 0.1, 1e6, Axis::TotalMbps)?;
-    all_between(&raw.gigabytes, 1, 10_000, Axis::Gigabytes)?;
-    all_between(&raw.idle, 0, MOST_IDLE, Axis::Idle)?;
-    if let Some(seconds) = &raw.seconds {
-        between(seconds, 0.1, 3600.0, "seconds")?;
-    }
-    if let Some(warmup) = &raw.warmup {
-        between(warmup, 0.0, 60.0, "warmup")?;
-    }
     let mut base = Settings::default();
     if let Some(seconds) = &raw.seconds {
+        between(seconds, 0.1, 3600.0, "seconds")?;
         base.length = Duration::from_secs_f64(*seconds.get_ref());
     }
     if let Some(warmup) = &raw.warmup {
+        between(warmup, 0.0, 60.0, "warmup")?;
         base.warmup = Duration::from_secs_f64(*warmup.get_ref());
     }
-    let mut all = vec![(Point::default(), base)];
-    spread(&mut all, Axis::Link, &raw.link, |s, v| s.link = v);
-    spread(&mut all, Axis::Clients, &raw.clients, |s, v| s.clients = v);
-    spread(&mut all, Axis::Streams, &raw.streams, |s, v| s.streams = v);
-    spread(&mut all, Axis::Workload, &raw.workload, |s, v| s.workload = v);
-    spread(&mut all, Axis::Cipher, &raw.cipher, |s, v| s.cipher = v);
-    spread(&mut all, Axis::Outer, &raw.outer, |s, v| s.outer = v);
-    spread(&mut all, Axis::Packet, &raw.packet, |s, v| s.packet = v);
-    spread(&mut all, Axis::Pattern, &raw.pattern, |s, v| s.pattern = v);
-    spread(&mut all, Axis::Loss, &raw.loss, |s, v| s.loss = v);
-    spread(&mut all, Axis::Rate, &raw.rate, |s, v| s.rate = v);
-    spread(&mut all, Axis::Hostile, &raw.hostile, |s, v| s.hostile = v);
-    spread(&mut all, Axis::Sessions, &raw.sessions, |s, v| s.sessions = v);
-    spread(&mut all, Axis::Hosts, &raw.hosts, |s, v| s.hosts = v);
-    spread(&mut all, Axis::Clientele, &raw.clientele, |s, v| s.clientele = v);
-    spread(&mut all, Axis::Storm, &raw.storm, |s, v| s.storm = v);
-    spread(&mut all, Axis::TotalMbps, &raw.total_mbps, |s, v| s.total_mbps = v);
-    spread(&mut all, Axis::Gigabytes, &raw.gigabytes, |s, v| s.gigabytes = v);
-    spread(&mut all, Axis::Idle, &raw.idle, |s, v| s.idle = v);
-    spread(&mut all, Axis::Piece, &raw.piece, |s, v| s.piece = v);
-    Ok(all)
+    raw.points(base)
 }
 
 /// Multiplies the points by the values of one axis. An axis that is not given leaves the default and stays out of the point.
-fn spread<T: Clone + Display>(
+pub(super) fn spread<T: Clone + Display>(
     all: &mut Vec<(Point, Settings)>,
     axis: Axis,
-    values: &Option<Spanned<Vec<T>>>,
+    values: &Values<T>,
     set: fn(&mut Settings, T),
 ) {
     let Some(values) = values else { return };
