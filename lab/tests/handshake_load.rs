@@ -13,7 +13,7 @@ use adit_lab::testbed::{LinkMode, Testbed};
 use adit_testbed::failure::{Result, ensure};
 use adit_testbed::sandbox::{self, Entered, Sandbox};
 
-const SUBJECTS: [Subject; 2] = [Subject::Adit(None), Subject::Openvpn];
+const SUBJECTS: [Subject; 2] = [Subject::ADIT, Subject::OPENVPN];
 
 fn main() -> ExitCode {
     if !nix::unistd::geteuid().is_root() {

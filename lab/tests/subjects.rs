@@ -5,26 +5,26 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adit_lab::subject::{Subject, Toolchain, TunnelSpec, check, prepare};
+use adit_lab::subject::{Carrier, Subject, Toolchain, TunnelSpec, Variant, Vpn, check, prepare};
 use adit_lab::testbed::{LinkMode, Testbed};
 use adit_sim::Impairment;
 use adit_testbed::failure::{Context, Failure, Result};
 use adit_testbed::sandbox::{self, Entered, Sandbox};
 
-const SUBJECTS: [Subject; 13] = [
-    Subject::Bare,
-    Subject::Copy,
-    Subject::Adit(None),
-    Subject::AditTcp,
-    Subject::AditServesTcp,
-    Subject::OpenvpnServesTcp,
-    Subject::Openvpn,
-    Subject::OpenvpnTcp,
-    Subject::AditTap,
-    Subject::OpenvpnTap,
-    Subject::AditFilter,
-    Subject::Tinc,
-    Subject::WireguardGo,
+const SUBJECTS: [&str; 13] = [
+    "bare",
+    "copy",
+    "adit",
+    "adit-tcp",
+    "adit-tcp/openvpn-tcp",
+    "openvpn-tcp/adit-tcp",
+    "openvpn",
+    "openvpn-tcp",
+    "adit-tap",
+    "openvpn-tap",
+    "adit-filter",
+    "tinc",
+    "wireguard-go",
 ];
 
 fn main() -> ExitCode {
@@ -51,8 +51,10 @@ fn main() -> ExitCode {
 /// With those revisions of adit that the arguments name, as `adit@HEAD~1`.
 fn subjects() -> Vec<Subject> {
     let named = std::env::args().filter(|argument| argument.starts_with("adit@"));
-    let named = named.filter_map(|name| name.split('/').next().and_then(|name| name.parse().ok()));
-    SUBJECTS.into_iter().chain(named).collect()
+    let named: Vec<String> =
+        named.filter_map(|name| Some(name.split('/').next()?.to_owned())).collect();
+    let known = SUBJECTS.iter().map(|name| name.parse().expect("a subject's name"));
+    known.chain(named.iter().filter_map(|name| name.parse().ok())).collect()
 }
 
 /// Arguments narrow it down to the cases whose names hold one of them. `star100` takes long and is run only when named:
@@ -141,12 +143,13 @@ impl Place {
 }
 
 fn chooses_cipher(subject: &Subject) -> bool {
-    matches!(subject, Subject::Adit(_) | Subject::AditTcp | Subject::Openvpn | Subject::OpenvpnTcp)
+    matches!(subject, Subject::Vpn(Vpn { carrier: Carrier::Udp | Carrier::Tcp, server, client, variant })
+        if server == client && matches!(variant, Variant::Default | Variant::Revision(_)))
 }
 
 /// What cannot be measured is reported by name, and starting it fails.
 fn refuses(toolchain: &Toolchain) -> Result<()> {
-    let unknown = Subject::Adit(Some("no-such-revision".into()));
+    let unknown = "adit@no-such-revision".parse::<Subject>().map_err(Failure)?;
     toolchain.available(&unknown).err().context("an unknown revision is said to be available")?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use super::pushed::{Expected, Findings, check};
 use super::{ClientPool, Hosts, LoadOutcome, Server, config};
 use crate::measure::Meter;
 use crate::record::Measurement;
-use crate::subject::{Subject, Toolchain};
+use crate::subject::{Carrier, Implementation, Subject, Toolchain, Variant};
 use crate::testbed::Testbed;
 
 /// The server and the clients of a trial. Dropping it ends the server.
@@ -36,35 +36,22 @@ pub struct LoadGenerator {
 /// # Errors
 /// Why this subject cannot be measured so.
 pub fn program(toolchain: &Toolchain, subject: &Subject) -> std::result::Result<Program, String> {
-    match subject {
-        Subject::Adit(revision) => toolchain.adit(revision.as_deref()).map(Program::Adit),
-        Subject::AditServes => toolchain.adit(None).map(Program::Adit),
-        Subject::Openvpn | Subject::OpenvpnServes => {
-            toolchain.available(subject).map(|_| Program::OpenVpn)
+    let Subject::Vpn(vpn) = subject else {
+        return Err(format!("{subject} has no server that OpenVPN's clients could come to"));
+    };
+    let refused = match (&vpn.variant, vpn.carrier) {
+        (Variant::Workers(_), _) => "the load generator's server has the workers of its machine",
+        (Variant::Filter, _) => "the load generator's server has no packet filter",
+        (_, Carrier::Tcp) => "the load generator's clients connect over UDP only so far",
+        (_, Carrier::UdpTap) => "the load generator's clients have no TAP devices",
+        (Variant::Default | Variant::Revision(_), Carrier::Udp) => {
+            return match vpn.server {
+                Implementation::Adit => toolchain.adit(vpn.revision()).map(Program::Adit),
+                Implementation::Openvpn => toolchain.available(subject).map(|_| Program::OpenVpn),
+            };
         }
-        Subject::AditWorkers(_) | Subject::AditTcpWorkers(_) => {
-            Err("the load generator's server has the workers of its machine".to_owned())
-        }
-        Subject::AditFilter => Err("the load generator's server has no packet filter".to_owned()),
-        Subject::AditTcp
-        | Subject::AditServesTcp
-        | Subject::OpenvpnServesTcp
-        | Subject::OpenvpnTcp => {
-            Err("the load generator's clients connect over UDP only so far".to_owned())
-        }
-        Subject::AditTap | Subject::OpenvpnTap => {
-            Err("the load generator's clients have no TAP devices".to_owned())
-        }
-        Subject::Bare
-        | Subject::Copy
-        | Subject::Bridge(_)
-        | Subject::Wired(_)
-        | Subject::Database(_)
-        | Subject::Tinc
-        | Subject::WireguardGo => {
-            Err(format!("{subject} has no server that OpenVPN's clients could come to"))
-        }
-    }
+    };
+    Err(refused.to_owned())
 }
 
 impl LoadGenerator {

@@ -28,22 +28,9 @@ impl Owner {
                 );
             }
             Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => "adit-lab",
+            Subject::Bridge(_) | Subject::Wired(Joint::Adit) => "adit",
             // Of a mixed pair it is the server.
-            Subject::Adit(_)
-            | Subject::AditWorkers(_)
-            | Subject::AditTcpWorkers(_)
-            | Subject::AditTcp
-            | Subject::AditTap
-            | Subject::AditFilter
-            | Subject::Bridge(_)
-            | Subject::Wired(Joint::Adit)
-            | Subject::AditServes
-            | Subject::AditServesTcp => "adit",
-            Subject::Openvpn
-            | Subject::OpenvpnTcp
-            | Subject::OpenvpnTap
-            | Subject::OpenvpnServes
-            | Subject::OpenvpnServesTcp => "openvpn",
+            Subject::Vpn(vpn) => vpn.server.name(),
             Subject::Database(scheme) if scheme.is_adit() => "adit",
             Subject::Database(_) => "adit-lab",
             Subject::Tinc => "tincd",
@@ -87,7 +74,7 @@ adit 60/60 5.6: cpu-clock:
 
     #[test]
     fn processes_are_told_apart_by_what_they_executed() {
-        let adit = Owner::of(&Subject::Adit(None)).unwrap();
+        let adit = Owner::of(&Subject::ADIT).unwrap();
         assert_eq!(adit.pids(TASKS).unwrap(), "41,60");
         assert_eq!(Owner::of(&Subject::Copy).unwrap().pids(TASKS).unwrap(), "50");
         let failure = Owner::of(&Subject::Tinc).unwrap().pids(TASKS).unwrap_err();

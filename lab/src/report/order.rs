@@ -56,36 +56,24 @@ pub const STYLES: usize = 12;
 /// The colour of a bound that is no subject's.
 pub const BOUND: usize = STYLES;
 
-/// A subject's colour: fixed for those that are known by name, so that two reports look alike.
+/// The subjects of the first colours, so that two reports look alike.
+const KNOWN: [&str; 10] = [
+    "bare",
+    "copy",
+    "adit",
+    "adit-tcp",
+    "openvpn",
+    "openvpn-tcp",
+    "tinc",
+    "wireguard-go",
+    "adit/openvpn",
+    "openvpn/adit",
+];
+
+/// A subject's colour. Those that are not [`KNOWN`] take turns with the last colours.
 pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
-    let known = |name: &str| {
-        Some(match name.parse().ok()? {
-            Subject::Bare => 0,
-            Subject::Copy => 1,
-            Subject::Adit(None) => 2,
-            Subject::AditTcp => 3,
-            Subject::Openvpn => 4,
-            Subject::OpenvpnTcp => 5,
-            Subject::Tinc => 6,
-            Subject::WireguardGo => 7,
-            Subject::AditServes => 8,
-            Subject::OpenvpnServes => 9,
-            Subject::Adit(Some(_))
-            | Subject::AditTap
-            | Subject::Database(_)
-            | Subject::AditFilter
-            | Subject::Bridge(_)
-            | Subject::Wired(_)
-            | Subject::OpenvpnTap
-            | Subject::AditWorkers(_)
-            | Subject::AditTcpWorkers(_)
-            | Subject::AditServesTcp
-            | Subject::OpenvpnServesTcp => {
-                return None;
-            }
-        })
-    };
-    let mut others = (10..STYLES).cycle();
+    let known = |name: &String| KNOWN.iter().position(|known| known == name);
+    let mut others = (KNOWN.len()..STYLES).cycle();
     let style = |name: &String| (name.clone(), known(name).or_else(|| others.next()).unwrap_or(0));
     subjects.iter().map(style).collect()
 }

@@ -37,7 +37,7 @@ pub fn run() -> Result<ExitCode> {
     }
     println!("\nPieces:\n\n  {}", crate::bench::piece_names().join(", "));
     println!("\nSubjects:\n");
-    for subject in Subject::NAMED {
+    for subject in Subject::named() {
         let name = subject.to_string();
         match here(&subject) {
             Ok(version) => println!("  {name:13} {version}"),

@@ -153,8 +153,8 @@ impl Tunnel {
             None => "reneg-sec 0".to_owned(),
         };
         match subject {
-            Subject::Adit(revision) => {
-                let adit = toolchain.adit(revision.as_deref())?;
+            _ if *subject == Subject::ADIT || subject.revision().is_some() => {
+                let adit = toolchain.adit(subject.revision())?;
                 let managed = Managed::start(&adit, toolchain.scratch()?, testbed, &rekey)?;
                 let chatter = profile::client(&managed.profile("chatter"))?;
                 let client = testbed.clients.first().context("a testbed without a client")?;
@@ -165,7 +165,7 @@ impl Tunnel {
                     kind: Kind::Managed(Box::new(managed)),
                 })
             }
-            Subject::Openvpn => {
+            _ if *subject == Subject::OPENVPN => {
                 let lines = TunnelSpec {
                     server_lines: vec!["reneg-sec 0".to_owned()],
                     client_lines: vec![rekey],

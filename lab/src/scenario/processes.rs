@@ -36,7 +36,7 @@ pub fn processes(
     subject: &Subject,
     sessions: usize,
 ) -> Result<Measurement> {
-    toolchain.available(&Subject::Openvpn).map_err(Failure)?;
+    toolchain.available(&Subject::OPENVPN).map_err(Failure)?;
     let folder = toolchain.scratch()?;
     let server = program(toolchain, subject)?;
     let server = Server::start(&server, &testbed.server, folder.path(), toolchain.keys().folder())?;

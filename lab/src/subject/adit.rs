@@ -1,73 +1,13 @@
 //! adit: this tree's, or that of a revision.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use adit_testbed::failure::{Context, Result};
-use adit_testbed::net::Namespace;
-
-use super::directives::{self, Carrier, End};
-use super::toolchain::{Toolchain, first_line};
-use super::{TunnelSpec, Tunnels, openvpn, revision};
-use crate::testbed::Testbed;
-
-/// Server and clients by the config files that openvpn is given too.
-pub(super) fn start(
-    toolchain: &Toolchain,
-    wanted: Option<&str>,
-    carrier: Carrier,
-    testbed: &Testbed,
-    spec: &TunnelSpec,
-) -> Result<Tunnels> {
-    let program = toolchain.adit(wanted)?;
-    let end = End { own: "", command: &|host, config| command(&program, host, config) };
-    directives::start(toolchain, testbed, spec, carrier, [&end, &end])
-}
-
-/// As [`start`], with so many workers at the server. A client has one peer, and one worker.
-pub(super) fn start_with_workers(
-    toolchain: &Toolchain,
-    workers: u16,
-    carrier: Carrier,
-    testbed: &Testbed,
-    spec: &TunnelSpec,
-) -> Result<Tunnels> {
-    let program = toolchain.adit(None)?;
-    let with = |workers: u16, host: &Namespace, config: &Path| {
-        let mut command = command(&program, host, config);
-        command.env("ADIT_WORKERS", workers.to_string());
-        command
-    };
-    let server = End { own: "", command: &|host, config| with(workers, host, config) };
-    let client = End { own: "", command: &|host, config| with(1, host, config) };
-    directives::start(toolchain, testbed, spec, carrier, [&server, &client])
-}
-
-/// As [`start`] over UDP, with rules at the server.
-pub(super) fn start_with_rules(
-    toolchain: &Toolchain,
-    testbed: &Testbed,
-    spec: &TunnelSpec,
-) -> Result<Tunnels> {
-    let program = toolchain.adit(None)?;
-    let folder = toolchain.scratch()?;
-    let path = folder.path().join("rules.nft");
-    std::fs::write(&path, rules()).context(path.display())?;
-    let own = format!("filter {}\n", path.display());
-    let command = |host: &Namespace, config: &Path| command(&program, host, config);
-    let server = End { own: &own, command: &command };
-    let client = End { own: "", command: &command };
-    let mut tunnels =
-        directives::start(toolchain, testbed, spec, Carrier::Udp, [&server, &client])?;
-    // The server has read it.
-    drop(folder);
-    tunnels.configs.push(("rules.nft".to_owned(), rules()));
-    Ok(tunnels)
-}
+use super::revision;
+use super::toolchain::first_line;
 
 /// A hundred rules with connection tracking: all but the last are about others, of every kind that a
 /// packet can be compared with.
-fn rules() -> String {
+pub(super) fn rules() -> String {
     let mut text = String::from(
         "table inet vpn {\n    chain forward {\n        \
          type filter hook forward priority filter; policy drop;\n        \
@@ -88,30 +28,8 @@ fn rules() -> String {
     text
 }
 
-/// adit at one end, openvpn at the other.
-pub(super) fn start_beside_openvpn(
-    toolchain: &Toolchain,
-    testbed: &Testbed,
-    spec: &TunnelSpec,
-    carrier: Carrier,
-    adit_serves: bool,
-) -> Result<Tunnels> {
-    let program = toolchain.adit(None)?;
-    let adit = End { own: "", command: &|host, config| command(&program, host, config) };
-    let own = if adit_serves { openvpn::CLIENT } else { openvpn::server_lines(testbed, carrier) };
-    let openvpn = End { own, command: &openvpn::command };
-    let ends = if adit_serves { [&adit, &openvpn] } else { [&openvpn, &adit] };
-    directives::start(toolchain, testbed, spec, carrier, ends)
-}
-
-fn command(program: &Path, host: &Namespace, config: &Path) -> Command {
-    let mut command = host.command(&program.to_string_lossy());
-    command.args(["openvpn", "--config"]).arg(config);
-    command
-}
-
 /// `adit --version` and the git revision of its sources.
-pub(super) fn version(program: &Path, of_revision: bool) -> std::result::Result<String, String> {
+pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, String> {
     let told = first_line(program, &["--version"], "cargo build --release -p adit-cli")?;
     let source = if of_revision {
         // Built under its full sha.
@@ -127,7 +45,7 @@ pub(super) fn version(program: &Path, of_revision: bool) -> std::result::Result<
 }
 
 /// The `adit` beside this program, or that which `ADIT` names; of a test, that of the folder above.
-pub(super) fn beside() -> std::result::Result<PathBuf, String> {
+pub(super) fn beside() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("ADIT") {
         let path = PathBuf::from(path);
         return match path.exists() {

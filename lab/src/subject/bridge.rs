@@ -6,7 +6,6 @@ use std::process::Command;
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::{Namespace, ip};
 use adit_testbed::process::Daemon;
-use serde::{Deserialize, Serialize};
 
 use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
 use super::{Toolchain, TunnelSpec, Tunnels, copy, reach};
@@ -14,7 +13,7 @@ use crate::relay::READY;
 use crate::testbed::Testbed;
 
 /// What joins two TAP devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bridging {
     /// A plain relay with a blocking thread for each direction: one frame is read and written by one system call each. It is the
     /// faster of the two, and comes first as the reference of ratios.

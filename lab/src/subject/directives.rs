@@ -1,7 +1,7 @@
 //! What adit and openvpn share: the config files, and the way to start.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use adit_testbed::failure::{Context, Result};
@@ -11,17 +11,9 @@ use adit_testbed::tunnel::READY;
 
 use super::start::{PORT, Processes, SETUP_LIMIT};
 use super::toolchain::Toolchain;
+use super::vpn::Carrier;
 use super::{TunnelSpec, Tunnels, reach};
 use crate::testbed::Testbed;
-
-/// What carries the tunnel's packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Carrier {
-    Udp,
-    Tcp,
-    /// UDP, with frames inside.
-    UdpTap,
-}
 
 impl Carrier {
     fn device(self) -> &'static str {
@@ -30,11 +22,25 @@ impl Carrier {
 }
 
 /// A program that takes OpenVPN's config files.
-pub(super) struct End<'a> {
+pub(super) struct End {
+    /// Its path or name.
+    pub(super) program: PathBuf,
+    /// Arguments before the config file.
+    pub(super) arguments: &'static [&'static str],
     /// Lines that only this program needs.
-    pub(super) own: &'a str,
+    pub(super) own: String,
+    /// The number of its workers, if it does not choose it itself.
+    pub(super) workers: Option<u16>,
+}
+
+impl End {
     /// The command that runs a config file in a host.
-    pub(super) command: &'a dyn Fn(&Namespace, &Path) -> Command,
+    fn command(&self, host: &Namespace, config: &Path) -> Command {
+        let mut command = host.command(&self.program.to_string_lossy());
+        command.args(self.arguments).arg(config);
+        command.envs(self.workers.map(|workers| ("ADIT_WORKERS", workers.to_string())));
+        command
+    }
 }
 
 /// Starts a server and a client at every host, and returns when all of them reach the server.
@@ -45,13 +51,13 @@ pub(super) fn start(
     testbed: &Testbed,
     spec: &TunnelSpec,
     carrier: Carrier,
-    ends: [&End<'_>; 2],
+    ends: [&End; 2],
 ) -> Result<Tunnels> {
     let [at_server, at_client] = ends;
     let folder = toolchain.scratch()?;
     let [server, client] = configs(toolchain, testbed, spec, carrier);
-    let (server, client) = (server + at_server.own, client + at_client.own);
-    let write = |name: &str, text: &str| -> Result<std::path::PathBuf> {
+    let (server, client) = (server + &at_server.own, client + &at_client.own);
+    let write = |name: &str, text: &str| -> Result<PathBuf> {
         let path = folder.path().join(name);
         fs::write(&path, text).context(path.display())?;
         Ok(path)
@@ -61,11 +67,11 @@ pub(super) fn start(
     let mut processes = Processes::default();
     processes
         .server
-        .push(Daemon::spawn("server", (at_server.command)(&testbed.server, &server_path))?);
+        .push(Daemon::spawn("server", at_server.command(&testbed.server, &server_path))?);
     for daemon in &mut processes.server {
         daemon.wait_for(READY, SETUP_LIMIT)?;
     }
-    processes.dial(testbed, |_, host| Ok((at_client.command)(host, &client_path)))?;
+    processes.dial(testbed, |_, host| Ok(at_client.command(host, &client_path)))?;
     processes.wait_clients(READY)?;
     let server_inner = reach::inner_addrs(&testbed.server, carrier.device())?;
     let client_inner = reach::inner(&testbed.clients, carrier.device())?;

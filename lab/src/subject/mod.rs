@@ -13,13 +13,13 @@ mod copy;
 pub mod database;
 mod directives;
 mod keys;
-mod openvpn;
 mod reach;
 mod revision;
 mod start;
 mod tinc;
 mod toolchain;
 mod tunnels;
+mod vpn;
 mod wired;
 mod wireguard;
 
@@ -31,6 +31,7 @@ pub(crate) use revision::git;
 pub use revision::{prepare, workspace};
 pub use toolchain::{Toolchain, here};
 pub use tunnels::{TunnelSpec, Tunnels};
+pub use vpn::{Carrier, Implementation, Variant, Vpn};
 pub use wired::Joint;
 
 /// One thing to measure.
@@ -41,36 +42,12 @@ pub enum Subject {
     Bare,
     /// A tunnel without cryptography through two TUN devices: the ceiling of any VPN of this shape.
     Copy,
-    /// adit over UDP: this tree's, or that of a git revision.
-    Adit(Option<String>),
-    /// adit over UDP, its server with so many workers.
-    AditWorkers(u16),
-    /// As [`Subject::AditWorkers`], over TCP.
-    AditTcpWorkers(u16),
-    /// adit over TCP.
-    AditTcp,
-    /// adit as the server of openvpn's clients.
-    AditServes,
-    /// openvpn as the server of adit's clients.
-    OpenvpnServes,
-    /// As [`Subject::AditServes`], over TCP.
-    AditServesTcp,
-    /// As [`Subject::OpenvpnServes`], over TCP.
-    OpenvpnServesTcp,
-    /// `openvpn` over UDP.
-    Openvpn,
-    /// `openvpn` over TCP.
-    OpenvpnTcp,
-    /// adit over UDP with TAP devices.
-    AditTap,
-    /// `openvpn` over UDP with TAP devices.
-    OpenvpnTap,
+    /// A tunnel of OpenVPN's protocol.
+    Vpn(Vpn),
     /// Two TAP devices and what joins them: no tunnel.
     Bridge(Bridging),
     /// Two veth pairs and what joins them: no tunnel.
     Wired(Joint),
-    /// adit over UDP, its server with a packet filter of a hundred rules, the last of which decides.
-    AditFilter,
     /// Two or more hosts that reach only a database.
     Database(Scheme),
     /// tinc 1.0.
@@ -85,44 +62,39 @@ pub fn has_adit(name: &str) -> bool {
 }
 
 impl Subject {
+    /// adit over UDP.
+    pub const ADIT: Subject =
+        Subject::Vpn(Vpn::of(Implementation::Adit, Carrier::Udp, Variant::Default));
+    /// `openvpn` over UDP.
+    pub const OPENVPN: Subject =
+        Subject::Vpn(Vpn::of(Implementation::Openvpn, Carrier::Udp, Variant::Default));
+
     /// All that have a name of their own; beside them there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
-    pub const NAMED: [Subject; 35] = [
-        Subject::Bare,
-        Subject::Copy,
-        Subject::Adit(None),
-        Subject::AditTcp,
-        Subject::AditServes,
-        Subject::OpenvpnServes,
-        Subject::AditServesTcp,
-        Subject::OpenvpnServesTcp,
-        Subject::Openvpn,
-        Subject::OpenvpnTcp,
-        Subject::AditTap,
-        Subject::OpenvpnTap,
-        Subject::AditFilter,
-        Subject::Bridge(Bridging::Plain),
-        Subject::Bridge(Bridging::PlainThreads),
-        Subject::Bridge(Bridging::Relay),
-        Subject::Bridge(Bridging::Rules),
-        Subject::Bridge(Bridging::ManyRules),
-        Subject::Wired(Joint::Kernel),
-        Subject::Wired(Joint::KernelRules),
-        Subject::Wired(Joint::Adit),
-        Subject::Database(Scheme::RowNotify),
-        Subject::Database(Scheme::RowNotifyAsync),
-        Subject::Database(Scheme::RowNotify1400),
-        Subject::Database(Scheme::RowNotify7900),
-        Subject::Database(Scheme::RowTrigger),
-        Subject::Database(Scheme::PacketInNotify),
-        Subject::Database(Scheme::Strict),
-        Subject::Database(Scheme::Strict1400),
-        Subject::Database(Scheme::Relaxed),
-        Subject::Database(Scheme::Relaxed1400),
-        Subject::Database(Scheme::Volatile),
-        Subject::Database(Scheme::Readable),
-        Subject::Tinc,
-        Subject::WireguardGo,
-    ];
+    pub fn named() -> impl Iterator<Item = Subject> {
+        let bridges = [
+            Bridging::Plain,
+            Bridging::PlainThreads,
+            Bridging::Relay,
+            Bridging::Rules,
+            Bridging::ManyRules,
+        ];
+        let joints = [Joint::Kernel, Joint::KernelRules, Joint::Adit];
+        [Subject::Bare, Subject::Copy]
+            .into_iter()
+            .chain(Vpn::named().map(Subject::Vpn))
+            .chain(bridges.map(Subject::Bridge))
+            .chain(joints.map(Subject::Wired))
+            .chain(Scheme::all().map(Subject::Database))
+            .chain([Subject::Tinc, Subject::WireguardGo])
+    }
+
+    /// The git revision of adit that is measured, if it is one.
+    pub fn revision(&self) -> Option<&str> {
+        match self {
+            Subject::Vpn(vpn) => vpn.revision(),
+            _ => None,
+        }
+    }
 
     /// The way through a database, if that is what it is.
     pub fn database(&self) -> Option<Scheme> {
@@ -138,20 +110,7 @@ impl fmt::Display for Subject {
         match self {
             Subject::Bare => f.write_str("bare"),
             Subject::Copy => f.write_str("copy"),
-            Subject::Adit(None) => f.write_str("adit"),
-            Subject::Adit(Some(revision)) => write!(f, "adit@{revision}"),
-            Subject::AditWorkers(workers) => write!(f, "adit-w{workers}"),
-            Subject::AditTcpWorkers(workers) => write!(f, "adit-tcp-w{workers}"),
-            Subject::AditTcp => f.write_str("adit-tcp"),
-            Subject::AditServes => f.write_str("adit/openvpn"),
-            Subject::OpenvpnServes => f.write_str("openvpn/adit"),
-            Subject::AditServesTcp => f.write_str("adit-tcp/openvpn-tcp"),
-            Subject::OpenvpnServesTcp => f.write_str("openvpn-tcp/adit-tcp"),
-            Subject::Openvpn => f.write_str("openvpn"),
-            Subject::OpenvpnTcp => f.write_str("openvpn-tcp"),
-            Subject::AditTap => f.write_str("adit-tap"),
-            Subject::OpenvpnTap => f.write_str("openvpn-tap"),
-            Subject::AditFilter => f.write_str("adit-filter"),
+            Subject::Vpn(vpn) => vpn.fmt(f),
             Subject::Bridge(bridging) => f.write_str(bridging.name()),
             Subject::Wired(joint) => f.write_str(joint.name()),
             Subject::Database(scheme) => f.write_str(scheme.name()),
@@ -165,27 +124,16 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Subject, String> {
-        let named = || Subject::NAMED.into_iter().find(|subject| subject.to_string() == text);
-        let revision = || {
-            let revision = text.strip_prefix("adit@").filter(|revision| !revision.is_empty())?;
-            Some(Subject::Adit(Some(revision.to_owned())))
-        };
-        named().or_else(revision).or_else(|| workers(text)).ok_or_else(|| {
-            let names = Subject::NAMED.map(|subject| subject.to_string()).join(", ");
+        let named = || Subject::named().find(|subject| subject.to_string() == text);
+        let numbered = || Vpn::numbered(text).map(Subject::Vpn);
+        named().or_else(numbered).ok_or_else(|| {
+            let names: Vec<String> = Subject::named().map(|subject| subject.to_string()).collect();
             format!(
-                "no subject is called {text:?}; write {names}, adit@REVISION, adit-w1 to adit-w64 (workers) or adit-tcp-w1 to adit-tcp-w64"
+                "no subject is called {text:?}; write {}, adit@REVISION, adit-w1 to adit-w64 (workers) or adit-tcp-w1 to adit-tcp-w64",
+                names.join(", ")
             )
         })
     }
-}
-
-/// A server with so many workers.
-fn workers(text: &str) -> Option<Subject> {
-    let (number, subject): (_, fn(u16) -> Subject) = match text.strip_prefix("adit-tcp-w") {
-        Some(number) => (number, Subject::AditTcpWorkers),
-        None => (text.strip_prefix("adit-w")?, Subject::AditWorkers),
-    };
-    number.parse().ok().filter(|number| (1..=64).contains(number)).map(subject)
 }
 
 impl TryFrom<String> for Subject {

@@ -19,14 +19,14 @@ use super::Subject;
 pub fn prepare(subjects: &[Subject]) -> Result<BTreeMap<String, PathBuf>> {
     let mut built = BTreeMap::new();
     for subject in subjects {
-        let Subject::Adit(Some(revision)) = subject else { continue };
+        let Some(revision) = subject.revision() else { continue };
         let root = workspace()?;
         let sha = resolve(&root, revision)?;
         let binary = binary(&root, &sha);
         if !binary.exists() {
             build(&root, &sha, revision)?;
         }
-        built.insert(revision.clone(), binary);
+        built.insert(revision.to_owned(), binary);
     }
     Ok(built)
 }
@@ -145,15 +145,16 @@ mod tests {
 
     #[test]
     fn an_unknown_revision_is_refused_by_name() {
-        let failure = prepare(&[Subject::Adit(Some("no-such-thing".into()))]).unwrap_err();
+        let subject = |name: &str| name.parse::<Subject>().unwrap();
+        let failure = prepare(&[subject("adit@no-such-thing")]).unwrap_err();
         assert!(failure.0.contains("adit@no-such-thing"), "{failure}");
-        let failure = prepare(&[Subject::Adit(Some("--help".into()))]).unwrap_err();
+        let failure = prepare(&[subject("adit@--help")]).unwrap_err();
         assert!(failure.0.contains("adit@--help"), "{failure}");
     }
 
     #[test]
     fn what_is_no_revision_needs_no_build() {
-        assert!(prepare(&[Subject::Bare, Subject::Adit(None)]).unwrap().is_empty());
+        assert!(prepare(&[Subject::Bare, Subject::ADIT]).unwrap().is_empty());
     }
 
     #[test]

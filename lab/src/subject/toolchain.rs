@@ -9,12 +9,11 @@ use adit_testbed::failure::Result;
 use adit_testbed::sandbox::Sandbox;
 use tempfile::TempDir;
 
-use super::directives::Carrier;
 use super::keys::Keys;
 use super::tinc::RsaKey;
 use super::{
-    Bridging, Joint, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, openvpn,
-    revision, tinc, wired, wireguard,
+    Bridging, Joint, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, revision,
+    tinc, wired, wireguard,
 };
 use crate::testbed::Testbed;
 
@@ -68,35 +67,9 @@ impl Toolchain {
         match subject {
             Subject::Bare => bare::start(testbed, spec),
             Subject::Copy => copy::start(testbed, spec),
-            Subject::Adit(revision) => {
-                adit::start(self, revision.as_deref(), Carrier::Udp, testbed, spec)
-            }
-            Subject::AditWorkers(workers) => {
-                adit::start_with_workers(self, *workers, Carrier::Udp, testbed, spec)
-            }
-            Subject::AditTcpWorkers(workers) => {
-                adit::start_with_workers(self, *workers, Carrier::Tcp, testbed, spec)
-            }
-            Subject::AditTcp => adit::start(self, None, Carrier::Tcp, testbed, spec),
-            Subject::AditServes => {
-                adit::start_beside_openvpn(self, testbed, spec, Carrier::Udp, true)
-            }
-            Subject::OpenvpnServes => {
-                adit::start_beside_openvpn(self, testbed, spec, Carrier::Udp, false)
-            }
-            Subject::AditServesTcp => {
-                adit::start_beside_openvpn(self, testbed, spec, Carrier::Tcp, true)
-            }
-            Subject::OpenvpnServesTcp => {
-                adit::start_beside_openvpn(self, testbed, spec, Carrier::Tcp, false)
-            }
-            Subject::Openvpn => openvpn::start(self, Carrier::Udp, testbed, spec),
-            Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, testbed, spec),
-            Subject::AditTap => adit::start(self, None, Carrier::UdpTap, testbed, spec),
-            Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, testbed, spec),
+            Subject::Vpn(vpn) => vpn.start(self, testbed, spec),
             Subject::Bridge(bridging) => bridge::start(self, *bridging, testbed, spec),
             Subject::Wired(joint) => wired::start(self, *joint, testbed, spec),
-            Subject::AditFilter => adit::start_with_rules(self, testbed, spec),
             Subject::Database(_) => Err(format!(
                 "{subject} needs a database: only scenarios of the kinds postgres and soak have one"
             )
@@ -107,9 +80,9 @@ impl Toolchain {
     }
 
     fn ask(&self, subject: &Subject) -> std::result::Result<String, String> {
-        match subject {
-            Subject::Adit(Some(revision)) => adit::version(&self.adit(Some(revision))?, true),
-            _ => here(subject),
+        match subject.revision() {
+            Some(revision) => adit::version(&self.adit(Some(revision))?, true),
+            None => here(subject),
         }
     }
 
@@ -158,24 +131,8 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => {
             copy::version()
         }
-        Subject::Adit(None)
-        | Subject::AditTcp
-        | Subject::AditTap
-        | Subject::AditFilter
-        | Subject::Bridge(Bridging::Relay | Bridging::Rules | Bridging::ManyRules)
-        | Subject::Wired(Joint::Adit)
-        | Subject::AditWorkers(_)
-        | Subject::AditTcpWorkers(_) => adit::version(&adit::beside()?, false),
-        Subject::Adit(Some(revision)) => {
-            Err(format!("adit@{revision} is built when a run needs it"))
-        }
-        Subject::AditServes
-        | Subject::OpenvpnServes
-        | Subject::AditServesTcp
-        | Subject::OpenvpnServesTcp => {
-            Ok(format!("{}; {}", here(&Subject::Adit(None))?, openvpn::version()?))
-        }
-        Subject::Openvpn | Subject::OpenvpnTcp | Subject::OpenvpnTap => openvpn::version(),
+        Subject::Bridge(_) | Subject::Wired(Joint::Adit) => adit::version(&adit::beside()?, false),
+        Subject::Vpn(vpn) => vpn.version(),
         Subject::Database(scheme) => database::version(*scheme),
         Subject::Tinc => tinc::version(),
         Subject::WireguardGo => wireguard::version(),

@@ -4,14 +4,13 @@
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::{Namespace, ip};
 use adit_testbed::process::{Daemon, run_with_input};
-use serde::{Deserialize, Serialize};
 
 use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
 use super::{Toolchain, TunnelSpec, Tunnels, bridge, reach};
 use crate::testbed::Testbed;
 
 /// What joins the two veth pairs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Joint {
     /// The kernel's bridge with the small firewall's rules in nftables; first, as the reference of ratios.
     KernelRules,

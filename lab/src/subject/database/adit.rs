@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::start::SETUP_LIMIT;
 use super::found::{Found, Way};
-use super::{Nodes, Scheme, Toolchain};
+use super::{Ends, Nodes, Scheme, Toolchain};
 use crate::testbed::Database;
 
 /// The network inside.
@@ -183,7 +183,9 @@ pub(super) fn found(nodes: &Nodes, database: &Database) -> Result<Found> {
             sums: vec![(u128::from(bytes), stored)],
         });
     }
-    if nodes.scheme == Scheme::Readable {
+    if let Ends::Adit(options) = nodes.scheme.ends()
+        && options.contains(&"--audit")
+    {
         super::content::check(nodes, database, &mut found)?;
     }
     Ok(found)

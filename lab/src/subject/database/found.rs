@@ -2,7 +2,7 @@
 
 use adit_testbed::failure::Result;
 
-use super::{Nodes, rows};
+use super::{Ends, Nodes, rows};
 use crate::testbed::Database;
 
 /// What the tables have of what was delivered.
@@ -50,9 +50,9 @@ impl Nodes {
     /// # Errors
     /// A node or the server does not answer.
     pub fn found(&mut self, database: &Database) -> Result<Found> {
-        match self.scheme.options() {
-            None => rows::found(self, database),
-            Some(_) => super::adit::found(self, database),
+        match self.scheme.ends() {
+            Ends::Rows(rows) => rows::found(self, rows, database),
+            Ends::Adit(_) => super::adit::found(self, database),
         }
     }
 }

@@ -9,7 +9,6 @@ use std::net::IpAddr;
 
 use adit_testbed::failure::{Failure, Result};
 use adit_testbed::process::Daemon;
-use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 pub use found::Found;
@@ -18,75 +17,70 @@ use super::tunnels::end;
 use super::{Toolchain, copy};
 use crate::testbed::Database;
 
-/// How packets pass through a database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Scheme {
-    /// The known attempt in its best form: a row and a notification per packet.
-    RowNotify,
-    /// The same with `synchronous_commit` off.
-    RowNotifyAsync,
-    /// The same with packets of at most 1400 bytes.
-    RowNotify1400,
-    /// The same with packets as large as adit's own, 7900 bytes.
-    RowNotify7900,
-    /// The known attempt's first form: one packet after the other, and a trigger.
-    RowTrigger,
-    /// The packet itself in the notification: nothing is stored.
-    PacketInNotify,
-    /// `adit postgres` as it is by itself.
-    Strict,
-    /// The same with packets of at most 1400 bytes.
-    Strict1400,
-    /// `adit postgres` with durability relaxed.
-    Relaxed,
-    /// The same with packets of at most 1400 bytes.
-    Relaxed1400,
-    /// `adit postgres` with durability volatile.
-    Volatile,
-    /// `adit postgres` with durability relaxed and everything readable in the tables.
-    Readable,
+/// How packets pass through a database: a row of [`SCHEMES`], in whose order reports list them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scheme(usize);
+
+/// What runs at both ends.
+#[derive(Clone, Copy)]
+enum Ends {
+    /// The known attempt: `adit-lab row-notify`.
+    Rows(Rows),
+    /// `adit postgres` in a network that `init` makes with these options.
+    Adit(&'static [&'static str]),
 }
 
+/// Options of `adit-lab row-notify`.
+#[derive(Clone, Copy)]
+struct Rows {
+    form: &'static str,
+    synchronous_commit: &'static str,
+    mtu: &'static str,
+}
+
+/// The form with a row and a notification per packet.
+const ROW: Rows = Rows { form: "row", synchronous_commit: "on", mtu: "1500" };
+
+/// All schemes, as plans call them.
+const SCHEMES: [(&str, Ends); 12] = [
+    ("row-notify", Ends::Rows(ROW)),
+    ("row-notify-async", Ends::Rows(Rows { synchronous_commit: "off", ..ROW })),
+    ("row-notify-1400", Ends::Rows(Rows { mtu: "1400", ..ROW })),
+    // With packets as large as adit's own.
+    ("row-notify-7900", Ends::Rows(Rows { mtu: "7900", ..ROW })),
+    // Its first form: one packet after the other, and a trigger.
+    ("row-trigger", Ends::Rows(Rows { form: "trigger", ..ROW })),
+    // The packet itself in the notification: nothing is stored.
+    ("packet-in-notify", Ends::Rows(Rows { form: "notify", ..ROW })),
+    ("adit-postgres-strict", Ends::Adit(&["--durability", "strict"])),
+    ("adit-postgres-strict-1400", Ends::Adit(&["--durability", "strict", "--packet-size", "1400"])),
+    ("adit-postgres-relaxed", Ends::Adit(&["--durability", "relaxed"])),
+    (
+        "adit-postgres-relaxed-1400",
+        Ends::Adit(&["--durability", "relaxed", "--packet-size", "1400"]),
+    ),
+    ("adit-postgres-volatile", Ends::Adit(&["--durability", "volatile"])),
+    // With everything readable in the tables.
+    ("adit-postgres-full", Ends::Adit(&["--durability", "relaxed", "--audit", "full"])),
+];
+
 impl Scheme {
+    pub(super) fn all() -> impl Iterator<Item = Scheme> {
+        (0..SCHEMES.len()).map(Scheme)
+    }
+
     /// As plans call it.
     pub const fn name(self) -> &'static str {
-        match self {
-            Scheme::RowNotify => "row-notify",
-            Scheme::RowNotifyAsync => "row-notify-async",
-            Scheme::RowNotify1400 => "row-notify-1400",
-            Scheme::RowNotify7900 => "row-notify-7900",
-            Scheme::RowTrigger => "row-trigger",
-            Scheme::PacketInNotify => "packet-in-notify",
-            Scheme::Strict => "adit-postgres-strict",
-            Scheme::Strict1400 => "adit-postgres-strict-1400",
-            Scheme::Relaxed => "adit-postgres-relaxed",
-            Scheme::Relaxed1400 => "adit-postgres-relaxed-1400",
-            Scheme::Volatile => "adit-postgres-volatile",
-            Scheme::Readable => "adit-postgres-full",
-        }
+        SCHEMES[self.0].0
+    }
+
+    const fn ends(self) -> Ends {
+        SCHEMES[self.0].1
     }
 
     /// Whether it is `adit postgres`.
     pub fn is_adit(self) -> bool {
-        self.options().is_some()
-    }
-
-    /// How `adit postgres init` is to make the network; `None` where it is not adit's.
-    fn options(self) -> Option<&'static [&'static str]> {
-        match self {
-            Scheme::RowNotify
-            | Scheme::RowNotifyAsync
-            | Scheme::RowNotify1400
-            | Scheme::RowNotify7900
-            | Scheme::RowTrigger
-            | Scheme::PacketInNotify => None,
-            Scheme::Strict => Some(&["--durability", "strict"]),
-            Scheme::Strict1400 => Some(&["--durability", "strict", "--packet-size", "1400"]),
-            Scheme::Relaxed => Some(&["--durability", "relaxed"]),
-            Scheme::Relaxed1400 => Some(&["--durability", "relaxed", "--packet-size", "1400"]),
-            Scheme::Volatile => Some(&["--durability", "volatile"]),
-            Scheme::Readable => Some(&["--durability", "relaxed", "--audit", "full"]),
-        }
+        matches!(self.ends(), Ends::Adit(_))
     }
 }
 
@@ -98,9 +92,9 @@ pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
     if let Some(why) = adit_testbed::postgres::missing() {
         return Err(why);
     }
-    let program = match scheme.options() {
-        None => copy::version()?,
-        Some(_) => super::toolchain::here(&super::Subject::Adit(None))?,
+    let program = match scheme.ends() {
+        Ends::Rows(_) => copy::version()?,
+        Ends::Adit(_) => super::toolchain::here(&super::Subject::ADIT)?,
     };
     let server = adit_testbed::postgres::programs().map_err(|Failure(why)| why)?.join("postgres");
     let server = super::toolchain::first_line(&server, &["--version"], "apt install postgresql")?;
@@ -148,9 +142,9 @@ impl Nodes {
         count: usize,
         more: &[&str],
     ) -> Result<Nodes> {
-        let nodes = match scheme.options() {
-            None => rows::start(scheme, database, count),
-            Some(options) => {
+        let nodes = match scheme.ends() {
+            Ends::Rows(rows) => rows::start(scheme, rows, database, count),
+            Ends::Adit(options) => {
                 adit::start(toolchain, scheme, database, count, &[options, more].concat())
             }
         }?;
@@ -181,7 +175,8 @@ mod tests {
 
     #[test]
     fn every_scheme_is_a_subject_of_its_name() {
-        let schemes: Vec<Scheme> = Subject::NAMED.iter().filter_map(Subject::database).collect();
+        let schemes: Vec<Scheme> =
+            Subject::named().filter_map(|subject| subject.database()).collect();
         assert_eq!(schemes.len(), 12);
         for scheme in schemes {
             assert_eq!(scheme.name().parse(), Ok(Subject::Database(scheme)));

@@ -8,7 +8,7 @@ use adit_testbed::process::Daemon;
 use super::super::copy;
 use super::super::start::{SETUP_LIMIT, inner};
 use super::found::{Found, Way};
-use super::{Nodes, Scheme};
+use super::{Nodes, Rows, Scheme};
 use crate::rows::{CounterValues, MARK, READY, TABLE, TRIGGER};
 use crate::testbed::Database;
 
@@ -19,23 +19,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The addresses' network, where both ends are.
 const PREFIX: u8 = 16;
 
-/// Form, `synchronous_commit` and packet size of a scheme.
-fn settings(scheme: Scheme) -> (&'static str, &'static str, &'static str) {
-    match scheme {
-        Scheme::RowNotifyAsync => ("row", "off", "1500"),
-        Scheme::RowNotify1400 => ("row", "on", "1400"),
-        Scheme::RowNotify7900 => ("row", "on", "7900"),
-        Scheme::RowTrigger => ("trigger", "on", "1500"),
-        Scheme::PacketInNotify => ("notify", "on", "1500"),
-        _ => ("row", "on", "1500"),
-    }
-}
-
-pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result<Nodes> {
+pub(super) fn start(
+    scheme: Scheme,
+    rows: Rows,
+    database: &Database,
+    count: usize,
+) -> Result<Nodes> {
     ensure(count == 2, || {
         format!("{} has two ends: leave it out where nodes idle", scheme.name())
     })?;
-    let (form, synchronous, mtu) = settings(scheme);
+    let Rows { form, synchronous_commit, mtu } = rows;
     let (cluster, name) = (database.cluster(), database.name());
     let role = crate::testbed::ROLE;
     if form != "notify" {
@@ -45,7 +38,7 @@ pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result
         cluster.sql_as(role, &name, TRIGGER)?;
     }
     let program = copy::program()?;
-    let url = format!("{}&options=-c%20synchronous_commit%3D{synchronous}", database.url());
+    let url = format!("{}&options=-c%20synchronous_commit%3D{synchronous_commit}", database.url());
     let addresses = [inner(0)?.v4, inner(1)?.v4];
     let mut nodes = Nodes::none(scheme);
     nodes.inner = addresses.to_vec();
@@ -85,9 +78,9 @@ fn page(daemon: &mut Daemon) -> Result<CounterValues> {
 }
 
 /// Beside what the ends say that they delivered: what the table has of the other.
-pub(super) fn found(nodes: &mut Nodes, database: &Database) -> Result<Found> {
+pub(super) fn found(nodes: &mut Nodes, rows: Rows, database: &Database) -> Result<Found> {
     let pages = pages(nodes)?;
-    let stored = settings(nodes.scheme).0 != "notify";
+    let stored = rows.form != "notify";
     let mut found = Found::default();
     for (index, sender) in nodes.inner.iter().enumerate() {
         let page = pages.get(1 - index).context("two ends")?;
