@@ -23,6 +23,7 @@ mod tests;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
+use adit_engine::{Instant, Rate, TokenBucket};
 use adit_filter::Nanos;
 use adit_filter::packet::{Ip, Layer, Malformed, Network, Packet, Transport};
 use adit_filter::rejection::{self, MAX_REJECTION};
@@ -44,9 +45,9 @@ use settings::{Routes, is_link_local, is_martian};
 
 /// The most frames of the router that have not been taken yet.
 pub const MAX_OUT: usize = 512;
-/// ICMP errors per second, and the largest burst (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as in Linux.
-const ERRORS_PER_SECOND: u64 = 1000;
+/// The largest burst of ICMP errors, and their rate of one per millisecond (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as in Linux.
 const ERRORS_AT_ONCE: u64 = 50;
+const ERROR_RATE: Rate = Rate::new(ERRORS_AT_ONCE, Duration::from_millis(ERRORS_AT_ONCE));
 
 /// The broadcast address.
 const BROADCAST: Mac = Mac([0xff; 6]);
@@ -199,7 +200,7 @@ pub struct Router {
     routes: Routes,
     neighbours: Table,
     out: Vec<Outgoing>,
-    tokens: Tokens,
+    errors: TokenBucket,
     stats: RouterStats,
     answer: Box<[u8; MAX_REJECTION]>,
 }
@@ -215,7 +216,7 @@ impl Router {
             ports,
             neighbours: Table::default(),
             out: Vec::new(),
-            tokens: Tokens::default(),
+            errors: TokenBucket::default(),
             stats: RouterStats::default(),
             answer: Box::new([0; MAX_REJECTION]),
         })
@@ -535,7 +536,7 @@ impl Router {
     }
 
     fn may_tell(&mut self, now: Nanos) -> bool {
-        let may = self.tokens.take(now);
+        let may = self.errors.take(Instant::from_nanos(now.0), 1, ERROR_RATE);
         if !may {
             self.stats.errors_suppressed = self.stats.errors_suppressed.saturating_add(1);
         }
@@ -750,32 +751,4 @@ fn echo(packet: &Packet<'_>, ip: &Ip) -> Option<Vec<u8>> {
     let sum = start.bytes(message).finish().to_be_bytes();
     message.get_mut(2..4)?.copy_from_slice(&sum);
     Some(reply)
-}
-
-/// The rate limit of errors.
-#[derive(Debug)]
-struct Tokens {
-    left: u64,
-    filled: Nanos,
-}
-
-impl Default for Tokens {
-    fn default() -> Self {
-        Self { left: ERRORS_AT_ONCE, filled: Nanos(0) }
-    }
-}
-
-impl Tokens {
-    fn take(&mut self, now: Nanos) -> bool {
-        const EACH: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
-        let since = u64::try_from(now.since(self.filled).as_nanos()).unwrap_or(u64::MAX);
-        let more = since.checked_div(EACH).unwrap_or(0);
-        if more > 0 {
-            self.left = self.left.saturating_add(more).min(ERRORS_AT_ONCE);
-            self.filled = self.filled.after(Duration::from_nanos(more.saturating_mul(EACH)));
-        }
-        let may = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        may
-    }
 }
