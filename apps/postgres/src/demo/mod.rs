@@ -6,7 +6,6 @@ mod world;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use adit_runtime::demo::ends::End;
 use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::demo::traffic::{self, Meter};
 use adit_runtime::demo::{
-    DemoOptions, PING_ATTEMPTS, ROUND_TRIP_TIME, Step, TELL_EVERY, measure, usage,
+    DemoOptions, PING_ATTEMPTS, Step, TELL_EVERY, ping, round_trips, transfer, usage,
 };
 use adit_runtime::fault::Fault;
 use world::{DATABASE, NAMES, World};
@@ -116,7 +115,12 @@ pub fn run(options: &DemoOptions, tell: Tell<'_>) -> Result<(), Fault> {
     let [east, west] = &world.ends;
     done(tell, &format!("{}: {}, {}: {}", NAMES[0], list(east), NAMES[1], list(west)));
     pings(&world, &interrupt, tell)?;
-    round_trips(&world, &interrupt, &mut report, tell)?;
+    stage(tell, "round trips, nothing else under way");
+    let [east, west] = &world.ends;
+    let (p50, p99, count) = round_trips(east, west, &interrupt)?;
+    (report.round_trip_p50, report.round_trip_p99, report.round_trips) = (p50, p99, count);
+    let [p50, p99] = [p50, p99].map(|seconds| seconds * 1e3);
+    done(tell, &format!("p50 {p50:.2} ms, p99 {p99:.2} ms: two commits, flushed to disk"));
     queries(&world, tell)?;
     for (from, to) in [(0, 1), (1, 0)] {
         let transfer = bulk(&world, options.duration, [from, to], &interrupt, tell)?;
@@ -179,55 +183,11 @@ fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fau
     for (from, end, other) in [(NAMES[0], east, west), (NAMES[1], west, east)] {
         for to in other.addresses() {
             stage(tell, &format!("ping from {from} to {to}"));
-            let time = ping(end, to, interrupt)?;
+            // Nodes that have just started may still be opening their streams.
+            let time = ping(end, to, PING_ATTEMPTS.saturating_mul(2), interrupt)?;
             done(tell, &format!("{:.2} ms", time.as_secs_f64() * 1000.0));
         }
     }
-    Ok(())
-}
-
-/// An answer, at last: nodes that have just started may still be opening their streams.
-fn ping(end: &End, to: IpAddr, interrupt: &Interrupt) -> Result<Duration, Fault> {
-    let mut problem = String::new();
-    for sequence in 0..PING_ATTEMPTS.saturating_mul(2) {
-        interrupt.check()?;
-        match traffic::ping(&end.ns, to, sequence) {
-            Ok(time) => return Ok(time),
-            Err(error) => {
-                problem = error.to_string();
-                thread::sleep(TELL_EVERY);
-            }
-        }
-    }
-    Err(Fault::environment(format!(
-        "{to} does not answer through the tunnel: {problem}; the log of this end:\n{}",
-        end.last_words()
-    )))
-}
-
-fn round_trips(
-    world: &World,
-    interrupt: &Interrupt,
-    report: &mut Report,
-    tell: Tell<'_>,
-) -> Result<(), Fault> {
-    stage(tell, "round trips, nothing else under way");
-    let [east, west] = &world.ends;
-    let measured =
-        traffic::round_trips(&east.ns, &west.ns, west.ipv4, ROUND_TRIP_TIME, interrupt.flag());
-    let times = measured.map_err(|error| Fault::environment(format!("round trips: {error}")))?;
-    interrupt.check()?;
-    if times.is_empty() {
-        return Err(Fault::environment("no datagram came back through the tunnel"));
-    }
-    let at = |percent: usize| {
-        let index = times.len().saturating_mul(percent) / 100;
-        times.get(index).or(times.last()).map_or(0.0, Duration::as_secs_f64)
-    };
-    (report.round_trip_p50, report.round_trip_p99) = (at(50), at(99));
-    report.round_trips = times.len();
-    let [p50, p99] = [report.round_trip_p50, report.round_trip_p99].map(|time| time * 1e3);
-    done(tell, &format!("p50 {p50:.2} ms, p99 {p99:.2} ms: two commits, flushed to disk"));
     Ok(())
 }
 
@@ -272,27 +232,16 @@ fn bulk(
     let ours = || Fault::ours("there are two machines");
     let (sender, receiver) =
         (world.ends.get(from).ok_or_else(ours)?, world.ends.get(to).ok_or_else(ours)?);
-    let names = [from, to].map(|at| NAMES.get(at).copied().unwrap_or_default());
-    let what = format!("TCP from {} to {}", names[0], names[1]);
-    stage(tell, &what);
+    let [from, to] = [from, to].map(|at| NAMES.get(at).copied().unwrap_or_default());
     let meter = Meter::default();
+    let what = format!("TCP from {from} to {to}");
     let pids = [sender.pid(), receiver.pid()];
-    let measured = thread::scope(|scope| {
-        let running =
-            scope.spawn(|| traffic::tcp(&sender.ns, &receiver.ns, receiver.ipv4.into(), &meter));
-        let mut step = |progress| tell(Progress::Step(progress));
-        let measured = measure(&meter, pids, duration, interrupt, &mut step);
-        meter.stop.store(true, Relaxed);
-        let ended = running.join().unwrap_or_else(|_| Err(std::io::Error::other("panicked")));
-        ended.map_err(|error| Fault::environment(format!("{what}: {error}")))?;
-        measured
+    let mut step = |step| tell(Progress::Step(step));
+    let rates = transfer(&what, &meter, pids, duration, interrupt, &mut step, || {
+        traffic::tcp(&sender.ns, &receiver.ns, receiver.ipv4.into(), &meter)
     })?;
-    let gigabits = measured.received as f64 * 8.0 / 1e9;
-    let [sender_cpu_per_gigabit, receiver_cpu_per_gigabit] =
-        measured.cpu.map(|cpu| if gigabits > 0.0 { cpu.as_secs_f64() / gigabits } else { 0.0 });
-    let megabits_per_second = gigabits * 1000.0 / measured.elapsed.as_secs_f64();
-    done(tell, &format!("{megabits_per_second:.0} Mb/s"));
-    let [from, to] = names;
+    let [sender_cpu_per_gigabit, receiver_cpu_per_gigabit] = rates.cpu_per_gigabit;
+    let megabits_per_second = rates.megabits_per_second;
     Ok(Transfer { from, to, megabits_per_second, sender_cpu_per_gigabit, receiver_cpu_per_gigabit })
 }
 

@@ -15,7 +15,7 @@ use adit_runtime::demo::ends::End;
 use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::demo::traffic::{self, Meter};
 use adit_runtime::demo::{
-    DemoOptions, PING_ATTEMPTS, ROUND_TRIP_TIME, Step, TELL_EVERY, measure, usage,
+    DemoOptions, PING_ATTEMPTS, Step, TELL_EVERY, ping, round_trips, transfer, usage,
 };
 use adit_runtime::fault::Fault;
 use testbed::Testbed;
@@ -113,7 +113,10 @@ pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Result<(), 
 
     let mut report = DemoReport::default();
     pings(&testbed, &interrupt, &mut report, tell)?;
-    round_trips(&testbed, &interrupt, &mut report, tell)?;
+    stage(tell, "round trips of small datagrams, idle tunnel".into());
+    let (p50, p99, count) = round_trips(&testbed.client, &testbed.server, &interrupt)?;
+    (report.round_trip_p50, report.round_trip_p99, report.round_trips) = (p50, p99, count);
+    done(tell, format!("p50 {:.0} us, p99 {:.0} us", p50 * 1e6, p99 * 1e6));
     for protocol in ["TCP", "UDP"] {
         for from in ["client", "server"] {
             let transfer = bulk(&testbed, options.duration, protocol, from, &interrupt, tell)?;
@@ -172,65 +175,11 @@ fn pings(
     for (from, end, targets) in ways {
         for to in targets {
             stage(tell, format!("ping from the {from} to {to}"));
-            let time = ping(end, to, interrupt)?;
+            let time = ping(end, to, PING_ATTEMPTS, interrupt)?;
             done(tell, format!("{:.2} ms", time.as_secs_f64() * 1000.0));
             report.pings.push(Ping { from, to, seconds: time.as_secs_f64() });
         }
     }
-    Ok(())
-}
-
-fn ping(end: &End, to: IpAddr, interrupt: &Interrupt) -> Result<Duration, Fault> {
-    let mut problem = String::new();
-    for sequence in 0..PING_ATTEMPTS {
-        interrupt.check()?;
-        match traffic::ping(&end.ns, to, sequence) {
-            Ok(time) => return Ok(time),
-            Err(error) => {
-                problem = error.to_string();
-                // An address that is still being set up refuses at once.
-                thread::sleep(TELL_EVERY);
-            }
-        }
-    }
-    Err(Fault::environment(format!("{to} does not answer through the tunnel: {problem}")))
-}
-
-fn round_trips(
-    testbed: &Testbed,
-    interrupt: &Interrupt,
-    report: &mut DemoReport,
-    tell: &mut dyn FnMut(Progress),
-) -> Result<(), Fault> {
-    stage(tell, "round trips of small datagrams, idle tunnel".into());
-    let (client, server) = (&testbed.client, &testbed.server);
-    let times = traffic::round_trips(
-        &client.ns,
-        &server.ns,
-        server.ipv4,
-        ROUND_TRIP_TIME,
-        interrupt.flag(),
-    )
-    .map_err(|error| Fault::environment(format!("round trips: {error}")))?;
-    interrupt.check()?;
-    let at = |percent: usize| {
-        let index = times.len().saturating_mul(percent) / 100;
-        times.get(index).or(times.last()).map_or(0.0, Duration::as_secs_f64)
-    };
-    report.round_trip_p50 = at(50);
-    report.round_trip_p99 = at(99);
-    report.round_trips = times.len();
-    if times.is_empty() {
-        return Err(Fault::environment("no datagram came back through the tunnel"));
-    }
-    done(
-        tell,
-        format!(
-            "p50 {:.0} us, p99 {:.0} us",
-            report.round_trip_p50 * 1e6,
-            report.round_trip_p99 * 1e6
-        ),
-    );
     Ok(())
 }
 
@@ -248,44 +197,31 @@ fn bulk(
         _ => (&testbed.server, &testbed.client),
     };
     let to = if from == "client" { "server" } else { "client" };
-    stage(tell, format!("{protocol} {from} to {to}"));
     let meter = Meter::default();
     let pids = [testbed.server.pid(), testbed.client.pid()];
-    let measured = thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            let (source, address) = (sender.ipv4.into(), receiver.ipv4.into());
-            match protocol {
-                "TCP" => traffic::tcp(&sender.ns, &receiver.ns, address, &meter),
-                _ => traffic::udp(&sender.ns, &receiver.ns, source, address, &meter),
-            }
-        });
-        let measured = measure(&meter, pids, duration, interrupt, &mut |step| {
-            tell(Progress::Step(step));
-        });
-        meter.stop.store(true, Relaxed);
-        let ended = running.join().unwrap_or_else(|_| Err(std::io::Error::other("panicked")));
-        ended.map_err(|error| Fault::environment(format!("{protocol} {from} to {to}: {error}")))?;
-        measured
+    let what = format!("{protocol} {from} to {to}");
+    let mut step = |step| tell(Progress::Step(step));
+    let rates = transfer(&what, &meter, pids, duration, interrupt, &mut step, || {
+        let (source, address) = (sender.ipv4.into(), receiver.ipv4.into());
+        match protocol {
+            "TCP" => traffic::tcp(&sender.ns, &receiver.ns, address, &meter),
+            _ => traffic::udp(&sender.ns, &receiver.ns, source, address, &meter),
+        }
     })?;
-    let gigabits = measured.received as f64 * 8.0 / 1e9;
-    let per_gigabit =
-        |cpu: Duration| if gigabits > 0.0 { cpu.as_secs_f64() / gigabits } else { 0.0 };
-    let [server_cpu, client_cpu] = measured.cpu;
     let (sent, received) = (meter.sent.load(Relaxed), meter.received.load(Relaxed));
     let lost = match protocol {
         "UDP" if sent > 0 => 1.0 - received as f64 / sent as f64,
         _ => 0.0,
     };
-    let transfer = Transfer {
+    let [server_cpu_per_gigabit, client_cpu_per_gigabit] = rates.cpu_per_gigabit;
+    Ok(Transfer {
         protocol,
         from,
-        megabits_per_second: gigabits * 1000.0 / measured.elapsed.as_secs_f64(),
-        server_cpu_per_gigabit: per_gigabit(server_cpu),
-        client_cpu_per_gigabit: per_gigabit(client_cpu),
+        megabits_per_second: rates.megabits_per_second,
+        server_cpu_per_gigabit,
+        client_cpu_per_gigabit,
         lost: lost.max(0.0),
-    };
-    done(tell, format!("{:.0} Mb/s", transfer.megabits_per_second));
-    Ok(transfer)
+    })
 }
 
 fn hold(

@@ -5,19 +5,22 @@ pub mod interrupt;
 pub mod traffic;
 pub mod usage;
 
+use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::fault::Fault;
+use ends::End;
 use interrupt::Interrupt;
 use traffic::Meter;
 
 /// Pings that are tried: before the first ping arrives, ARP and neighbour discovery may lose some.
 pub const PING_ATTEMPTS: u16 = 5;
 /// How long round trips are measured.
-pub const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
+const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
 /// How often progress is shown.
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
 /// What is not measured of a transfer: slow start is over by then.
@@ -45,27 +48,103 @@ pub enum Step {
     Bulk(f64, f64),
 }
 
-/// The measured part of a transfer, after its warm-up.
-pub struct Measured {
-    /// Bytes of payload.
-    pub received: u64,
-    /// How long it took.
-    pub elapsed: Duration,
-    /// CPU time of the two processes.
-    pub cpu: [Duration; 2],
-}
-
-/// Watches a running transfer after its warm-up.
+/// Returns the time of the first ping that is answered. An address that is still being set up refuses at once.
 ///
 /// # Errors
-/// The user interrupted.
-pub fn measure(
+/// None of `attempts` pings was answered, or the user interrupted.
+pub fn ping(
+    end: &End,
+    to: IpAddr,
+    attempts: u16,
+    interrupt: &Interrupt,
+) -> Result<Duration, Fault> {
+    let mut problem = String::new();
+    for sequence in 0..attempts {
+        interrupt.check()?;
+        match traffic::ping(&end.ns, to, sequence) {
+            Ok(time) => return Ok(time),
+            Err(error) => {
+                problem = error.to_string();
+                thread::sleep(TELL_EVERY);
+            }
+        }
+    }
+    Err(Fault::environment(format!(
+        "{to} does not answer through the tunnel: {problem}; the log of this end:\n{}",
+        end.last_words()
+    )))
+}
+
+/// Measures round trips of small datagrams: the median, the 99th percentile (seconds), and their number.
+///
+/// # Errors
+/// None came back, or the user interrupted.
+pub fn round_trips(
+    client: &End,
+    server: &End,
+    interrupt: &Interrupt,
+) -> Result<(f64, f64, usize), Fault> {
+    let times = traffic::round_trips(
+        &client.ns,
+        &server.ns,
+        server.ipv4,
+        ROUND_TRIP_TIME,
+        interrupt.flag(),
+    )
+    .map_err(|error| Fault::environment(format!("round trips: {error}")))?;
+    interrupt.check()?;
+    if times.is_empty() {
+        return Err(Fault::environment("no datagram came back through the tunnel"));
+    }
+    let at = |percent: usize| {
+        let index = times.len().saturating_mul(percent) / 100;
+        times.get(index).or(times.last()).map_or(0.0, Duration::as_secs_f64)
+    };
+    Ok((at(50), at(99), times.len()))
+}
+
+/// The figures of a transfer after its warm-up.
+pub struct Rates {
+    /// Payload that arrived, Mb/s.
+    pub megabits_per_second: f64,
+    /// CPU-seconds of the two processes per Gb of payload.
+    pub cpu_per_gigabit: [f64; 2],
+}
+
+/// Runs a transfer until it has been measured. `pids` are the processes whose CPU time it costs.
+///
+/// # Errors
+/// The transfer failed, or the user interrupted.
+pub fn transfer(
+    what: &str,
     meter: &Meter,
     pids: [u32; 2],
     duration: Duration,
     interrupt: &Interrupt,
     tell: &mut dyn FnMut(Step),
-) -> Result<Measured, Fault> {
+    traffic: impl FnOnce() -> io::Result<()> + Send,
+) -> Result<Rates, Fault> {
+    tell(Step::Stage(what.to_owned()));
+    let rates = thread::scope(|scope| {
+        let running = scope.spawn(traffic);
+        let rates = measure(meter, pids, duration, interrupt, tell);
+        meter.stop.store(true, Relaxed);
+        let ended = running.join().unwrap_or_else(|_| Err(io::Error::other("panicked")));
+        ended.map_err(|error| Fault::environment(format!("{what}: {error}")))?;
+        rates
+    })?;
+    tell(Step::Done(format!("{:.0} Mb/s", rates.megabits_per_second)));
+    Ok(rates)
+}
+
+/// Watches a running transfer after its warm-up.
+fn measure(
+    meter: &Meter,
+    pids: [u32; 2],
+    duration: Duration,
+    interrupt: &Interrupt,
+    tell: &mut dyn FnMut(Step),
+) -> Result<Rates, Fault> {
     thread::sleep(WARM_UP);
     let started = Instant::now();
     let first = meter.received.load(Relaxed);
@@ -81,10 +160,16 @@ pub fn measure(
         let share = started.elapsed().as_secs_f64() / duration.as_secs_f64();
         tell(Step::Bulk(share.min(1.0), megabits / seconds));
     }
-    let elapsed = started.elapsed();
+    let seconds = started.elapsed().as_secs_f64();
     let received = meter.received.load(Relaxed).saturating_sub(first);
+    let gigabits = received as f64 * 8.0 / 1e9;
     let [server, client] = pids.map(usage::cpu);
     let [server_before, client_before] = cpu;
     let cpu = [server.saturating_sub(server_before), client.saturating_sub(client_before)];
-    Ok(Measured { received, elapsed, cpu })
+    let per_gigabit =
+        |cpu: Duration| if gigabits > 0.0 { cpu.as_secs_f64() / gigabits } else { 0.0 };
+    Ok(Rates {
+        megabits_per_second: gigabits * 1000.0 / seconds,
+        cpu_per_gigabit: cpu.map(per_gigabit),
+    })
 }
