@@ -35,6 +35,8 @@ hooks:
 lint:
 	scripts/words.sh --all
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p adit-cli --no-default-features --locked -- -D warnings
+	! $(CARGO) tree -p adit-cli --no-default-features --edges normal --prefix none --locked | grep -E '^(adit-app-bridge|adit-app-postgres|adit-bridge|adit-postgres|tokio-postgres) '
 
 unit:
 	$(CARGO) test --workspace --locked --quiet

@@ -77,6 +77,7 @@ pub enum Verb {
   sudo adit top --sort traffic")]
     Top(Top),
 
+    #[cfg(feature = "bridge")]
     /// Bridge two interfaces, and forward what rules accept, or everything
     #[command(after_help = "Examples:
   sudo adit bridge eth1 eth2 --rules fw.nft
@@ -85,6 +86,11 @@ pub enum Verb {
 It is transparent: stations on both sides see each other as on one cable, and
 the host's own stack sees none of the frames. It runs until it is stopped.")]
     Bridge(crate::bridge::Bridge),
+
+    /// Not part of this build
+    #[cfg(not(feature = "bridge"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Bridge(LeftOut),
 
     /// Check rule files, and ask which rule decides about a packet
     #[command(
@@ -96,6 +102,7 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
     )]
     Filter(crate::filter::Filter),
 
+    #[cfg(feature = "postgres")]
     /// A network of machines that can reach only a common PostgreSQL database: every packet is a row
     #[command(
         subcommand,
@@ -105,6 +112,11 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
   sudo adit postgres up"
     )]
     Postgres(crate::postgres::Postgres),
+
+    /// Not part of this build
+    #[cfg(not(feature = "postgres"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Postgres(LeftOut),
 
     /// Behave as `openvpn` does: its options, config files and log lines
     #[command(
@@ -173,6 +185,14 @@ man1, and into any other folder itself.")]
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
+}
+
+/// The arguments of a verb that this build does not have.
+#[cfg(not(all(feature = "bridge", feature = "postgres")))]
+#[derive(Debug, Args)]
+pub struct LeftOut {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]

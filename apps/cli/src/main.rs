@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+#[cfg(feature = "bridge")]
 mod bridge;
 mod complete;
 mod demo;
@@ -10,6 +11,7 @@ mod doctor;
 mod filter;
 mod filter_control;
 mod man;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod server;
 mod status;
@@ -39,18 +41,20 @@ static ALLOCATOR: ZeroizingAllocator<mimalloc::MiMalloc> = ZeroizingAllocator(mi
 static ALLOCATOR: ZeroizingAllocator<std::alloc::System> = ZeroizingAllocator(std::alloc::System);
 
 /// The commands that have a helper process.
-const HELPERS: [DutyKind; 5] = [
+const HELPERS: &[DutyKind] = &[
     adit_app_openvpn::OPENVPN,
     adit_app_openvpn::CONNECT,
     adit_app_server::SERVER,
+    #[cfg(feature = "bridge")]
     adit_app_bridge::BRIDGE,
+    #[cfg(feature = "postgres")]
     adit_app_postgres::node::NODE,
 ];
 
 fn main() -> ExitCode {
     adit_runtime::demo::ends::end_with_parent();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if let Some(code) = adit_runtime::helper::main(&arguments, &HELPERS) {
+    if let Some(code) = adit_runtime::helper::main(&arguments, HELPERS) {
         return code;
     }
     if let Some(code) = complete::answer(&arguments) {
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
     if let Some(options) = as_openvpn(&arguments) {
         return adit_app_openvpn::openvpn::main(options);
     }
+    #[cfg(feature = "postgres")]
     if arguments.get(1).is_some_and(|verb| verb == "postgres") {
         // Before anything else: other users can read the command line now.
         if let Err(error) = adit_app_postgres::mask_secrets() {
@@ -94,9 +99,15 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
         Verb::Connect(options) => Ok(connect::run(connect_options(options))),
         Verb::Status(options) => status::once(&options),
         Verb::Top(options) => status::top(&options),
+        #[cfg(feature = "bridge")]
         Verb::Bridge(options) => bridge::run(options),
+        #[cfg(not(feature = "bridge"))]
+        Verb::Bridge(_) => Err(left_out("bridge")),
         Verb::Filter(verb) => filter::run(verb),
+        #[cfg(feature = "postgres")]
         Verb::Postgres(verb) => postgres::run(verb),
+        #[cfg(not(feature = "postgres"))]
+        Verb::Postgres(_) => Err(left_out("postgres")),
         Verb::Openvpn { options } => Ok(adit_app_openvpn::openvpn::main(options)),
         Verb::Reload(options) => status::reload(&options),
         Verb::Kick(options) => status::kick(&options),
@@ -108,6 +119,14 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
         }
         Verb::Man { dir } => man::write(&dir),
     }
+}
+
+/// The fault of a verb that this build does not have.
+#[cfg(not(all(feature = "bridge", feature = "postgres")))]
+fn left_out(verb: &str) -> Fault {
+    Fault::operator(format!(
+        "adit {verb}: not part of this build; build adit with the feature `{verb}`, which is on by default"
+    ))
 }
 
 fn paths(location: &Location) -> Result<Paths, Fault> {

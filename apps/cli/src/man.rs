@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+#[cfg(feature = "bridge")]
 use adit_app_bridge::BRIDGE_KEYS;
 use adit_app_server::KEYS;
 use adit_runtime::fault::Fault;
@@ -31,6 +32,7 @@ pub fn write(dir: &Path) -> Result<ExitCode, Fault> {
     write_pages(&command, dir).map_err(fault)?;
     let pages = [
         (5, "server.toml.5", settings_page()),
+        #[cfg(feature = "bridge")]
         (5, "adit-bridge.toml.5", bridge_page()),
         (7, "adit-filter.7", filter_page()),
     ];
@@ -174,6 +176,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Generates adit-bridge.toml(5) from the table of its keys.
+#[cfg(feature = "bridge")]
 fn bridge_page() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut page = format!(

@@ -148,8 +148,9 @@ fn report(report: &StatusReport) -> String {
     report.shared.iter().for_each(|profile| text.push_str(&shared(profile)));
     match (&report.bridge, &report.postgres) {
         (Some(bridge), _) => text.push_str(&ports(bridge)),
+        #[cfg(feature = "postgres")]
         (_, Some(postgres)) => text.push_str(&crate::postgres::show::in_status(postgres)),
-        (None, None) => text.push_str(&peers(report)),
+        _ => text.push_str(&peers(report)),
     }
     text
 }

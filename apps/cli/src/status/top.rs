@@ -43,8 +43,9 @@ fn top_report(report: &StatusReport, sort: Sort) -> String {
     text.push_str(&drops(&report.drops));
     match (&report.bridge, &report.postgres) {
         (Some(bridge), _) => return text + &ports(bridge),
+        #[cfg(feature = "postgres")]
         (_, Some(postgres)) => return text + &crate::postgres::show::in_status(postgres),
-        (None, None) => {}
+        _ => {}
     }
     if report.peers.is_empty() {
         return text + &no_session(report);
