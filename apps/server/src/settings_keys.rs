@@ -255,7 +255,8 @@ mod tests {
             let Some([_, default, example, takes_effect]) = row.map(Vec::as_slice) else {
                 panic!("{} has no row of four cells", key.name);
             };
-            assert_eq!(default, key.default.unwrap_or("required"), "{}", key.name);
+            let expected = key.default.unwrap_or("required").replace('`', "");
+            assert_eq!(*default, expected, "{}", key.name);
             assert_eq!(example, key.example, "{}", key.name);
             assert_eq!(takes_effect.starts_with("restart"), key.restart, "{}", key.name);
             let item = format!("\n- **`{}`**: ", key.name);
