@@ -8,7 +8,7 @@ use adit_engine::command::PeerSpec;
 use adit_linux::poll::Event;
 
 use super::Worker;
-use super::transmit::Transmitter;
+use super::transmit::{State, Transmitter};
 use crate::egress::Arena;
 use crate::format::Format;
 use crate::key::Key;
@@ -78,19 +78,22 @@ impl TxPath {
 impl<F: Format> Transmitter<F> {
     /// Whether a client's stream has not taken everything yet.
     pub fn waits_for_stream(&mut self) -> bool {
-        if self.full.as_ref().is_some_and(|stream| !stream.is_full()) {
-            self.full = None;
+        let State::Full(stream) = &self.state else { return false };
+        if stream.is_full() {
+            return true;
         }
-        self.full.is_some()
+        self.state = State::Idle;
+        false
     }
 
     /// Sends what was sealed. What the socket does not take waits in the stream, in bounds: it was
     /// only sealed because there was room.
     pub(super) fn flush_stream(&mut self, peer: &Peer<F>, stream: &Arc<Stream>) {
-        let Self { shared, arena, full, .. } = self;
+        let Self { shared, arena, state, .. } = self;
         shared.send_sealed(peer, stream, arena, shared.client);
-        if shared.client && stream.is_full() {
-            *full = Some(Arc::clone(stream));
+        // With a parked super-packet the device is not read anyway.
+        if shared.client && stream.is_full() && !matches!(state, State::Parked(_)) {
+            *state = State::Full(Arc::clone(stream));
         }
     }
 }

@@ -51,25 +51,35 @@ pub(super) struct Transmitter<F: Format> {
     index: usize,
     pub(super) arena: Arena,
     scratch: SendScratch,
-    blocked: Option<Blocked<F>>,
-    /// A super-packet in the reader's buffer that must wait for a full socket, this worker's or
-    /// another's.
-    parked: Option<Routed<F>>,
+    pub(super) state: State<F>,
     frames: Frames<F>,
     /// What its reader has still to hand out.
     pieces: VecDeque<Vec<u8>>,
     einval: u32,
-    /// A client's stream that has not taken everything.
-    pub(super) full: Option<Arc<Stream>>,
     too_big: TooBig,
 }
 
+/// What the transmitter waits for. In every state but `Idle` the TUN device is not read.
+#[derive(Default)]
+pub(super) enum State<F: Format> {
+    #[default]
+    Idle,
+    /// The socket that another worker waits for, with a super-packet for its peer in the reader's buffer.
+    Parked(Routed<F>),
+    /// Room in a client's socket.
+    Blocked(Blocked<F>),
+    /// A client's stream that has not taken everything.
+    Full(Arc<Stream>),
+}
+
 /// A client's trains, in the arena, that its full socket did not accept.
-struct Blocked<F: Format> {
+pub(super) struct Blocked<F: Format> {
     peer: Arc<Peer<F>>,
     socket: SocketId,
     /// First train not sent.
     next: usize,
+    /// A super-packet for another peer in the reader's buffer.
+    parked: Option<Routed<F>>,
 }
 
 /// The destination of a burst.
@@ -87,19 +97,17 @@ impl<F: Format> Transmitter<F> {
             index,
             arena: Arena::new::<F>(ARENA),
             scratch: SendScratch::new(TRAINS),
-            blocked: None,
-            parked: None,
+            state: State::Idle,
             frames: Frames::default(),
             pieces: VecDeque::new(),
             einval: 0,
-            full: None,
             too_big: TooBig::default(),
         }
     }
 
     /// Releases unused memory.
     pub fn release_memory(&mut self) {
-        if self.blocked.is_none() && self.parked.is_none() && !self.waits_for_stream() {
+        if !self.waits_for_stream() && matches!(self.state, State::Idle) {
             self.arena.clear();
             self.arena.release_memory();
         }
@@ -107,12 +115,24 @@ impl<F: Format> Transmitter<F> {
 
     /// The socket that a client waits for.
     pub fn blocked_on(&self) -> Option<SocketId> {
-        self.blocked.as_ref().map(|blocked| blocked.socket)
+        match &self.state {
+            State::Blocked(blocked) => Some(blocked.socket),
+            State::Idle | State::Parked(_) | State::Full(_) => None,
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        matches!(self.state, State::Blocked(_))
     }
 
     /// Whether a super-packet waits in the reader's buffer: the TUN device must not be read.
     pub fn is_parked(&self) -> bool {
-        self.parked.is_some() || !self.pieces.is_empty()
+        let parked = match &self.state {
+            State::Parked(_) => true,
+            State::Blocked(blocked) => blocked.parked.is_some(),
+            State::Idle | State::Full(_) => false,
+        };
+        parked || !self.pieces.is_empty()
     }
 
     /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
@@ -122,7 +142,7 @@ impl<F: Format> Transmitter<F> {
         packet: &mut [u8],
         filter_hook: Option<&mut FilterHook>,
     ) -> bool {
-        if self.blocked.is_some() || self.waits_for_stream() {
+        if self.is_blocked() || self.waits_for_stream() {
             return true;
         }
         let shared = self.shared.clone();
@@ -144,7 +164,7 @@ impl<F: Format> Transmitter<F> {
             bytes_left: BYTES_PER_TURN,
             alive: true,
         };
-        let mut next = self.parked.take().or_else(|| reader.next());
+        let mut next = self.take_parked().or_else(|| reader.next());
         while let Some(routed) = next {
             next = self.peer_turn(&mut reader, routed);
         }
@@ -167,7 +187,7 @@ impl<F: Format> Transmitter<F> {
         if tx.blocked {
             // Another worker waits for the full socket; it wakes this one.
             tx.parked = true;
-            self.parked = Some(first);
+            self.state = State::Parked(first);
             return None;
         }
         let keys = peer.keys.load();
@@ -187,7 +207,7 @@ impl<F: Format> Transmitter<F> {
             if self.arena.room() < SUPER_PACKET || tx_path.is_due(&self.arena) {
                 self.flush(to, &mut tx);
             }
-            if self.blocked.is_some() || self.full.is_some() {
+            if !matches!(self.state, State::Idle) {
                 break None;
             }
             match reader.next() {
@@ -200,9 +220,9 @@ impl<F: Format> Transmitter<F> {
         if let Some(key) = &keys.primary {
             self.shared.notify_near_limit(&peer, key);
         }
-        if self.blocked.is_some() {
+        if let State::Blocked(blocked) = &mut self.state {
             // The arena belongs to the blocked peer: a packet for another must wait.
-            self.parked = next;
+            blocked.parked = next;
             return None;
         }
         next
@@ -238,7 +258,7 @@ impl<F: Format> Transmitter<F> {
                 break;
             }
             self.flush(to, tx);
-            if self.blocked.is_some() {
+            if self.is_blocked() {
                 // Only segments so tiny that one super-packet overflows the arena get here.
                 return stats.drop(DropReason::SocketFull);
             }
@@ -282,7 +302,7 @@ impl<F: Format> Transmitter<F> {
         let peers = shared.tables.peers.load();
         for peer in size_requests.iter().filter_map(|id| peers.get(*id)) {
             let mut tx = peer.lock_tx();
-            if tx.blocked || self.blocked.is_some() {
+            if tx.blocked || self.is_blocked() {
                 continue;
             }
             if let Err(reason) = shared.report_sizes(peer, &mut tx, &mut self.arena) {
@@ -295,7 +315,7 @@ impl<F: Format> Transmitter<F> {
     /// A keepalive ping.
     pub fn ping(&mut self, peer: &Peer<F>) {
         let mut tx = peer.lock_tx();
-        if tx.blocked || self.blocked.is_some() {
+        if tx.blocked || self.is_blocked() {
             return;
         }
         let shared = self.shared.clone();
@@ -313,7 +333,7 @@ impl<F: Format> Transmitter<F> {
     /// slow path must not stall the others.
     fn flush(&mut self, to: Destination<'_, F>, tx: &mut Tx<F>) {
         let Destination { peer, spec, tx_path } = to;
-        if self.arena.is_empty() || self.blocked.is_some() {
+        if self.arena.is_empty() || self.is_blocked() {
             return;
         }
         if let TxPath::Stream(stream) = tx_path {
@@ -331,7 +351,8 @@ impl<F: Format> Transmitter<F> {
         let next = self.send(peer, spec, socket, tx, 0);
         if next < self.arena.spans().len() && shared.client {
             tx.blocked = true;
-            self.blocked = Some(Blocked { peer: Arc::clone(peer), socket: id, next });
+            let (peer, parked) = (Arc::clone(peer), self.take_parked());
+            self.state = State::Blocked(Blocked { peer, socket: id, next, parked });
             return;
         }
         let unsent = self.arena.spans().get(next..).unwrap_or(&[]);
@@ -339,11 +360,25 @@ impl<F: Format> Transmitter<F> {
         self.arena.clear();
     }
 
-    /// Sends the remaining trains of a client, then queued messages of control. `false` if the socket is full again.
-    pub fn resume(&mut self) -> bool {
-        let Some(blocked) = self.blocked.take() else { return true };
+    /// Takes a parked super-packet, if that is all that the transmitter waits with.
+    fn take_parked(&mut self) -> Option<Routed<F>> {
+        match mem::take(&mut self.state) {
+            State::Parked(routed) => Some(routed),
+            State::Idle | State::Full(_) => None,
+            blocked @ State::Blocked(_) => {
+                self.state = blocked;
+                None
+            }
+        }
+    }
+
+    /// Sends the remaining trains of a client, then queued messages of control, as far as the socket accepts them.
+    pub fn resume(&mut self) {
+        let Blocked { peer, socket: id, next, parked } = match mem::take(&mut self.state) {
+            State::Blocked(blocked) => blocked,
+            other => return self.state = other,
+        };
         let shared = self.shared.clone();
-        let Blocked { peer, socket: id, next } = blocked;
         let mut tx = peer.lock_tx();
         let spec = peer.settings.load();
         let sockets = shared.tables.sockets.load();
@@ -359,9 +394,10 @@ impl<F: Format> Transmitter<F> {
         }
         if next < self.arena.spans().len() {
             drop(tx);
-            self.blocked = Some(Blocked { peer, socket: id, next });
-            return false;
+            self.state = State::Blocked(Blocked { peer, socket: id, next, parked });
+            return;
         }
+        self.state = parked.map_or(State::Idle, State::Parked);
         self.arena.clear();
         tx.blocked = false;
         if mem::take(&mut tx.parked) {
@@ -373,7 +409,6 @@ impl<F: Format> Transmitter<F> {
             }
         }
         self.arena.clear();
-        true
     }
 
     /// Sends trains from the one numbered `next`; returns the first that a full socket left.

@@ -43,7 +43,7 @@ pub(super) struct Reader<'r, F: Format> {
 }
 
 /// A super-packet in the reader's buffer.
-pub(super) struct Routed<F: Format> {
+pub(in crate::worker) struct Routed<F: Format> {
     pub(super) vnet: VnetHeader,
     pub(super) len: usize,
     /// Where its IP header starts.
