@@ -1,10 +1,12 @@
 //! What must hold under attack: each test lets exactly one check fail.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use adit_dataplane::{DropReason, Relay, Upcall};
 use adit_engine::command::{KeySlot, PeerSpec, Traffic};
 use adit_engine::{Command, Link, Notice, PeerId, SocketId};
+use adit_openvpn_data::LoopbackPlane;
 use common::*;
 use proptest::prelude::*;
 

@@ -1,14 +1,18 @@
 //! Every packet format does what the common one does: carries packets and trains, refuses what was
 //! touched, repeated or cut, and counts why.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::command::{
+    BlockSuite, DataKey, Framing, KeyLimits, KeySlot, PeerSpec, Protection,
+};
 use adit_engine::{Command, Notice, PeerId};
+use adit_openvpn_data::LoopbackPlane;
 use adit_wire::{Gso, VnetHeader};
-use common::{End, SERVER, link, packet, spec};
+use common::{End, SERVER, link, packet, spec, world};
 use proptest::prelude::*;
 
 const PEER: u8 = 2;
@@ -265,6 +269,28 @@ proptest! {
                 prop_assert!(server.open_buffer(home(), segment, &bytes).0.is_empty());
                 prop_assert!(client.open_buffer(link(200, 1194), segment, &bytes).0.is_empty());
             }
+        }
+    }
+}
+
+#[test]
+fn every_format_and_framing_passes() {
+    for wire_id in [Some(2), None] {
+        for framing in [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2] {
+            let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+            let spec = |link| PeerSpec { wire_id, framing, ..spec(link) };
+            server.apply(Command::AddPeer(PeerId(2), spec(link(2, 1000))));
+            server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, common::key(2, 0, true)));
+            client.apply(Command::AddPeer(PeerId(0), spec(link(200, 1194))));
+            client.apply(Command::InstallKey(
+                PeerId(0),
+                KeySlot::Primary,
+                common::key(2, 0, false),
+            ));
+            let inner = packet(2, SERVER, 3);
+            let sealed = client.seal_one(&inner);
+            assert_eq!(sealed[0] >> 3, if wire_id.is_some() { 9 } else { 6 });
+            assert_eq!(server.open(link(2, 1000), &sealed), [inner], "{wire_id:?} {framing:?}");
         }
     }
 }

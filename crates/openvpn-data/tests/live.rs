@@ -1,5 +1,6 @@
 //! The worker over real sockets on the loopback interface, without a TUN device.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use adit_engine::command::{Keepalive, KeySlot, PeerSpec};
 use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::Plane;
+use adit_openvpn_data::{LoopbackPlane, Plane};
 use common::{key, spec};
 
 fn boot_clock() -> Instant {

@@ -1,10 +1,12 @@
 //! What a data plane keeps of peers that have gone. Alone in its process: it looks at what all threads have in use.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use adit_dataplane::Relay;
 use adit_engine::command::KeySlot;
 use adit_engine::{Command, PeerId};
+use adit_openvpn_data::LoopbackPlane;
 use common::{End, key, link, spec};
 
 /// Headers of blocks, which are of other sizes than were asked for.

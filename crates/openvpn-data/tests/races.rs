@@ -1,6 +1,7 @@
 //! Several workers in memory, on threads that are let go at the same moment, again and again: what must hold however
 //! their steps fall between each other.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeSet;

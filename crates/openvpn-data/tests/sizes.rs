@@ -1,10 +1,12 @@
 //! Sizes on the data path: packets in pieces, hostile inner packets, packet ids at their end.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::command::{Framing, FramingError, InnerMtu, KeySlot, PeerSpec};
 use adit_engine::{Command, Notice, PeerId};
+use adit_openvpn_data::LoopbackPlane;
 use common::{End, SERVER, key, link, packet, spec, world};
 
 /// A server and client 2 whose packets carry a fragment header.

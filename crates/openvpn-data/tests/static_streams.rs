@@ -1,5 +1,6 @@
 //! A static key over streams: real sockets, and the packets of one end made in memory.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use adit_dataplane::{
 use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
 use adit_engine::{Command, Instant, Link, Notice, PeerId};
 use adit_linux::tcp::{TcpConnectOptions, TcpStream};
-use adit_openvpn_data::Plane;
+use adit_openvpn_data::{LoopbackPlane, Plane};
 use common::{End, packet, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! Packets of the real openvpn under a static key, as captured: pings, and what its TUN device had to
 //! say (router solicitations).
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,6 +10,7 @@ use adit_crypto::{BlockCipher, Digest, DirectionKey};
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
 use adit_engine::{Command, PeerId};
+use adit_openvpn_data::LoopbackPlane;
 use common::{End, link, spec};
 
 const CAPTURE: &str = include_str!("fixtures/stock-static-key.txt");

@@ -1,6 +1,7 @@
 //! Streams over real sockets on the loopback interface, without a TUN device: packets that arrive go
 //! to other peers (`Relay::Direct`), where the test reads them.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::io::{self, Read, Write};
@@ -17,7 +18,7 @@ use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::Plane;
+use adit_openvpn_data::{LoopbackPlane, Plane};
 use common::{End, SERVER, key, packet, spec};
 use proptest::prelude::*;
 

@@ -1,5 +1,6 @@
 //! Planes with TAP devices in namespaces at one switch: a server and two clients. Needs root.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::tun::{TunDevice, TunMode, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::Plane;
+use adit_openvpn_data::{LoopbackPlane, Plane};
 use common::{key, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);

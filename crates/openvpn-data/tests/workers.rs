@@ -1,6 +1,7 @@
 //! A server with several workers: a socket for each on one port, a queue for each of one device, and
 //! clients in memory that are sent to and fro over real sockets. Needs root.
 
+#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use adit_linux::netns::NetNs;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket, steer};
-use adit_openvpn_data::Plane;
 use adit_openvpn_data::packet::SENDER;
+use adit_openvpn_data::{LoopbackPlane, Plane};
 use common::{End, key, link, spec};
 
 /// Long enough for the busiest machine; nothing waits for it to pass.

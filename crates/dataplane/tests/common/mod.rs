@@ -9,8 +9,9 @@ use adit_dataplane::loopback::Delivered;
 use adit_dataplane::{DropReason, Relay, Upcall, Upcalls};
 use adit_engine::command::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
 use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
-use adit_openvpn_data::LoopbackPlane;
 use adit_wire::VnetHeader;
+
+use crate::LoopbackPlane;
 
 /// Advances by 15 ms with each look: peers may move with each packet.
 pub fn clock() -> Instant {

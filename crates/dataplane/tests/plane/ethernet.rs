@@ -1,15 +1,13 @@
 //! Frames in memory: who is behind which peer, and who gets what.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::*;
 use adit_dataplane::loopback::Delivered;
 use adit_dataplane::{DropReason, MACS_PER_PEER, MacTotals, Relay};
 use adit_engine::command::InnerMtu;
 use adit_engine::{Command, PeerId};
 use adit_wire::{Gso, VnetHeader};
-use common::*;
 use proptest::prelude::*;
 
 const ALL: [u8; 6] = [0xff; 6];

@@ -1,10 +1,9 @@
 //! Rules for what passes through the plane, in every direction.
 
-mod common;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::common::{End, SERVER, link, packet, world, world_of};
 use adit_dataplane::{DropReason, FilterConfig, HOST, Relay};
 use adit_engine::Command;
 use adit_engine::PeerId;
@@ -13,7 +12,6 @@ use adit_filter::ruleset::Members;
 use adit_filter::{Filter, IpRange, lang};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
-use common::{End, SERVER, link, packet, world, world_of};
 
 fn filter(rules: &str) -> Filter {
     let text =

@@ -1,32 +1,12 @@
 //! Traffic in memory: formats, bulk, loss, reorder and changes of key.
 
-mod common;
-
+use crate::common::*;
 use adit_dataplane::loopback::Delivered;
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{Framing, InnerMtu, KeySlot, PeerSpec};
+use adit_engine::command::{InnerMtu, KeySlot};
 use adit_engine::{Command, Notice, PeerId};
 use adit_wire::{Gso, VnetHeader};
-use common::*;
 use proptest::prelude::*;
-
-#[test]
-fn every_format_and_framing_passes() {
-    for wire_id in [Some(2), None] {
-        for framing in [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2] {
-            let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-            let spec = |link| PeerSpec { wire_id, framing, ..spec(link) };
-            server.apply(Command::AddPeer(PeerId(2), spec(link(2, 1000))));
-            server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
-            client.apply(Command::AddPeer(PeerId(0), spec(link(200, 1194))));
-            client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
-            let inner = packet(2, SERVER, 3);
-            let sealed = client.seal_one(&inner);
-            assert_eq!(sealed[0] >> 3, if wire_id.is_some() { 9 } else { 6 });
-            assert_eq!(server.open(link(2, 1000), &sealed), [inner], "{wire_id:?} {framing:?}");
-        }
-    }
-}
 
 /// A TCP super-packet as a TUN device hands it out.
 fn super_packet(payload: usize, size: u16) -> (VnetHeader, Vec<u8>) {

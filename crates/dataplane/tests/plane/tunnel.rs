@@ -1,12 +1,12 @@
 //! Two planes with TUN devices in two namespaces joined by a cable with an MTU of 1500. Needs root.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
+use crate::Plane;
+use crate::common::{key, spec};
 use adit_dataplane::{
     DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcalls,
 };
@@ -17,8 +17,6 @@ use adit_linux::netns::NetNs;
 use adit_linux::tcp;
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::Plane;
-use common::{key, spec};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,7 @@
+//! Tests of the plane that hold for every data format. The crate root defines `Plane` and `LoopbackPlane` for the one under test,
+//! and has the module `common`.
+
+mod ethernet;
+mod filtered;
+mod traffic;
+mod tunnel;
