@@ -428,7 +428,7 @@ struct Moving<'a> {
     hook: &'a mut Hook,
 }
 
-/// How far a burst was sent.
+/// Why a burst was sent only in part.
 enum Stopped {
     /// All of it is finished.
     AtEnd,

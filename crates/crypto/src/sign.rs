@@ -34,12 +34,12 @@ impl SigningKey {
         Ok(Self { pair, seed: Zeroizing::new(*seed), public })
     }
 
-    /// What it was made of: the secret, to be kept.
+    /// Returns the seed that the key was derived from. It is secret.
     pub fn seed(&self) -> &[u8; SEED_LEN] {
         &self.seed
     }
 
-    /// What its signatures are verified with.
+    /// Returns the public key, which verifies its signatures.
     pub fn public(&self) -> [u8; PUBLIC_LEN] {
         self.public
     }

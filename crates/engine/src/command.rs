@@ -197,9 +197,9 @@ pub enum Protection {
 /// Encrypt-then-MAC.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub struct BlockSuite {
-    /// What encrypts; `None` for `cipher none`.
+    /// The cipher; `None` for `cipher none`.
     pub cipher: Option<BlockCipher>,
-    /// What authenticates; `None` for `auth none`.
+    /// The digest that authenticates packets; `None` for `auth none`.
     pub digest: Option<Digest>,
 }
 

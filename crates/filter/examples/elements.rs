@@ -1,4 +1,4 @@
-//! What changing a set costs, with 10,000 rules and a set of 100,000 elements.
+//! Measures the cost of changes to a set, with 10,000 rules and a set of 100,000 elements.
 //!
 //!     cargo run --release -p adit-filter --example elements
 

@@ -1,5 +1,5 @@
-//! What evaluating one packet costs, by the number of rules and by who decides; and a long comparison of
-//! the compiled rules with the written ones.
+//! Measures the cost of evaluating one packet, by the number of rules and by the rule that decides; and compares
+//! the compiled rules with the written ones at length.
 //!
 //!     cargo run --release -p adit-filter --features oracle --example evaluate
 //!     cargo run --release -p adit-filter --features oracle --example evaluate -- compare 100000

@@ -1,8 +1,8 @@
-//! What a lookup in the connection table costs, by how many flows there are:
+//! Measures the cost of a lookup in the connection table, by the number of flows:
 //! `cargo run --release -p adit-filter --example track_cost`.
 //!
-//! `look` finds the flow of a datagram, headers parsed and checksum vouched for, in random order;
-//! `hot` the same for 64 flows of a full table; `new` enters one.
+//! `look` finds the flow of a datagram, with parsed headers and a verified checksum, in random order;
+//! `hot` does the same for 64 flows of a full table; `new` enters a flow.
 
 use std::time::Instant;
 

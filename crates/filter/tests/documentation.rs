@@ -22,8 +22,8 @@ fn firewall(rules: &str) -> Arc<Firewall> {
     Firewall::new(Filter::compile(ruleset).unwrap(), Limits::default(), [7; 16])
 }
 
-/// What becomes of packets, in order, each `lan`, `wan` (where it comes from), a description and `passes`, `dropped` or
-/// `rejected`.
+/// Evaluates packets in order and checks their outcomes. Each is `lan` or `wan` (its origin), a description, and
+/// `passes`, `dropped` or `rejected`.
 fn evaluated(rules: &str, packets: &[(&str, &str, &str)]) {
     let firewall = firewall(rules);
     let mut worker = firewall.worker();
@@ -52,7 +52,7 @@ fn evaluated(rules: &str, packets: &[(&str, &str, &str)]) {
     }
 }
 
-/// What IPv6 needs before any packet of it can be delivered, both ways.
+/// The packets that IPv6 needs before any other can be delivered, both ways.
 const NEIGHBOURS: [(&str, &str, &str); 5] = [
     ("lan", "icmpv6 fe80::1 > ff02::1:ff00:2 nd-neighbor-solicit", "passes"),
     ("wan", "icmpv6 fe80::2 > fe80::1 nd-neighbor-advert", "passes"),

@@ -321,7 +321,7 @@ fn certificate_refused(label: &str, error: &CertificateError) {
     say!(1, "{label}VERIFY ERROR: {detail}");
 }
 
-/// How our messages about certificates begin, and openssl's text for each.
+/// The beginnings of our messages about certificates, and OpenSSL's text for each.
 const OPENSSL_WORDS: &[(&str, &str)] = &[
     ("it, or an intermediate of its chain, is revoked", "certificate revoked"),
     ("it expired", "certificate has expired"),

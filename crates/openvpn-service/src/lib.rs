@@ -36,7 +36,7 @@ use adit_runtime::host::HostPlan;
 use adit_runtime::port_share::PortShare;
 use adit_runtime::signals::Signal;
 
-/// How many commands of [`Handle`]s may wait.
+/// The number of commands from [`Handle`]s that may wait.
 pub const COMMAND_LIMIT: usize = 64;
 
 /// One address to listen on.
@@ -54,7 +54,7 @@ pub struct Listener {
 pub struct Options {
     /// The engine's configuration.
     pub engine: ServerConfig,
-    /// Where to listen; at least one.
+    /// The addresses to listen on; at least one.
     pub listeners: Vec<Listener>,
     /// Device, addresses, routes.
     pub host: HostPlan,
@@ -70,7 +70,7 @@ pub struct Options {
     pub control: Option<PathBuf>,
     /// Buffers and marks of the sockets.
     pub socket: SocketTuning,
-    /// Where TCP connections go that are not the tunnel's.
+    /// The server that receives TCP connections that are not the tunnel's.
     pub port_share: Option<PortShare>,
     /// Threads that move packets.
     pub workers: u16,
@@ -102,7 +102,7 @@ pub struct SocketTuning {
     pub receive_buffer: Option<usize>,
     /// `sndbuf`, bytes; `None`: ours.
     pub send_buffer: Option<usize>,
-    /// How streams are served.
+    /// Limits and options of TCP connections.
     pub streams: StreamOptions,
 }
 
@@ -111,7 +111,7 @@ pub struct SocketTuning {
 pub enum Selector {
     /// All of this common name.
     Name(String),
-    /// Those of a certificate (serial number, lower-case hex).
+    /// The sessions with a certificate's serial number (lower-case hex).
     Serial(String),
     /// One session by its peer id.
     Peer(u32),
@@ -132,7 +132,7 @@ enum Command {
     SetTls(Box<ServerTls>),
     /// Other options to push, limits, reserved addresses.
     SetOffer(Box<Offer>),
-    /// How is it going.
+    /// Asks for a status report.
     Status(oneshot::Sender<StatusReport>),
     /// Notify the clients and end.
     Stop(String),
@@ -165,7 +165,7 @@ impl Handle {
         self.send(Command::SetOffer(Box::new(offer))).await
     }
 
-    /// How it is going.
+    /// Returns a status report.
     ///
     /// # Errors
     /// The service has ended.

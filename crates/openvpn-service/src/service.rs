@@ -529,7 +529,7 @@ impl Running {
     /// Sends an exit notice to the clients.
     async fn end(&mut self, hooks: &mut dyn Hooks) {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
-        // What the farewell brings (final counters of each session) comes at once or never.
+        // The disconnect reports the final counters of each session at once or never.
         let last = async {
             while !self.sessions.is_empty() {
                 match self.driver.next().await {

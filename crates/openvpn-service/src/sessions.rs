@@ -51,12 +51,12 @@ impl Sessions {
         self.open.values()
     }
 
-    /// One of them.
+    /// Returns a peer's session.
     pub fn get(&self, peer: PeerId) -> Option<&Session> {
         self.open.get(&peer)
     }
 
-    /// How many there are.
+    /// Returns the number of sessions.
     pub fn len(&self) -> usize {
         self.open.len()
     }

@@ -24,7 +24,7 @@ pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSock
     let group = sockets::udp_group(&udp, options.workers)
         .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
     if let Err(e) = steer(&group, &SENDER) {
-        // Where the kernel cannot, chance alone spreads them.
+        // If the kernel cannot do this, only chance spreads them.
         tracing::debug!("clients are spread over the workers by their addresses: {e}");
     }
     Ok(group)

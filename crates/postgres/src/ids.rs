@@ -1,4 +1,4 @@
-//! What things are called by, one type each so that they are not mistaken for another.
+//! Identifiers, each a type of its own so that the compiler rejects mix-ups.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ id! {
     NodeId(i32)
 }
 id! {
-    /// What one node sends to another; positive: the sender's number, then 16 bits of the receiver's.
+    /// A stream: the packets from one node to another. Positive: the sender's number, then 16 bits of the receiver's.
     StreamId(i32)
 }
 id! {
@@ -71,7 +71,7 @@ impl Generation {
 }
 
 impl NodeId {
-    /// Who reads as the auditor, in the wraps of an epoch's secret.
+    /// The auditor as a reader, in the wraps of an epoch's secret.
     pub const AUDITOR: Self = Self(0);
 
     /// The node that made the network. Its signature alone counts on the network's keys and settings.

@@ -17,10 +17,10 @@ pub const DEFAULT_PACKET: usize = 7900;
 /// Shortest and longest that may be configured. Beyond, a row would not fit into a page.
 pub const PACKET_RANGE: std::ops::RangeInclusive<usize> = 1280..=7900;
 
-/// How far ahead of the last packet a reader believes a number within one epoch.
+/// The distance ahead of the last packet up to which a reader accepts a number within one epoch.
 pub const SEQ_WINDOW: i64 = 1 << 20;
 
-/// How old a row may be to be delivered, in milliseconds by the database's clock.
+/// The maximum age of a row that is delivered, in milliseconds by the database's clock.
 pub const EXPIRED_MS: u64 = 2000;
 
 /// Padding of packets under [`crate::Audit::None`], bytes.
@@ -62,8 +62,8 @@ pub const FORGED_PAGES: u32 = 16;
 /// Keys of the network that a node keeps for reading old rows. The database knows the same bound for their records.
 pub const GENERATIONS: usize = 256;
 
-/// How long a running node still takes new rows under the network's former key.
+/// The time for which a running node still accepts new rows under the network's former key.
 pub const KEY_GRACE: Duration = Duration::from_secs(120);
 
-/// How long after a key was made the first epoch opens under it: until then every running node has it.
+/// The delay between a new key and the first epoch under it. By then every running node has the key.
 pub const KEY_DELAY: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! What is stored in the clear, and when a packet counts as stored.
+//! Policies: which data is stored in the clear, and when a packet counts as stored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub enum Audit {
     None,
 }
 
-/// What has happened to a packet when its peer can read it.
+/// The guarantee that holds for a packet when its peer can read it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// Committed and flushed.

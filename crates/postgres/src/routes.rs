@@ -14,11 +14,11 @@ use crate::{NodeId, StreamId};
 /// Another node as its verified record tells it, with the streams between it and this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Who.
+    /// The peer.
     pub node: NodeId,
-    /// What this node sends to it.
+    /// The stream from this node to the peer.
     pub outgoing: StreamId,
-    /// What it sends to this node.
+    /// The stream from the peer to this node.
     pub incoming: StreamId,
     /// Its own addresses in the network.
     pub addresses: Vec<IpAddr>,
@@ -26,7 +26,7 @@ pub struct Peer {
     pub subnets: Vec<IpNet>,
 }
 
-/// Who owns a prefix.
+/// The owner of a prefix.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Owner {
     Me,

@@ -109,7 +109,7 @@ fn rows_pass_through_a_real_server_and_the_longest_fill_one_page_each() {
             rest = behind;
         }
         assert_eq!(rest, copy::TRAILER);
-        // What an operator's query shows is what the packet says.
+        // An operator's query shows the fields of the packet.
         let shown = format!("SELECT count(*) FROM {leaf} WHERE src = '{}' AND proto = 6", source());
         let expected = if matches!(audit, Audit::Full | Audit::Headers) { 8 } else { 0 };
         assert_eq!(number(&shown), expected, "{audit}");

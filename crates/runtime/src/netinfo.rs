@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use adit_engine::Random;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// How often to look for a free network before giving up; each try fails only if it overlaps.
+/// The number of attempts to find a free network; each fails only if it overlaps.
 const TRIES: u32 = 1000;
 
 /// Networks of 10/8 that are in so many homes and guides that they collide sooner or later.

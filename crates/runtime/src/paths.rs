@@ -1,4 +1,4 @@
-//! Where a server keeps its files, and how files and folders are made.
+//! The files of a server, and the way in which files and folders are created.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fault::{Fault, file_fault};
 
-/// Where one server keeps its things.
+/// The directories and files of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// The folder of `server.toml`.

@@ -21,15 +21,15 @@ const MAX_FOREIGN: usize = 512;
 const MAX_LOOKING: usize = 1024;
 /// Each network may have one connection for so many places that are free.
 const FREE_PER_CONNECTION: usize = 7;
-/// How long a connection may keep its first bytes to itself.
+/// The time limit for the first bytes of a connection.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
-/// How long a foreign connection may be silent in both directions before it is closed.
+/// The time after which a foreign connection that is silent in both directions is closed.
 const IDLE: Duration = Duration::from_secs(600);
 /// Bytes of a foreign connection that are copied at once.
 const BUFFER: usize = 8 * 1024;
-/// How long the other service may take to accept.
+/// The time limit for the other service to accept.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How often a failure to reach the other service is logged.
+/// The minimum interval between logs of a failure to reach the other service.
 const COMPLAINTS: Duration = Duration::from_secs(60);
 /// Bytes by which a client is known: the length of its first frame, and the opcode.
 const LEAD: usize = 3;
@@ -38,7 +38,7 @@ const SHORTEST_RESET: u16 = 14;
 /// HARD_RESET_CLIENT_V2 and _V3 under key id 0.
 const RESETS: [u8; 2] = [7 << 3, 10 << 3];
 
-/// Where connections go that are not the tunnel's.
+/// The destination of connections that are not the tunnel's.
 #[derive(Clone, Debug)]
 pub struct PortShare {
     host: String,
@@ -53,7 +53,7 @@ pub struct PortShare {
 #[derive(Debug)]
 struct Slots(Mutex<AddressQuota>);
 
-/// One of them, given back when it is dropped.
+/// A slot, which is returned when it is dropped.
 struct Slot<'a>(&'a Slots, IpAddr);
 
 impl Slots {
@@ -153,7 +153,7 @@ impl PortShare {
                 pass(far_reads, near_writes, &active)
             )
         };
-        // How it ends is between the two, unless both are silent.
+        // The two ends decide how the connection ends, unless both are silent.
         tokio::select! {
             _ = both => {}
             () = active.has_ended() => {

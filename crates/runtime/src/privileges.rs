@@ -41,7 +41,7 @@ pub fn drop(
     needed: &[Capability],
 ) -> Result<Dropped, Fault> {
     let kept = if helped { Vec::new() } else { needed.to_vec() };
-    // What CAP_NET_RAW is kept for are packet sockets.
+    // CAP_NET_RAW is kept for packet sockets.
     let profile = match kept.contains(&Capability::CAP_NET_RAW) {
         true => Profile::Bridge,
         false => Profile::Daemon,
@@ -81,7 +81,7 @@ fn choose_user(
     };
     let group = wanted.group.as_deref().map(find_group).transpose().map_err(operator)?;
     let group = group.unwrap_or(own_group);
-    // What the operator asks for is done or ends the start; the default is done where it can be.
+    // A user that the operator names must be adopted, or the start fails; the default user is adopted where possible.
     if wanted.user.is_none()
         && let Some(why) = privileges::obstacle(user, group)
     {

@@ -84,7 +84,7 @@ pub struct Ethernet {
     pub source: Mac,
     /// The type after the tags; a length if it is below 0x600.
     pub ethertype: u16,
-    /// Where the payload starts: 14, and 4 more for each tag.
+    /// The offset of the payload: 14, and 4 more for each tag.
     pub header_len: usize,
 }
 

@@ -28,7 +28,7 @@ pub struct Ip {
     pub destination: IpAddr,
     /// IPv4 protocol, or the IPv6 next header (which may be an extension header).
     pub protocol: u8,
-    /// Where the payload starts.
+    /// The offset of the payload.
     pub header_len: usize,
     /// Length of the whole packet according to the header; never more than the bytes present.
     pub total_len: usize,

@@ -46,15 +46,15 @@ pub struct Segments<'a> {
 struct Cut {
     header: [u8; MAX_HEADER],
     header_len: usize,
-    /// Where the IP header starts.
+    /// The offset of the IP header.
     l2: usize,
-    /// Where the transport header starts, counted from the IP header.
+    /// The offset of the transport header from the IP header.
     l4: usize,
     tcp: bool,
     v6: bool,
     /// Payload bytes per segment, at least 1.
     size: usize,
-    /// Where the next payload starts.
+    /// The offset of the next payload.
     at: usize,
     id: u16,
     seq: u32,

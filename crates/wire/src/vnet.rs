@@ -6,7 +6,7 @@ use std::fmt;
 pub struct VnetHeader {
     /// The transport checksum is missing: the field holds the pseudo-header's sum.
     pub needs_csum: bool,
-    /// How the packet is to be split.
+    /// The way to split the packet.
     pub gso: Gso,
     /// Whether the sender marked the flow for ECN; segments must treat CWR as RFC 3168 says.
     pub ecn: bool,
@@ -15,9 +15,9 @@ pub struct VnetHeader {
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
-    /// Where checksumming starts: the transport header.
+    /// The offset at which checksumming starts: the transport header.
     pub csum_start: u16,
-    /// Where the checksum goes, counted from `csum_start`.
+    /// The offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
 }
 

@@ -14,7 +14,7 @@ pub enum CompileError {
     Missing {
         /// The table.
         table: String,
-        /// What is missing.
+        /// The missing part.
         what: &'static str,
     },
     /// A key with more or fewer parts than the set's or the comparison's.

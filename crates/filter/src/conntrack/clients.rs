@@ -39,7 +39,7 @@ pub(crate) struct Peers(Vec<Option<Arc<[Client; PAGE as usize]>>>);
 struct Known {
     /// By network and its length.
     prefixes: HashMap<(IpAddr, u8), Client>,
-    /// How many networks of each length there are, of IPv4 and IPv6.
+    /// The number of networks of each prefix length, for IPv4 and IPv6.
     lengths: [BTreeMap<u8, usize>; 2],
     numbers: HashMap<Arc<str>, Client>,
     /// By number, from 1 on.

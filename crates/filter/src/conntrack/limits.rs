@@ -18,7 +18,7 @@ pub struct Limits {
     /// Whether TCP connections that existed before are picked up in the middle, as new (the kernel's
     /// `nf_conntrack_tcp_loose`, whose default is the same).
     pub loose: bool,
-    /// How long each kind of flow is kept without a packet.
+    /// The timeout of each kind of flow without a packet.
     pub timeouts: Timeouts,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Shard {
     most_unanswered: u32,
     /// The share that one source keeps when the table is full.
     share: u32,
-    /// Where the next sample begins.
+    /// The start of the next sample.
     hand: u32,
     next_sweep: Nanos,
     full_until: Nanos,
@@ -498,7 +498,7 @@ struct Sources {
 #[derive(Copy, Clone, Debug, Default)]
 struct Count {
     all: u32,
-    /// Those of them without an answer.
+    /// Flows of this source without an answer.
     unanswered: u32,
 }
 

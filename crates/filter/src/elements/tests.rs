@@ -117,7 +117,7 @@ fn elements_of_the_file_have_timeouts_too() {
     assert!(passes(&firewall, 1, 100 * SECOND) && passes(&firewall, 2, 100 * SECOND));
     firewall.sweep(Nanos(105 * SECOND));
     assert!(passes(&firewall, 1, 105 * SECOND) && !passes(&firewall, 2, 105 * SECOND));
-    // What is left of its time goes on; what is over begins with the file.
+    // A running lifetime continues; an expired element starts again with the file.
     firewall.replace(filter(&text));
     firewall.sweep(Nanos(150 * SECOND));
     assert!(passes(&firewall, 1, 150 * SECOND) && passes(&firewall, 2, 150 * SECOND));

@@ -26,14 +26,14 @@ pub(crate) struct Run<'a, 'p> {
     pub dry: bool,
 }
 
-/// How a chain ends early.
+/// The early end of a chain.
 enum End {
     Decided(Verdict, u32),
     Return,
     Goto(u32),
 }
 
-/// How a rule ends.
+/// The step that follows a rule.
 enum Next {
     Rule,
     End(End),

@@ -1,4 +1,4 @@
-//! What nftables means by its rules, one thing at a time.
+//! The semantics of nftables' rules, one feature per test.
 
 use std::sync::Arc;
 

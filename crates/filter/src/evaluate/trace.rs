@@ -27,7 +27,7 @@ pub enum Step {
         index: usize,
         /// Its handle.
         handle: u32,
-        /// How it ended.
+        /// The end of the rule.
         end: RuleEnd,
     },
     /// A chain ended or returned: the one that jumped to it continues.
@@ -45,7 +45,7 @@ pub struct RuleLocation {
     pub chain: ChainId,
 }
 
-/// How a rule ended.
+/// The end of a rule's evaluation.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RuleEnd {
     /// A statement did not match.

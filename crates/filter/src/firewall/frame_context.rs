@@ -29,9 +29,9 @@ pub struct FrameContext {
 /// [`Firewall::set_peer`](super::Firewall::set_peer); `None` if it is none, or all.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Peers {
-    /// Where it comes from.
+    /// The client that sent it.
     pub from: Option<u32>,
-    /// Where it goes to.
+    /// The client that it goes to.
     pub to: Option<u32>,
 }
 
@@ -40,8 +40,8 @@ pub struct Peers {
 pub enum Flush<'a> {
     /// All.
     All,
-    /// Those from or to these addresses.
+    /// Flows from or to these addresses.
     Addresses(&'a [IpRange]),
-    /// Those from or to a client, which has these addresses.
+    /// Flows from or to a client, which has these addresses.
     Client(&'a str, &'a [IpRange]),
 }

@@ -266,7 +266,7 @@ fn rules_that_come_later_know_the_members_of_before() {
     let packet = ip(false, 17, &udp(false, b"hello"));
     let passes = || firewall.worker().burst(Nanos(1)).evaluate(&packet, &place()).passes();
     let address = IpRange::from(IpAddr::V4(crate::testing::V4_A));
-    // Of the group, no rule asks as yet.
+    // No rule refers to the group yet.
     for who in [Members::Client("alice".into()), Members::Group("staff".into())] {
         firewall.set_members(&who, vec![address]);
     }
@@ -649,7 +649,7 @@ mod carried {
         let mut burst = worker.burst(Nanos(1));
         let packet = ip(false, 17, &udp(false, b"hello"));
         assert!(burst.evaluate(&packet, &place()).passes());
-        // What a worker has counted and not handed over is not lost with the former rules.
+        // Counts that a worker has not flushed are not lost with the former rules.
         firewall.replace(filter(
             "ip ttl 64 counter\nmeta l4proto udp counter\ncounter\ncounter name named",
         ));

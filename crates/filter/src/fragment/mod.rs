@@ -230,9 +230,9 @@ impl Key {
 pub struct Reassembler {
     limits: Limits,
     packets: BTreeMap<Key, PartialPacket>,
-    /// Those of `packets` that are held, by age.
+    /// The entries of `packets` that are held, by age.
     held: BTreeMap<u64, Key>,
-    /// Those that are refused, by age.
+    /// The entries that are refused, by age.
     refused: BTreeMap<u64, Key>,
     /// Bytes held of each source; zero is not stored.
     sources: BTreeMap<(u32, IpAddr), usize>,

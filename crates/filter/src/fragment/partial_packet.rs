@@ -16,13 +16,13 @@ const V6_LEN: usize = adit_wire::ip::V6_LEN;
 pub(super) struct Piece {
     /// The original frame.
     pub(super) frame: Vec<u8>,
-    /// Where its IP header starts.
+    /// The offset of its IP header.
     at: usize,
-    /// Where its part of the packet starts.
+    /// The offset of its part of the packet.
     data: usize,
-    /// Where that part belongs.
+    /// The position of that part in the packet.
     start: usize,
-    /// Where the next part belongs.
+    /// The end of that part in the packet.
     end: usize,
     more: bool,
 }
@@ -147,7 +147,7 @@ impl PartialPacket {
 fn mend_v4(header: &mut [u8], total: usize) -> Option<()> {
     let total = u16::try_from(total).ok()?.to_be_bytes();
     header.get_mut(2..4)?.copy_from_slice(&total);
-    // Of the flags, only "don't fragment" stays.
+    // Keep only the flag "don't fragment".
     let flags = header.get(6)? & 0x40;
     header.get_mut(6..8)?.copy_from_slice(&[flags, 0]);
     header.get_mut(10..12)?.fill(0);

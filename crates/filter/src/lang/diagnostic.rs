@@ -30,7 +30,7 @@ pub struct Diagnostic {
 pub struct Diagnostics {
     /// At most [`MAX_DIAGNOSTICS`].
     pub list: Vec<Diagnostic>,
-    /// How many more there were.
+    /// The number of further errors.
     pub more: usize,
 }
 

@@ -187,7 +187,7 @@ fn set(world: &mut World, source: &mut Source<'_>) {
                 if interval { range } else { Range::single(range.first) }
             };
             let key = fields.iter().map(part).collect();
-            // What map verdicts jump to must come later: base chains are before.
+            // Map verdicts must jump to later chains: base chains come first.
             let verdict = map.then(|| verdict(world.chains - 1, world, source));
             Element { key, verdict, lifetime: None, comment: None }
         });

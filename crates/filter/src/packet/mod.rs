@@ -106,7 +106,7 @@ pub enum Network {
 /// An IP header after walking the extension headers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Ip {
-    /// Where it starts in the frame.
+    /// The offset of its header in the frame.
     pub at: usize,
     /// Source address.
     pub source: IpAddr,
@@ -114,7 +114,7 @@ pub struct Ip {
     pub destination: IpAddr,
     /// The transport protocol, after extension headers.
     pub protocol: u8,
-    /// Where the transport header starts in the frame.
+    /// The offset of the transport header in the frame.
     pub payload: usize,
     /// Present in a fragment. Absent in an atomic fragment (RFC 6946), which is a whole packet with a fragment header.
     pub fragment: Option<Fragment>,

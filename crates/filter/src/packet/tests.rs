@@ -409,7 +409,7 @@ pub(crate) fn likely() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// What holds of every packet that is not refused.
+/// Checks the properties of every accepted packet.
 pub(crate) fn check(bytes: &[u8], packet: &Packet<'_>) {
     assert!(bytes.starts_with(packet.bytes));
     assert!(packet.network_at() <= packet.bytes.len());

@@ -287,7 +287,7 @@ pub enum Counter {
 pub struct Limit {
     /// Matches beyond the rate instead of within it.
     pub over: bool,
-    /// How much per `per`.
+    /// The amount per `per`.
     pub rate: u64,
     /// Nanoseconds: a second, minute, hour, day or week.
     pub per: u64,
@@ -325,7 +325,7 @@ pub enum RuleVerdict {
     Goto(ChainId),
 }
 
-/// How a sender is notified.
+/// The way in which a sender is notified.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Reject {
     /// With a TCP reset; only TCP matches.

@@ -56,7 +56,7 @@ impl fmt::Display for PacketError {
 
 impl std::error::Error for PacketError {}
 
-/// What a packet socket had to drop since the last query.
+/// Packets that a packet socket has received and dropped since the last query.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacketStatistics {
     /// Frames that the kernel offered to the socket, dropped ones included.

@@ -87,7 +87,7 @@ pub struct RecvBatch {
     _parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
     filled: usize,
-    /// How many buffers the next call offers.
+    /// The number of buffers that the next call offers.
     offered: usize,
 }
 

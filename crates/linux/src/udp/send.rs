@@ -41,7 +41,7 @@ impl Train<'_> {
 /// singly from now on. `ENETUNREACH`, `EHOSTUNREACH`: no route, or (`EINVAL` for IPv6) `from` is no address of ours.
 #[derive(Debug)]
 pub struct SendStop {
-    /// How many trains were sent; the one with this index failed.
+    /// The number of trains sent; the train with this index failed.
     pub sent: usize,
     /// The kernel's error, with its errno.
     pub error: io::Error,

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 
 use super::UdpSocket;
 
-/// Where datagrams name their sender: in bits of their first four bytes, of which other bits indicate whether they do.
+/// The position of the sender's id in a datagram: some bits of the first four bytes. Other bits say whether the id is
+/// present.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SenderField {
     /// The mask of the bits that indicate whether a datagram names its sender, within the first four bytes in network

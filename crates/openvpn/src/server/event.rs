@@ -70,7 +70,7 @@ pub struct UsedElsewhere {
     pub former: SocketAddr,
     /// The device that has the session now.
     pub newer: SocketAddr,
-    /// How often this has happened.
+    /// The number of times this has happened.
     pub count: u32,
 }
 

@@ -37,7 +37,7 @@ const RSA_PKCS1_SHA1: AlgorithmIdentifier = AlgorithmIdentifier::from_slice(&[
     0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05, 0x05, 0x00,
 ]);
 
-/// How the hash of a message is padded to the length of the modulus.
+/// The padding of a message's hash to the length of the modulus.
 #[derive(Debug)]
 enum Padding {
     Pkcs1(&'static RsaParameters),

@@ -1,4 +1,4 @@
-/// How far behind the newest id a packet may arrive: OpenVPN's default `replay-window`.
+/// The distance behind the newest id at which a packet may arrive: OpenVPN's default `replay-window`.
 const WINDOW: u32 = 64;
 
 /// The packet was seen before, or is too old to be distinguished from a replay.

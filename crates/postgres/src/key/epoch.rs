@@ -21,7 +21,8 @@ const SIGNED: &[u8] = b"adit-pg2 signed epoch";
 const WRAPPED: &[u8] = b"adit-pg2 wrap";
 const HASHED: &[u8] = b"adit-pg2 epoch hash";
 
-/// How the secret is wrapped: HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem, HKDF-SHA256 and AES-256-GCM. The KEM is
+/// The scheme that wraps the secret: HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem, HKDF-SHA256 and AES-256-GCM.
+/// The KEM is
 /// not in RFC 9180's registry, so the record names it; other numbers are refused.
 const SUITE: u8 = 1;
 
@@ -59,13 +60,13 @@ pub struct Epoch {
     pub opened: UnixTime,
     /// The serial number of the network's settings under which it was opened.
     pub settings: i64,
-    /// What its sender knew of the previous epoch.
+    /// The end of the previous epoch, as its sender knew it.
     pub previous: Option<Previous>,
     /// The generation of the network's key for its wraps.
     pub generation: Generation,
 }
 
-/// What a sender knew of an epoch when it opened the next.
+/// The end of an epoch, as a sender knew it when it opened the next.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Previous {
     /// The epoch's number.

@@ -1,4 +1,4 @@
-//! Who is who, and who may read: the network's key, the nodes' keys, and the records that they vouch for.
+//! Identities and access: the network's key, the nodes' keys, and the records that they authenticate.
 //!
 //! ```text
 //!   KeyRing: the network's keys, one for each generation

@@ -301,7 +301,7 @@ mod tests {
         make(rekey(next), &keys(11), current, &members, &mut random(5)).unwrap()
     }
 
-    /// What node 3 finds.
+    /// The arguments of an acceptance by node 3.
     struct Try {
         ring: KeyRing,
         tag: &'static str,

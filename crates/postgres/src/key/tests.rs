@@ -214,7 +214,7 @@ fn opened() -> OpenedEpoch {
     open(epoch(), &keys(2), &network(), &readers, &mut random(5)).unwrap()
 }
 
-/// What reader 8 expects of stream 3, and an accepting of that; each argument to be replaced.
+/// The arguments with which reader 8 accepts an epoch of stream 3. Each test replaces one of them.
 struct Try {
     tag: &'static str,
     stream: StreamId,

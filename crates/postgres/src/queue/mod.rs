@@ -25,7 +25,7 @@ pub struct Dropped {
     pub no_route: u64,
     /// No IP packet, longer than the packet size, or not to be cut as the device says.
     pub malformed: u64,
-    /// Of a stream that was removed, or refused by the seal.
+    /// Dropped because the stream was removed, or refused by the seal.
     pub closed: u64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 struct Pool {
     free: [Vec<Vec<u8>>; CLASSES.len()],
-    /// Of all buffers, lent and free; never more than `limit`.
+    /// The memory of all buffers, lent and free; never more than `limit`.
     memory: usize,
     limit: usize,
 }
@@ -89,11 +89,11 @@ impl Pool {
     }
 }
 
-/// What one stream sends.
+/// The queue of one stream.
 #[derive(Debug, Default)]
 struct Flow {
     waiting: VecDeque<Waiting>,
-    /// Of the buffers of those.
+    /// The memory of these packets' buffers.
     memory: usize,
     codel: Codel,
     /// Whether CoDel has let the first one pass already: it did not fit into the batch.
@@ -109,7 +109,7 @@ impl Flow {
     }
 }
 
-/// How long packets may wait.
+/// The maximum times for which packets may wait.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
     pub(crate) target: Duration,

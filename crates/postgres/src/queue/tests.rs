@@ -19,7 +19,7 @@ fn queues() -> Queues {
     queues
 }
 
-/// What `settle` and `pop` let through, as the first four bytes.
+/// Returns the first four bytes of each packet that `settle` and `pop` let through.
 fn take(queues: &mut Queues, now: Instant, stream: StreamId, patience: Patience) -> Option<u32> {
     queues.settle(now, stream, patience)?;
     let waiting = queues.pop(stream).unwrap();

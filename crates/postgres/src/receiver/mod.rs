@@ -242,7 +242,7 @@ impl Receiver {
         let retired = all.saturating_sub(found.len()) as u64;
         self.stats.epochs_refused = self.stats.epochs_refused.saturating_add(retired);
         found.sort_by_key(|epoch| epoch.no);
-        // What is there when the reader starts: of that, only the newest epoch, and nothing that is in it.
+        // Of the rows that exist when the reader starts, only the newest epoch is read, and none of its packets.
         let first = self.starting.is_some() && self.reading.is_none();
         if first && found.is_empty() && refused == 0 {
             self.starting = None;
@@ -395,7 +395,7 @@ impl Receiver {
         let between = seq.0.saturating_sub(from.0).saturating_sub(1);
         let between = u64::try_from(between).unwrap_or(0);
         if self.starting.is_some() {
-            // What was there before this reader is not its to deliver.
+            // This reader does not deliver packets from before its start.
         } else if self.skipped_to.take().is_some() {
             self.stats.skipped = self.stats.skipped.saturating_add(between);
         } else {
@@ -437,7 +437,7 @@ impl Receiver {
         match seen.lowest {
             Some(lowest) if seen.authentic == 0 && seen.rows >= limit => {
                 self.stats.forged = self.stats.forged.saturating_add(seen.unknown);
-                // Of the lowest number there may be more: once again, unless it is the only one here.
+                // The lowest number may have more rows: query it again, unless it is the only one here.
                 let below = if lowest < until { lowest } else { Seq(lowest.0.saturating_sub(1)) };
                 self.starting = Some(below);
                 self.pause_if_forged();
@@ -467,7 +467,7 @@ impl Receiver {
             self.wants.page |= full;
             self.wants.skip |= full && seen.expired == seen.authentic;
         } else if full {
-            // Of the highest number there may be more than this page has.
+            // The highest number may have more rows than this page holds.
             let highest = seen.highest.unwrap_or(self.scan).min(until);
             let before = Seq(highest.0.saturating_sub(1));
             self.scan = if before > self.scan { before } else { highest };
@@ -541,7 +541,7 @@ impl Receiver {
         Some(if epochs_only { self.no_epochs_before.min(self.poll) } else { Instant::default() })
     }
 
-    /// Where it has come: to be kept in a file after each page, before the page's packets are delivered.
+    /// Returns the current position. Write it to a file after each page, before delivering the page's packets.
     pub fn position(&self) -> Position {
         self.position
     }

@@ -1,4 +1,4 @@
-//! What a receiver is asked, and what it answers.
+//! The queries and answers of a receiver.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub struct Epoch {
     pub first_seq: Seq,
     /// Which of the network's keys it is under.
     pub generation: Generation,
-    /// How long ago it was opened, by the database's clock alone.
+    /// The time since it was opened, by the database's clock alone.
     pub age_ms: u64,
     /// Opens its packets.
     pub open: Opener,
@@ -33,13 +33,13 @@ pub struct Dated<'a> {
     pub age_ms: i64,
 }
 
-/// What to ask the database. One is outstanding at a time.
+/// A query to the database. One is outstanding at a time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// The stream's epochs with `no > after`, the newest `limit` of them (`ORDER BY no DESC LIMIT`), with their wraps
     /// for this node. Answer: [`super::Receiver::epochs`].
     Epochs {
-        /// Those after this one.
+        /// Returns only epochs after this one.
         after: EpochNo,
         /// At most so many.
         limit: u32,
@@ -67,7 +67,7 @@ pub enum Query {
     },
 }
 
-/// Where a reader has come: every packet up to there was delivered, skipped or lost, and is never delivered again.
+/// The position of a reader: every packet up to it was delivered, skipped or lost, and is never delivered again.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The epoch that was read last.
@@ -117,7 +117,7 @@ impl Delivery {
         self.ranges.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
 
-    /// How many.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -134,7 +134,7 @@ impl Delivery {
     }
 }
 
-/// What a receiver has done.
+/// Counters of a receiver.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Packets delivered.

@@ -24,7 +24,7 @@ const ALL_AGAIN: Duration = Duration::from_secs(600);
 pub enum Look {
     /// None: every wake-up was heard.
     Nowhere,
-    /// Those that packets have come in lately.
+    /// Streams that packets have come in lately.
     Active,
     /// All.
     Everywhere,

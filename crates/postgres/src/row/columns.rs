@@ -1,4 +1,4 @@
-//! What a packet's headers tell.
+//! The columns that are read from a packet's headers.
 
 use adit_wire::ip::{ICMP, ICMPV6, Ip, TCP, UDP};
 

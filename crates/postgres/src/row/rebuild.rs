@@ -9,7 +9,7 @@ use super::Columns;
 
 const IPV4_HEADER: u16 = 20;
 const IPV6_HEADER: u16 = 40;
-/// Where nothing is known: what most systems send with.
+/// The TTL of a rebuilt packet if the original is unknown: the default of most systems.
 const TTL: u8 = 64;
 /// Data offset of a TCP header without options, 20 bytes.
 const TCP_OFFSET: u8 = 5 << 4;
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// What is rebuilt tells the same as the packet did.
+    /// A rebuilt packet gives the same columns as the original.
     #[test]
     fn columns_of_what_was_rebuilt_are_the_same() {
         for v6 in [false, true] {

@@ -426,7 +426,8 @@ fn a_secret_is_not_printed() {
 /// The longest tuple on a page of 8 KiB, after `MaxHeapTupleSize` of `access/htup_details.h`.
 const MAX_TUPLE: usize = 8192 - 24 - 8;
 
-/// What a row takes on a page: after `heap_compute_data_size` of `access/heaptuple.c`, with bytea columns whose storage
+/// Returns the size of a row on a page, as in `heap_compute_data_size` of `access/heaptuple.c`, with bytea columns
+/// whose storage
 /// is PLAIN (a length of 4 bytes at a multiple of 4) and inet columns (a length of one byte).
 fn tuple_len(row: &Row<'_>) -> usize {
     let align = |len: usize, to: usize| len.next_multiple_of(to);

@@ -42,7 +42,7 @@ pub(super) struct Stream {
     pub(super) kept: Option<(EpochNo, Checkpoint)>,
     /// The last that this process knows to be committed.
     pub(super) committed: Option<Previous>,
-    /// Of the epoch in `committed`.
+    /// The hash of the record of the epoch in `committed`.
     pub(super) record_hash: [u8; 32],
     /// Since when there are committed rows that nothing signed covers.
     pub(super) unsigned: Option<Instant>,
@@ -137,8 +137,9 @@ impl Stream {
         Some(believed)
     }
 
-    /// How the epoch before this process ended: as a former process has signed it, if that is known; else the database's word,
-    /// but no epoch before the last that rows were written under.
+    /// Returns the end of the epoch before this process: as a former process signed it, if that is known; otherwise as
+    /// the database
+    /// reports it, but no epoch before the last one with rows.
     fn before_the_start(&self, found: &Resumed) -> Option<Previous> {
         if let Some((epoch, Checkpoint { seq, chain })) = self.kept
             && epoch == self.written
@@ -151,7 +152,7 @@ impl Stream {
         (epoch.0 > 0).then_some(Previous { epoch, last_seq, chain: None, opened: None })
     }
 
-    /// What is to be signed now.
+    /// Returns the checkpoint that is to be signed now.
     pub(super) fn to_sign(&self, stream: StreamId) -> Option<Unsigned> {
         self.unsigned?;
         let Previous { epoch, last_seq: seq, chain, .. } = self.committed?;
@@ -165,7 +166,7 @@ impl Stream {
         !*used_up && leaves.newest.is_some_and(|newest| newest.no == *leaf)
     }
 
-    /// What `resume` would say, were it asked: this process knows.
+    /// Returns the answer that `resume` would give, from this process's own knowledge.
     pub(super) fn own_knowledge(&self, leaves: &Leaves) -> Resumed {
         Resumed {
             last_seq: self.given.1.0,
@@ -176,7 +177,7 @@ impl Stream {
     }
 }
 
-/// What is known of the leaves, which all streams of a sender share.
+/// The state of the leaves, which all streams of a sender share.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Leaves {
     pub(super) config: Config,

@@ -50,7 +50,7 @@ pub struct Unsigned {
     pub epoch: EpochNo,
     /// SHA-256 of that epoch's record and signature.
     pub record_hash: [u8; 32],
-    /// What is to be signed.
+    /// The checkpoint to sign.
     pub checkpoint: Checkpoint,
 }
 
@@ -83,7 +83,7 @@ pub struct Opening {
     pub previous: Option<Previous>,
 }
 
-/// How the epoch before ended, as its writer or the database knew it.
+/// The end of the previous epoch, as its writer or the database knew it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Previous {
     /// The epoch's number.
@@ -96,7 +96,7 @@ pub struct Previous {
     pub opened: Option<UnixTime>,
 }
 
-/// What becomes of the numbers in a [`Resumed`].
+/// Whether the numbers in a [`Resumed`] are believed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Belief {
     /// The stream continues after them.
@@ -116,7 +116,7 @@ pub struct Resumed {
     pub last_epoch: i32,
     /// Newest leaf, 0 if there is none.
     pub last_leaf: i32,
-    /// What the newest leaf is like, if more can be written to it.
+    /// The newest leaf, if it has room for more rows.
     pub open_leaf: Option<OpenLeaf>,
 }
 
@@ -125,7 +125,7 @@ pub struct Resumed {
 pub struct OpenLeaf {
     /// Bytes of its rows, about.
     pub bytes: u64,
-    /// How long ago it was opened.
+    /// The time since it was opened.
     pub age: Duration,
 }
 
@@ -175,6 +175,6 @@ pub struct Stats {
     pub dropped: Dropped,
     /// Memory of the queues now, bytes.
     pub queued: usize,
-    /// How long a commit takes, smoothed.
+    /// The duration of a commit, smoothed.
     pub commit: Duration,
 }

@@ -1,4 +1,4 @@
-//! How a node that joins gets the network's key: no invitation holds it.
+//! Hands the network's key to a node that joins. No invitation contains the key.
 //!
 //! ```text
 //!   invite:  invitation key = HMAC(secret, ..)          token: secret, role
@@ -8,15 +8,18 @@
 //!            a pre-shared key of the invitation's)
 //! ```
 //!
-//! The private key lives as long as the command `join`. So a token that was used opens nothing, whatever copies of the database
-//! there are; and the database, which has no invitation's key, can neither ask nor answer.
+//! The private key lives as long as the command `join`. A used token therefore opens nothing, whatever copies of the
+//! database
+//! exist; and the database, which has no invitation key, can neither ask nor answer.
 //!
-//! An invitation is of the network's key that it was made under: after a rekey no node answers it. Otherwise who has the former
-//! key, as a node that was removed, could make up an invitation and be given the new one.
+//! An invitation is bound to the network's key at the time of the invitation: after a rekey no node answers it.
+//! Otherwise a
+//! holder of the former key, such as a removed node, could forge an invitation and obtain the new key.
 //!
-//! An offline invitation is for a network of which no node will be running: then the network's key is in the database,
-//! sealed under the invitation's key, until the node has registered. A token and a copy of the database of that time
-//! open it.
+//! An offline invitation is for a network without a running node. The network's key is then in the database, sealed
+//! under
+//! the invitation's key, until the node has registered. A token together with a copy of the database from that time
+//! opens it.
 
 use std::fmt;
 
@@ -31,7 +34,8 @@ use crate::key::{NetworkKey, SealPublic, SealSecret, wrap};
 const TAG: usize = 16;
 const SALT: usize = 16;
 
-/// What an invitation's secret gives beside the password: only who has the token, and the nodes, know it.
+/// A key derived from an invitation's secret, apart from the password. Only the holder of the token and the nodes know
+/// it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinKey(Zeroizing<[u8; Self::LEN]>);
 
@@ -133,7 +137,7 @@ impl JoinKey {
         NetworkKey::decode(&text)
     }
 
-    /// What shows a node that the invited one asks, and not the database.
+    /// Returns the proof that a request comes from the invited node, and not from the database.
     ///
     /// # Errors
     /// The library failed.
@@ -159,7 +163,7 @@ impl JoinKey {
     }
 }
 
-/// What is asked, and for whom: also what an answer is bound to.
+/// Returns the encoding of a request, which also binds the answer.
 fn request(tag: &str, role: &str, key: &SealPublic) -> Vec<u8> {
     let mut out = b"adit-pg2 request".to_vec();
     for part in [tag.as_bytes(), role.as_bytes(), key.as_bytes()] {
@@ -180,7 +184,7 @@ fn invitation_key(network: &NetworkKey, salt: &[u8; SALT]) -> Result<CounterKey,
 pub struct Request<'a> {
     /// The invitation's role.
     pub role: &'a str,
-    /// What [`JoinKey::for_nodes`] made.
+    /// The invitation that [`JoinKey::for_nodes`] made.
     pub invitation: &'a [u8],
     /// The joiner's public key, and [`JoinKey::prove`].
     pub key: &'a [u8],

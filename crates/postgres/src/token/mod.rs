@@ -1,4 +1,5 @@
-//! What one node gives to the next so that it can join: text that is pasted, once. It holds a one-time secret and nothing
+//! The invitation token: a text that an operator copies once to the joining node. It holds a one-time secret and
+//! nothing
 //! that lives longer: see [`JoinKey`].
 //!
 //! ```text
@@ -48,7 +49,7 @@ impl JoinSecret {
         Zeroizing::new(URL_SAFE_NO_PAD.encode(*self.0))
     }
 
-    /// What opens and proves the rest of the invitation.
+    /// Derives the key that opens and proves the rest of the invitation.
     ///
     /// # Errors
     /// The library failed.
@@ -64,7 +65,7 @@ impl fmt::Debug for JoinSecret {
     }
 }
 
-/// What lets one more node in. Its `Display` is the secret text itself: for the person who asked for it alone.
+/// A token that admits one more node. Its `Display` is the secret text itself, for the person who asked for it alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The role that may join once.
@@ -136,7 +137,7 @@ pub(crate) fn checked_text(bytes: &[u8]) -> Zeroizing<String> {
     Zeroizing::new(URL_SAFE_NO_PAD.encode(&*all))
 }
 
-/// What [`checked_text`] wrote.
+/// Reads a text that [`checked_text`] wrote.
 pub(crate) fn from_checked_text(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     if text.len() > MAX_TEXT {
         return None;

@@ -1,4 +1,4 @@
-//! What `verify` finds, in words.
+//! The findings of `verify`, and their texts.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::row::Columns;
 use crate::{Audit, EpochNo, Seq};
 use adit_engine::UnixTime;
 
-/// Where rows are missing.
+/// The position of missing rows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Before the epoch's first row.
@@ -22,7 +22,7 @@ pub enum Place {
     Given,
 }
 
-/// What a sender signs about the end of an epoch.
+/// The record by which a sender signs the end of an epoch.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Signed {
     /// A checkpoint of the epoch itself.
@@ -40,7 +40,7 @@ impl fmt::Display for Signed {
     }
 }
 
-/// How an epoch differs from the network's settings.
+/// The difference between an epoch and the network's settings.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Unsettled {
     /// The network never had settings of that number.
@@ -97,7 +97,7 @@ pub enum Finding {
         /// The one named.
         named: EpochNo,
     },
-    /// What has been dropped is younger than the network's retention, and the log is far from full.
+    /// The dropped rows are younger than the network's retention, and the log is far from full.
     Early {
         /// The epoch, if its record is still there; else the one whose record names it.
         epoch: EpochNo,
@@ -122,13 +122,13 @@ pub enum Finding {
     },
     /// Rows that were there are not.
     Missing {
-        /// Of which epoch.
+        /// The epoch.
         epoch: EpochNo,
         /// The first.
         from: Seq,
         /// The last.
         to: Seq,
-        /// Where.
+        /// The position of the rows.
         place: Place,
     },
     /// A number occurs twice.
@@ -190,12 +190,12 @@ pub enum Finding {
         epoch: EpochNo,
         /// At which row.
         seq: Seq,
-        /// What says so.
+        /// The record that says so.
         by: Signed,
     },
     /// A checkpoint is not the sender's.
     Checkpoint {
-        /// Of which epoch.
+        /// The epoch.
         epoch: EpochNo,
     },
     /// An epoch does not keep to the network's settings, or not to those of its time.
@@ -204,7 +204,7 @@ pub enum Finding {
         epoch: EpochNo,
         /// Number of the settings that its record names.
         serial: i64,
-        /// How it differs.
+        /// The difference.
         why: Unsettled,
     },
 }

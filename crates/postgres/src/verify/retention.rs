@@ -12,7 +12,7 @@ const SLACK: Duration = Duration::from_secs(300);
 /// The log is far from full when it takes no more than this part of the retention.
 const FAR_FROM_FULL: u64 = 16;
 
-/// What may have expired: the bounds of the network's settings over time, and how much is there.
+/// The rows that may have expired: the bounds of the network's settings over time, and the size of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Now, by this machine's clock.
@@ -28,7 +28,7 @@ pub struct Retention {
 pub struct Kept {
     /// Since when they were in force, by the owner's clock.
     pub since: UnixTime,
-    /// How long packets were kept.
+    /// The time for which packets were kept.
     pub age: Duration,
     /// Bytes that all leaves together could take.
     pub bytes: u64,

@@ -110,7 +110,7 @@ struct Log {
     retention: Option<Retention>,
     /// The network's key that epochs open under.
     key: NetworkKey,
-    /// What the auditor has.
+    /// The auditor's keys.
     ring: KeyRing,
     /// The network's settings, and the number of those that epochs are opened under.
     settings: Option<History>,
@@ -213,7 +213,7 @@ impl Log {
         self
     }
 
-    /// What an auditor knows of an epoch.
+    /// Returns an auditor's keys for an epoch.
     fn secret(&self, at: usize) -> (EpochSecret, [u8; 32]) {
         let (auditor, sender) = (auditor(), keys(2).public(SENDER).unwrap());
         let expected =
@@ -340,7 +340,7 @@ fn what_the_sender_wrote_is_no_finding_under_any_policy() {
             .epoch(4, &[1], 0);
         let (findings, summary) = log.verified(true);
         assert_eq!(findings, [""; 0], "{audit}");
-        // What was in doubt is covered by no signature, nor is the last epoch yet.
+        // No signature covers the rows in doubt, nor the last epoch yet.
         assert_eq!((summary.epochs, summary.rows), (4, 9), "{audit}");
         assert_eq!((summary.proven, summary.unsigned), (6, 3), "{audit}");
         let (findings, summary) = log.verified(false);

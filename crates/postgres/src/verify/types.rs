@@ -19,9 +19,9 @@ pub struct Stream {
     pub id: StreamId,
     /// The sender's keys; `None`: they are not believed, and signatures are not looked at.
     pub sender: Option<NodePublic>,
-    /// Who receives.
+    /// The receiver.
     pub receiver: NodeId,
-    /// What may have expired; `None`: that is not judged.
+    /// The rows that may have expired; `None`: retention is not checked.
     pub retention: Option<Rc<Retention>>,
     /// The network's settings; `None`: they are not believed, and epochs are not compared with them.
     pub settings: Option<Rc<History>>,
@@ -51,7 +51,7 @@ pub struct EpochRow<'a> {
     pub record: &'a [u8],
     /// Column `signature`.
     pub signature: &'a [u8],
-    /// What this reader opens.
+    /// The wrap that this reader opens.
     pub wrap: Option<&'a Wrap>,
     /// Its checkpoint.
     pub checkpoint: Option<CheckpointRow<'a>>,
@@ -61,7 +61,7 @@ pub struct EpochRow<'a> {
     pub expired: Option<UnixTime>,
 }
 
-/// What was looked at.
+/// Counts of the rows and epochs that were checked.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Epochs whose rows are there.

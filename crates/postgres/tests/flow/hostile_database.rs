@@ -150,7 +150,7 @@ fn altered_rows_are_dropped() {
         world.pass(20);
         assert_eq!(world.came.len(), before);
         assert!(world.receiver.stats().forged > 0);
-        // What was altered only on its way is read again.
+        // A row that was altered only in transit is read again.
         world.liar = None;
         world.pass(1500);
         assert_eq!(world.came.len(), before + 10);
@@ -213,7 +213,7 @@ fn deleted_rows_are_missing_and_counted_and_the_rest_comes() {
     assert!(world.receiver.stats().missing >= 10);
 }
 
-/// What a writer without keys can make: rows as it likes.
+/// Returns rows that a writer without keys can make.
 fn forged(like: &Stored, seq: i64, epoch: i32, ts: i64) -> Stored {
     Stored { seq, epoch, ts, payload: vec![0x45; 100], ..like.clone() }
 }

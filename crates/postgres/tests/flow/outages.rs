@@ -1,4 +1,4 @@
-//! What goes wrong without anybody's malice.
+//! Failures without an attacker.
 
 use crate::world::{CommitOutcome, World};
 
@@ -101,7 +101,7 @@ fn a_reader_that_was_away_skips_what_is_too_old_without_reading_it() {
     world.pass(50);
     world.check();
     assert!(world.queries < 40, "{} queries for a backlog", world.queries);
-    // What is younger than two seconds came.
+    // The packets younger than two seconds arrived.
     assert!((190..=210).contains(&(world.came.len() - before)), "{}", world.came.len() - before);
     world.check_it_works();
 }

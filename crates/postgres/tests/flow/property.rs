@@ -271,7 +271,7 @@ proptest! {
         (world.latency, world.lose_notifications) = (4, false);
         world.connect_sender();
         world.connect_receiver();
-        // What waits in the queue, and the longest pause after a refusal.
+        // Covers the time in the queue, and the longest pause after a refusal.
         world.pass(3500);
         world.check_it_works();
     }

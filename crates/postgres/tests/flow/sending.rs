@@ -386,7 +386,7 @@ fn the_record_tells_how_the_epoch_before_ended() {
     let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
     let previous = Previous { epoch: EpochNo(8), last_seq: Seq(77), chain: None, opened: None };
     assert_eq!(opening.previous, Some(previous));
-    // Who knows nothing of the leaf that is there begins another.
+    // A sender that does not know of the existing leaf opens another.
     assert_eq!((opening.leaf, opening.first_seq), (LeafNo(5), Seq(78)));
 
     // After a loss: what was acknowledged, not what was in flight.
@@ -424,7 +424,7 @@ fn the_record_tells_how_the_epoch_before_ended() {
     assert_eq!(third.previous, Some(previous));
 }
 
-/// What was committed is signed within a second: while packets come and after the last.
+/// Committed rows are signed within a second: while packets come and after the last.
 #[test]
 fn the_chain_is_signed_each_second_of_traffic_and_when_it_ends() {
     let mut sender = open();
@@ -695,7 +695,7 @@ fn streams_share_the_leaf_and_follow_to_the_next_when_they_have_packets() {
     plain(&mut sender, B, 50);
     let batch = send_off(&mut sender, 10);
     assert!(batch.parts.len() == 2 && batch.parts.iter().all(|part| part.leaf == LeafNo(1)));
-    // Of both together it is full. B is silent and opens nothing.
+    // Both together fill it. B is silent and opens nothing.
     plain(&mut sender, A, 2900);
     send_off(&mut sender, 11);
     let (opened, _) = open_all(&mut sender, ms(12));

@@ -19,7 +19,7 @@ const WATCH_SEED: [u8; 32] = [8; 32];
 /// 2026-11-20.
 const UNIX: u64 = 1_795_000_000;
 
-/// What the sender has signed, and the secret that only the two know.
+/// A signed epoch record, and the secret that only the two nodes know.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub no: EpochNo,
@@ -30,7 +30,7 @@ pub struct Record {
     hash: [u8; 32],
 }
 
-/// What becomes of a batch in flight when its connection is lost.
+/// The outcome of a batch in flight when its connection is lost.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
     Present,
@@ -43,13 +43,13 @@ struct Flight {
     batch: Batch,
 }
 
-/// What a lying database makes of a page before it hands it out.
+/// A function by which a lying database alters a page before it returns it.
 pub type Liar = Box<dyn FnMut(&mut Vec<Stored>)>;
 
 pub struct World {
     /// Milliseconds.
     pub now: u64,
-    /// What the database's clock is ahead.
+    /// The lead of the database's clock.
     pub clock_ahead: i64,
     pub db: Db,
     leaf_bytes: u64,
@@ -266,7 +266,7 @@ impl World {
         let record = self.records.len();
         let at = instant(self.now);
         let now = self.db_now();
-        // What must never be: a number of an epoch that was signed before.
+        // Invariant: an epoch number is never signed twice.
         assert!(self.records.iter().all(|record| record.no != opening.epoch));
         self.records.push(Record {
             no: opening.epoch,
@@ -336,7 +336,7 @@ impl World {
         panic!("the receiver asks without end");
     }
 
-    /// What the keys' part does: everything comes from the record that the sender signed.
+    /// Plays the part of the keys: everything comes from the record that the sender signed.
     pub fn accept(&self, record: usize, age_ms: i64) -> Epoch {
         let record = &self.records[record];
         Epoch {

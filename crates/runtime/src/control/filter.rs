@@ -23,7 +23,7 @@ pub struct FilterReport {
     pub file: String,
     /// Seconds since 1970 when they came into force.
     pub since: u64,
-    /// How often they were replaced since the start.
+    /// The number of replacements since the start.
     pub reloads: u64,
     /// All rules with their counters, in the language's own syntax.
     pub rules: String,
@@ -64,7 +64,7 @@ pub struct RuleCounter {
     pub table: String,
     /// Its chain.
     pub chain: String,
-    /// What `adit filter` calls it.
+    /// Its number in `adit filter`.
     pub handle: u32,
     /// Its line in the file.
     pub line: u32,
@@ -91,7 +91,7 @@ pub struct FlowTotals {
     pub expired: u64,
     /// They made room for others.
     pub evicted: u64,
-    /// Those of them whose source had more than its share of the table.
+    /// Evicted flows whose source had more than its share of the table.
     pub evicted_share: u64,
     /// Ended because the rules or the clients in force would not accept them, or on request.
     pub withdrawn: u64,
@@ -116,7 +116,7 @@ pub struct FlowReport {
     /// In a server: the names of the clients that it is from and to, empty where it is none. Without either, nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<String>,
-    /// What it waits for.
+    /// The state of the flow.
     pub state: String,
     /// Seconds since its first packet.
     pub age_s: u64,
@@ -139,7 +139,7 @@ pub struct CaptureBatch {
     pub lost: u64,
 }
 
-/// One of them.
+/// A captured packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturedPacket {
     /// Nanoseconds since 1970.
@@ -158,6 +158,6 @@ pub struct CapturedPacket {
     pub ethernet: bool,
     /// Its first bytes, in base64.
     pub bytes: String,
-    /// How long it was.
+    /// Its original length.
     pub length: u32,
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// How a node of a network in a database is doing.
+/// The state of a node of a network in a database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PostgresReport {
     /// The network's name on this machine.
@@ -35,7 +35,7 @@ pub struct PostgresReport {
     pub batches: u64,
     /// Rows in these.
     pub rows: u64,
-    /// How long a commit takes, smoothed, microseconds.
+    /// The duration of a commit, smoothed, in microseconds.
     pub commit_us: u64,
     /// Pages read.
     pub pages: u64,
@@ -47,12 +47,12 @@ pub struct PostgresReport {
     pub nodes: Vec<NodeReport>,
 }
 
-/// One of the connections to the database.
+/// A connection to the database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
     /// Whether it is established.
     pub up: bool,
-    /// How often it has been opened.
+    /// The number of times it has been opened.
     pub opened: u64,
     /// Why it is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]

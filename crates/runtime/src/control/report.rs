@@ -86,7 +86,7 @@ pub enum Request {
 // histograms cannot be read back.
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
-    /// How it is going.
+    /// The state of the process.
     Status(Box<StatusReport>),
     /// The filter.
     Filter(Box<FilterReport>),
@@ -94,7 +94,7 @@ pub enum Response {
     Capture(Box<CaptureBatch>),
     /// Done; `count` is the number of sessions that a kick ended.
     Done {
-        /// How many sessions it concerned.
+        /// The number of sessions concerned.
         count: usize,
     },
     /// Files were read again: what came of it.
@@ -131,15 +131,15 @@ pub type Endpoints = Vec<String>;
 pub struct SharedProfile {
     /// Common name.
     pub name: String,
-    /// Where the two devices were seen last.
+    /// The last addresses of the two devices.
     pub addresses: [String; 2],
-    /// How often one of them took the other's session.
+    /// The number of times that one of them took the other's session.
     pub count: u32,
     /// When it happened last, in seconds since 1970.
     pub last: u64,
 }
 
-/// How a running tunnel is doing.
+/// The state of a running tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// Version of the program.
@@ -164,7 +164,7 @@ pub struct StatusReport {
     pub peers: Vec<PeerReport>,
     /// Dropped packets by reason, since the start; reasons that never occurred are left out.
     pub drops: BTreeMap<String, u64>,
-    /// How long the trains are.
+    /// The lengths of the trains.
     pub trains: TrainReport,
     /// Threads that move packets.
     #[serde(default)]
@@ -179,7 +179,7 @@ pub struct StatusReport {
     pub routing: Option<String>,
     /// The certificate that runs out first.
     pub certificate: Option<CertificateReport>,
-    /// Of a managed server: the client certificate that expires first.
+    /// Only of a managed server: the client certificate that expires first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate: Option<CertificateReport>,
     /// Profiles that two devices use.
@@ -205,15 +205,15 @@ pub struct StatusReport {
     pub postgres: Option<PostgresReport>,
 }
 
-/// How a bridge is doing.
+/// The state of a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeReport {
     /// `relay`: everything passes; `filter`: what the rules accept.
     pub mode: String,
-    /// Where its rules come from.
+    /// The file that its rules come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules_file: Option<String>,
-    /// How many rules there are.
+    /// The number of rules.
     #[serde(default)]
     pub rules: usize,
     /// Connections that are known.

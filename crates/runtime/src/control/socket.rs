@@ -24,10 +24,10 @@ pub const LINE_LIMIT: u64 = 16 << 20;
 /// can send one.
 const REQUEST_LIMIT: u64 = 16 << 20;
 
-/// How many connections are served at a time; further ones wait to be accepted.
+/// The number of connections served at a time; further ones wait to be accepted.
 pub const CONNECTION_LIMIT: usize = 16;
 
-/// How many requests may wait for the control thread.
+/// The number of requests that may wait for the control thread.
 const QUEUE_LIMIT: usize = 16;
 
 /// Connections that may wait to be accepted; as many as the standard library has.
@@ -36,7 +36,7 @@ const BACKLOG: i32 = 128;
 /// A connection that asks nothing for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// How long a client of the socket waits for its answer.
+/// The time that a client of the socket waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request and where its answer goes.
@@ -79,7 +79,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.acceptor.abort();
-        // Where it fails, the next start replaces the dead socket.
+        // If this fails, the next start replaces the dead socket.
         let _ = files::remove(&self.path);
     }
 }

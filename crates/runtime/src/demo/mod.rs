@@ -1,4 +1,4 @@
-//! What the demos of several apps share: two ends in namespaces of this machine, traffic between them, figures.
+//! Parts that the demos of several apps share: two ends in namespaces of this machine, traffic between them, figures.
 
 pub mod ends;
 pub mod interrupt;
@@ -23,7 +23,7 @@ pub const PING_ATTEMPTS: u16 = 5;
 const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
 /// How often progress is shown.
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
-/// What is not measured of a transfer: slow start is over by then.
+/// The start of a transfer that is not measured: slow start is over by then.
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Options of a demo.

@@ -14,9 +14,9 @@ use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{self, RecvBatch, SendScratch, Train, UdpOptions};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How long one ping is waited for.
+/// The time to wait for the answer to one ping.
 const PING_PATIENCE: Duration = Duration::from_secs(1);
-/// What one write of the bulk TCP sender hands to the kernel.
+/// The size of one write of the bulk TCP sender.
 const TCP_CHUNK: usize = 128 << 10;
 /// UDP payload: with every header of tunnel and network it fits into 1500 bytes.
 const UDP_PAYLOAD: usize = 1400;
@@ -196,7 +196,7 @@ fn receive_udp(socket: &udp::UdpSocket, meter: &Meter) -> io::Result<()> {
         Ok(bytes)
     };
     until_stopped(meter, || burst().map(|_| ()))?;
-    // What is still under way is not lost.
+    // Receive the packets that are still in flight.
     while matches!(burst(), Ok(1..)) {}
     Ok(())
 }

@@ -46,7 +46,7 @@ use crate::fault::Fault;
 /// Questions that may wait for their answers; further peers are refused until some are answered.
 pub const QUESTION_LIMIT: usize = 1024;
 
-/// How often the driver looks at the data plane's queues before everything else has its turn.
+/// The number of times that the driver polls the data plane's queues before everything else has its turn.
 const LOOKS: u32 = 4;
 
 /// What [`Driver::next`] returns.
@@ -72,16 +72,16 @@ pub struct Driver<E: Engine, B: Backend> {
     sockets: Sockets,
     streams: Streams,
     next_stream: u64,
-    /// Where to connect a stream, once the caller has received [`Event::Dialling`].
+    /// The address to connect a stream to, once the caller has received [`Event::Dialling`].
     connect_to: Option<SocketAddr>,
-    /// How long the connection to the server that is dialled may take.
+    /// The time limit of the connection to the server that is dialled.
     connect_limit: Duration,
     /// The server behind the proxy that is dialled.
     proxy_target: Option<ProxyTarget>,
     book: AddressBook,
     /// The target and address dialled last.
     dialled_last: Option<(Target, SocketAddr)>,
-    /// How names are looked up.
+    /// The resolver for server names.
     resolver: OutsideResolver,
     lookup: Option<Lookup>,
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
@@ -183,7 +183,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.backend
     }
 
-    /// How names are looked up from now on.
+    /// Returns the resolver for further look-ups.
     pub fn resolver(&mut self) -> &mut OutsideResolver {
         &mut self.resolver
     }
@@ -208,12 +208,12 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.control
     }
 
-    /// What could not be sent.
+    /// Returns the counts of packets that could not be sent.
     pub fn send_errors(&self) -> SendErrors {
         self.send_errors
     }
 
-    /// How often a connection could not be accepted for want of descriptors or memory.
+    /// Returns the number of times that a connection could not be accepted for want of descriptors or memory.
     pub fn accept_shortages(&self) -> u64 {
         self.streams.shortages()
     }
@@ -570,7 +570,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 }
 
-/// What there is to receive from.
+/// A source of input that is ready.
 enum Arrived<'a> {
     Packets(std::io::Result<AsyncFdReadyGuard<'a, OwnedFd>>),
     Stream(StreamEvent),

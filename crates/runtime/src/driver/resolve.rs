@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::outside_resolver::OutsideResolver;
 
-/// How many targets are remembered with their addresses.
+/// The number of targets whose addresses are remembered.
 const TARGET_LIMIT: usize = 64;
 
 /// Addresses taken from one name; the rest are ignored.
@@ -20,7 +20,8 @@ const ADDRESS_LIMIT: usize = 16;
 /// Wait between two attempts at the same name (OpenVPN: 5 s).
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How long a look-up may take: where addresses are known from before, and the last session worked; where
+/// Time limits of a look-up: with known addresses and a last session that worked; with known addresses; and
+/// without any.
 /// they are known; and where there are none.
 const WITH_WORKING: Duration = Duration::from_secs(1);
 const WITH_ADDRESSES: Duration = Duration::from_secs(6);
@@ -108,7 +109,7 @@ impl AddressBook {
         next
     }
 
-    /// What is known for a look-up that [`Self::next`] makes necessary.
+    /// Returns the addresses known for a look-up that [`Self::next`] requires.
     pub fn remembered(&mut self, target: &Target) -> Remembered {
         self.known.get_mut(target).map_or_else(Remembered::default, |entry| Remembered {
             addresses: entry.addresses.clone(),
@@ -199,7 +200,7 @@ pub async fn resolve(
                 let mut fitting: Vec<SocketAddr> =
                     fitting.map(|ip| SocketAddr::new(ip, target.port)).collect();
                 if !fitting.is_empty() {
-                    // Those that worked before come first; the others keep their order.
+                    // Addresses that worked before come first; the others keep their order.
                     fitting.sort_by_key(|address| {
                         known.addresses.iter().position(|k| k == address).unwrap_or(usize::MAX)
                     });

@@ -17,7 +17,7 @@ use crate::port_share::PortShare;
 use crate::proxy::{Association, Proxy};
 use adit_dataplane::StreamOptions;
 
-/// How a client opens its sockets.
+/// The options of a client's sockets.
 #[derive(Clone, Debug)]
 pub struct DialSettings {
     /// `local`.
@@ -42,7 +42,7 @@ pub struct DialSettings {
     pub bind_streams: bool,
     /// `connect-timeout`, `server-poll-timeout`: how long a TCP connection may take.
     pub connect_timeout: Duration,
-    /// How streams are served.
+    /// The options of streams.
     pub streams: StreamOptions,
     /// The proxies, indexed by [`adit_engine::Target::proxy`].
     pub proxies: Vec<Arc<Proxy>>,
@@ -73,7 +73,7 @@ impl Default for DialSettings {
 pub struct Dialled {
     /// The path that the engine got.
     pub link: Link,
-    /// Where packets go first: the server, or the proxy before it.
+    /// The first hop of the packets: the server, or the proxy before it.
     pub hop: SocketAddr,
     /// Our end.
     pub local: SocketAddr,
@@ -90,11 +90,11 @@ pub struct Dialled {
 /// The UDP sockets of a process by their ids.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// Of each id at least one; further ones share its port, for further workers.
+    /// At least one socket for each id; further ones share its port, for further workers.
     open: BTreeMap<SocketId, Vec<Arc<UdpSocket>>>,
     settings: DialSettings,
     dialled: u16,
-    /// Of a dialled socket behind a proxy.
+    /// The relays of sockets that were dialled through a proxy.
     relays: BTreeMap<SocketId, Association>,
     listeners: Vec<TcpListener>,
     share: Option<PortShare>,
@@ -244,7 +244,7 @@ impl Sockets {
         Ok(dialled)
     }
 
-    /// How to connect a stream to `remote`.
+    /// Returns the options for a stream to `remote`.
     pub(super) fn connect_options(&self, remote: SocketAddr) -> Result<TcpConnectOptions, String> {
         let mut options = TcpConnectOptions::new(remote);
         if self.settings.bind_streams {

@@ -20,9 +20,9 @@ use crate::clock::now;
 use crate::port_share::{Kind, PortShare};
 use crate::proxy::{Association, Proxy};
 
-/// How long nothing is accepted after the machine had no room for a connection.
+/// The pause in accepting after the machine had no room for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
-/// How often that is logged.
+/// The minimum interval between logs of that.
 const SHORTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Connections of a shared port that turned out to be the tunnel's and wait for the driver.
 const SORTED: usize = 64;
@@ -145,7 +145,7 @@ impl Streams {
         self.connecting = None;
     }
 
-    /// How often the machine had no room for a connection.
+    /// Returns the number of times that the machine had no room for a connection.
     pub(super) fn shortages(&self) -> u64 {
         self.shortages
     }

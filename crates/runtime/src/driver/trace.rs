@@ -210,7 +210,7 @@ pub(super) fn inputs() -> bool {
     wanted(INPUTS.into())
 }
 
-/// What an input is.
+/// Returns the kind of an input.
 pub(super) fn kind(input: &Input<'_>) -> &'static str {
     match input {
         Input::Tick => "timer",
@@ -223,7 +223,7 @@ pub(super) fn kind(input: &Input<'_>) -> &'static str {
     }
 }
 
-/// What came of an input.
+/// Traces the outcome of an input.
 #[cold]
 pub(super) fn handled(kind: &str, outputs: usize, took: Duration) {
     say!(INPUTS, "input: {kind}: {} us, outputs: {outputs}", took.as_micros());

@@ -50,7 +50,7 @@ impl Owners {
 
     fn is_of_another(&self, name: &str, net: &IpNet) -> bool {
         let mut known = false;
-        // Of a single address nothing else can be a part: there may be very many.
+        // A single address contains no other networks, and there may be very many of them.
         if !is_host(net) {
             let mut parts = self.hosts.iter().chain(&self.networks);
             if parts.any(|(part, owner)| {

@@ -30,7 +30,7 @@ struct Running {
     waiting: Vec<LogRecord>,
     bytes: usize,
     lost: u64,
-    /// What the queue had lost before.
+    /// The number of packets that the queue had lost before.
     lost_before: u64,
 }
 

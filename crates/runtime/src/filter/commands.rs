@@ -13,7 +13,7 @@ use crate::clock::unix_time_nanos;
 use crate::control::{self, CaptureBatch, FilterReport, Request, Response};
 use crate::fault::Fault;
 
-/// How often a capture asks for packets.
+/// The interval at which a capture asks for packets.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// The filter's state. `name` is that of a control socket; without one there must be a single process
@@ -168,7 +168,7 @@ impl Running {
             let prefix = packet.prefix.trim_end();
             let space = if prefix.is_empty() { "" } else { " " };
             let comment = format!("{prefix}{space}(rule {}, to {})", packet.rule, packet.oif);
-            // What is no base64 is not ours; an empty packet shows that something was there.
+            // Data that is no base64 did not come from adit; an empty packet shows that there was one.
             let data = STANDARD.decode(&packet.bytes).unwrap_or_default();
             let captured = Captured {
                 time: packet.time,
@@ -216,7 +216,7 @@ fn find(
     })?;
     let mut found = Vec::new();
     for socket in sockets {
-        // One of a killed process, or of one without a filter, is passed over.
+        // Skip the socket of a killed process, or of one without a filter.
         if let Ok(Response::Filter(report)) = control::request(&socket, &request) {
             found.push((socket, *report));
         }

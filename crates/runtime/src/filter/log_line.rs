@@ -1,4 +1,4 @@
-//! What a plain `log` writes into the log: one event, one line, and not too many.
+//! The log lines of a plain `log` statement: one event, one line, at a limited rate.
 
 use adit_filter::firewall::LogRecord;
 use adit_filter::packet::{Layer, Network, Packet, Transport};
@@ -80,7 +80,7 @@ pub(super) fn on_the_wire(record: &LogRecord) -> Vec<u8> {
     [addresses, &[0x81, 0], &vlan.to_be_bytes(), rest].concat()
 }
 
-/// What a packet is, in a few words. Only its first bytes were kept: the rest does not matter here.
+/// Summarizes a packet in a few words. Only its first bytes were kept: the rest does not matter here.
 fn summary(record: &LogRecord) -> String {
     let mut bytes = record.bytes.to_vec();
     bytes.resize(record.length, 0);

@@ -1,4 +1,4 @@
-//! Who is behind the names `@client:NAME` and `@group:NAME` of a rule file.
+//! The peers behind the names `@client:NAME` and `@group:NAME` of a rule file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 #[derive(Debug, Default)]
 pub struct Members {
     peers: BTreeMap<PeerId, Addresses>,
-    /// Who is behind each name: a change asks for the peers of one name, not for all.
+    /// The peers behind each name: a change asks for the peers of one name, not for all.
     by_name: HashMap<Who, BTreeSet<PeerId>>,
 }
 

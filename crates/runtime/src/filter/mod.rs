@@ -105,7 +105,7 @@ impl Live {
         }
     }
 
-    /// What the workers ask.
+    /// Returns the firewall that the workers use.
     pub fn firewall(&self) -> &Arc<Firewall> {
         &self.firewall
     }
@@ -237,7 +237,7 @@ impl Live {
         }
     }
 
-    /// What to tell about names in the rules that no client has.
+    /// Returns warnings about names in the rules that no client has.
     pub fn unknown(&self, known: &Known) -> Vec<String> {
         unknown(&self.firewall.filter(), known)
     }
@@ -306,7 +306,7 @@ fn done(result: Result<usize, Fault>) -> Response {
     }
 }
 
-/// What to tell about names in rules that no client has.
+/// Returns warnings about names in rules that no client has.
 pub fn unknown(filter: &Filter, known: &Known) -> Vec<String> {
     let mut problems: Vec<String> = filter
         .wanted()
@@ -325,7 +325,7 @@ pub fn unknown(filter: &Filter, known: &Known) -> Vec<String> {
     problems
 }
 
-/// What a process without a filter answers.
+/// Returns the response of a process without a filter.
 pub fn none() -> Response {
     Response::Error { message: NONE.into() }
 }

@@ -15,7 +15,7 @@ use crate::control::{AddedElements, FilterReport, FlowReport, FlowTotals, RuleCo
 const MAX_LISTED: usize = 10_000;
 
 impl Live {
-    /// How full the table of connections is.
+    /// Returns the totals of the connection table.
     pub fn connections(&self) -> FlowTotals {
         totals(&self.firewall.tracker().stats())
     }

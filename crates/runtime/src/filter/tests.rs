@@ -258,7 +258,7 @@ fn connections_are_ended_on_request() {
         assert_eq!(flush(&mut live, client, address), Ok(1), "{client:?} {address:?}");
         assert!(!goes(&live, true));
     }
-    // Of a client that is away, too.
+    // This also holds for a client that is away.
     assert!(goes(&live, false));
     live.remove(PeerId(1));
     assert_eq!(flush(&mut live, Some("alice"), None), Ok(1));

@@ -23,10 +23,10 @@ const PENDING_LIMIT: usize = 1024;
 /// Events that wait to be asked for; of more, the last ones stay.
 const EVENTS: usize = 16;
 
-/// How long a call waits for its answer.
+/// The time that a call waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long an orderly end waits for the helper's.
+/// The time that an orderly end waits for the helper's.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The connection to the helper.

@@ -44,10 +44,10 @@ pub const NAME: &str = "adit-helper";
 /// files that are slow to open, and one program at a time.
 pub const TASKS: u16 = 3;
 
-/// Where the helper looks for programs.
+/// The directories in which the helper looks for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where the system's D-Bus is, if it is elsewhere.
+/// The variable with the address of the system's D-Bus, if it is not the default.
 const BUS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 
 static HELPER: OnceLock<Helper> = OnceLock::new();

@@ -81,7 +81,7 @@ pub struct Sockets {
     chosen_mark: Option<u32>,
     /// The device that the configuration binds them to.
     pub device: Option<String>,
-    /// Where to listen.
+    /// The addresses to listen on.
     pub listen: Vec<(Transport, SocketAddr)>,
     /// Whether there is a server to dial.
     pub dial: bool,

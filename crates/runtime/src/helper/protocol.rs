@@ -47,7 +47,7 @@ pub enum Request {
         /// Whether a mark may be chosen where the configuration has none.
         may_mark: bool,
     },
-    /// How much of the machine's traffic the tunnel has.
+    /// Asks which part of the machine's traffic the tunnel carries.
     Capture,
     /// Bring a plan into force.
     Apply(Box<HostPlan>),
@@ -67,7 +67,7 @@ pub enum Request {
     Write {
         /// The file.
         path: PathBuf,
-        /// How its content is treated.
+        /// The treatment of its existing content.
         begin: Begin,
     },
     /// Create a file next to this one; [`Request::Commit`] renames it into place.
@@ -98,7 +98,7 @@ impl Request {
     }
 }
 
-/// How a device is opened.
+/// The parameters for opening a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRequest {
@@ -110,7 +110,7 @@ pub struct DeviceRequest {
     pub queues: u16,
 }
 
-/// How a file's content is treated when it is opened for writing.
+/// The treatment of a file's existing content when it is opened for writing.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Begin {
@@ -135,7 +135,7 @@ pub struct SocketRequest {
     pub bound: bool,
     /// IPv6 only.
     pub v6only: bool,
-    /// How many sockets share the port.
+    /// The number of sockets that share the port.
     pub count: u16,
     /// `SO_MARK`.
     pub mark: Option<u32>,
@@ -272,7 +272,7 @@ pub enum HelperMessage {
     Answer {
         /// The number.
         id: u64,
-        /// How it went.
+        /// The outcome.
         outcome: Result<Answer, Problem>,
     },
     /// An event of the host.

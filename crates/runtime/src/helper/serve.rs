@@ -275,7 +275,7 @@ impl Server {
     async fn serve(&mut self) {
         loop {
             match self.sender.channel.receive(MESSAGE_LIMIT) {
-                // What comes with descriptors is the first request alone.
+                // Only the first request comes with descriptors.
                 Ok(Received::Message(bytes, _)) => self.take(&bytes).await,
                 Ok(Received::End) => return,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

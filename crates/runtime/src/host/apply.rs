@@ -43,7 +43,7 @@ pub struct Host {
     flow_queues: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
-    /// How the world was reached when the plan came into force.
+    /// The routes to the outside world when the plan came into force.
     outside: Outside,
     pub(super) undo_log: UndoLog,
     pub(super) dns: Dns,
@@ -366,7 +366,7 @@ impl Host {
         }
     }
 
-    /// How the world is reached without the tunnel. What cannot be found out is left out.
+    /// Finds the routes to the outside world without the tunnel. Routes that cannot be found are left out.
     pub(super) async fn look_outside(&self, plan: &HostPlan) -> Outside {
         let routes = self.net.routes().await.unwrap_or_default();
         let own = self.own_routes();

@@ -43,7 +43,7 @@ pub(super) struct PolicyRouting {
 /// A change that the kernel refused, and when it is tried again.
 #[derive(Clone, Debug)]
 pub(super) struct Unfinished {
-    /// What failed.
+    /// The error.
     pub(super) why: String,
     attempts: u32,
     pub(super) retry: Instant,
@@ -127,7 +127,7 @@ impl Host {
         self.drop_stale(&wanted, slot, &mut attempt).await?;
         if let Some(policy) = &mut self.policy {
             policy.plan = plan.clone();
-            // What was in force before still is, whatever else failed.
+            // The former state is still in force, whatever else failed.
             if attempt.failed.is_none() {
                 policy.capture = wanted.capture;
             }

@@ -204,7 +204,7 @@ impl Remote {
         }
     }
 
-    /// What has no answer but that it is done.
+    /// Performs a request whose only answer is that it is done.
     async fn order(&self, request: Request) {
         if let Err(problem) = self.helper.ask(request).await {
             tracing::warn!("{}", Fault::from(problem));

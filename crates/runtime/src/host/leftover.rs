@@ -18,7 +18,7 @@ pub enum Leftover {
     Unclaimed,
 }
 
-/// What there is to undo, by ended process, and rules that no process answers for. Call outside of a
+/// Returns the changes to undo, by ended process, and the rules that belong to no process. Call outside of a
 /// tokio runtime.
 pub fn leftovers() -> Vec<Leftover> {
     let kind = |kept| if kept { Leftover::KillSwitch } else { Leftover::Killed };

@@ -41,7 +41,7 @@ pub enum Captured {
     Blocked,
 }
 
-/// How much of the machine's traffic a tunnel has.
+/// The part of the machine's traffic that a tunnel carries.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capture {
     /// IPv4.
@@ -195,7 +195,7 @@ pub(super) fn everything(v6: bool) -> IpNet {
     if v6 { IpNet::V6(Ipv6Net::default()) } else { IpNet::V4(Ipv4Net::default()) }
 }
 
-/// What is left when the device is gone, and what reserves the table.
+/// Returns the route that remains when the device is gone, and that reserves the table.
 pub(super) fn reject(slot: Slot, v6: bool) -> Route {
     Route {
         table: Some(slot.table),
@@ -238,7 +238,8 @@ fn rules(slot: Slot, v6: bool, around: &Bypass) -> Vec<Rule> {
     vec![dhcp, local, all_else]
 }
 
-/// What a tunnel carries of a family that it does not take as a whole: its own networks, and the routes that lead into it.
+/// Returns the traffic that a tunnel carries of a family that it does not capture as a whole: its own networks, and the
+/// routes into it.
 fn inside(
     plan: &HostPlan,
     (link, ethernet): (u32, bool),
@@ -296,7 +297,7 @@ impl Host {
         self.mark
     }
 
-    /// How much of the machine's traffic the tunnel has now.
+    /// Returns the part of the machine's traffic that the tunnel carries now.
     pub fn capture(&self) -> Capture {
         let policy = self.policy.as_ref().map(|policy| policy.capture).unwrap_or_default();
         let redirect = self.plan().and_then(|plan| plan.redirect).filter(|r| !r.private);

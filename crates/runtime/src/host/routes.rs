@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::plan::{HostPlan, PlannedRoute, Redirect, Via};
 use super::policy_routing::{Captured, capture};
 
-/// How the machine reached the rest of the world before the tunnel.
+/// The routes of the machine to the outside world before the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
     /// The IPv4 default route.

@@ -144,7 +144,7 @@ async fn add_native(net: &Net) {
     }
 }
 
-/// Where unmarked packets to an address go: an interface's name, or nowhere.
+/// Returns the route of unmarked packets to an address: an interface's name, or none.
 async fn way(net: &Net, to: &str) -> String {
     match net.route_to(to.parse().unwrap()).await {
         Ok(path) => net.link_by_index(path.link).await.unwrap().name,
@@ -184,7 +184,7 @@ fn no_specific_route_leads_around_a_full_tunnel() {
         assert_eq!((capture.ipv4, capture.ipv6), (Captured::Tunnel, Captured::Blocked));
         let tunnel4 = ["tun0", "tun0", "tun0", "tun0", "nowhere", "nowhere"];
         assert_eq!(ways(net).await, tunnel4);
-        // What the tunnel itself has of IPv6 stays with it.
+        // IPv6 networks of the tunnel itself stay in it.
         for to in ["fd77::1", "fd99::1"] {
             assert_eq!(way(net, to).await, "tun0", "{to}");
         }
@@ -192,7 +192,7 @@ fn no_specific_route_leads_around_a_full_tunnel() {
         let late = Route::via("1.1.1.1/32".parse().unwrap(), "192.0.2.1".parse().unwrap());
         net.add_route(&late).await.unwrap();
         assert_eq!(way(net, "1.1.1.1").await, "tun0");
-        // What another network brings can be added, and what it leads to is not the tunnel.
+        // Routes of another network can be added, and their traffic does not use the tunnel.
         let eth0 = net.link("eth0").await.unwrap().index;
         for (to, via) in [("0.0.0.0/0", "192.0.2.1"), ("::/0", "2001:db8::1")] {
             let gateway = Route::via(to.parse().unwrap(), via.parse().unwrap());
@@ -294,7 +294,7 @@ fn a_tunnel_without_ipv6_that_blocks_it_leaves_ipv4_alone() {
         host.apply(&blocking).await.unwrap();
         assert_eq!(ways(net).await[..4], ["eth0"; 4]);
         assert_eq!(ways(net).await[4..], ["nowhere", "nowhere"]);
-        // Where IPv6 carries the tunnel, it goes on.
+        // If the tunnel carries IPv6, IPv6 continues to work.
         let socket = UdpSocket::bind("[::]:0").unwrap();
         assert!(socket.connect("[2001:db8:9::9]:9").is_err(), "an error at once");
         socket2::SockRef::from(&socket).set_mark(host.mark.unwrap()).unwrap();

@@ -20,7 +20,7 @@ use super::owner::{StateFile, began, files, namespace};
 use super::sysctl;
 use entry::{RouteEntry, RuleEntry};
 
-/// Where undo logs are kept: a memory file system, since a reboot removes the changes too.
+/// The directory of undo logs: a memory file system, since a reboot removes the changes too.
 const FOLDER: &str = "/run/adit";
 
 /// Most undo logs of one network namespace that are read, so that a full folder does not delay a start.
@@ -165,7 +165,7 @@ impl UndoLog {
     /// Restores the kernel settings, but for those that another tunnel needs.
     pub(super) fn restore_sysctls(&mut self) {
         let sysctls = std::mem::take(&mut self.page.sysctls);
-        // Of two tunnels that end at once neither must wait for the other.
+        // Two tunnels that end at once must not wait for each other.
         self.save();
         for (key, former) in sysctls {
             let needed = other_sysctl(Path::new(FOLDER), namespace(), &key, self.path());
@@ -342,7 +342,7 @@ fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
         let page = serde_json::Deserializer::from_slice(&bytes).into_iter::<Changes>().next();
         let page = match page {
             Some(Ok(page)) => page,
-            // Of no use once its process is gone.
+            // Useless once its process is gone.
             None => Changes { namespace, ..Changes::default() },
             // It is being written, by a process that may be in another namespace.
             Some(Err(_)) => continue,

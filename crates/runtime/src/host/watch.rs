@@ -52,7 +52,7 @@ pub(super) struct NetworkWatcher {
     watch: Option<NetWatch>,
     /// When the changes so far are looked at.
     settled: Option<Instant>,
-    /// Where the transport's packets go.
+    /// The destination of the transport's packets.
     remote: Option<IpAddr>,
     way: ServerPath,
     /// Further servers that are kept reachable.
@@ -132,7 +132,7 @@ impl Host {
         self.dns.clean_up().await;
     }
 
-    /// How long to wait for further changes, if one may be of the way to the server.
+    /// Returns the time to wait for further changes, if the change may concern the way to the server.
     fn concerns(&self, change: NetChange) -> Option<Duration> {
         let concerns = match change {
             NetChange::Unknown => true,
@@ -153,7 +153,7 @@ impl Host {
         concerns.then_some(SETTLE)
     }
 
-    /// Where the transport's packets go.
+    /// Returns the destination of the transport's packets.
     pub(super) fn remote(&self) -> Option<IpAddr> {
         self.follow.remote
     }

@@ -112,7 +112,7 @@ enum Key {
 #[derive(Debug, Default)]
 pub struct LogLimiter {
     counts: HashMap<(Key, Kind), Count>,
-    /// How many of these are networks of IPv6.
+    /// The number of IPv6 networks among these.
     ipv6: usize,
     /// The period of the counts.
     period: u64,
@@ -149,7 +149,7 @@ pub struct Suppressed {
     pub source: Option<String>,
     /// Their kind; `None`: several.
     pub kind: Option<Kind>,
-    /// How many.
+    /// The number of events.
     pub count: u64,
 }
 
@@ -302,7 +302,7 @@ mod tests {
         Source::Unauthenticated(address.parse().unwrap())
     }
 
-    /// How many of 5000 events are logged in one period.
+    /// Returns the number of 5000 events that are logged in one period.
     fn logged(kind: Kind, event: impl Fn(u16) -> (Source, String)) -> usize {
         let mut repeats = LogLimiter::default();
         let events = (0..5000).map(event);

@@ -55,7 +55,7 @@ pub enum Style {
     },
 }
 
-/// Where lines go.
+/// The destination of log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Standard output, as OpenVPN does.
@@ -70,7 +70,7 @@ pub enum Target {
     Syslog(String),
 }
 
-/// How to log.
+/// The settings of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The form.
@@ -79,7 +79,7 @@ pub struct Settings {
     pub verb: u8,
     /// At most this many consecutive lines from one place; `None`: no limit.
     pub mute: Option<u32>,
-    /// Where to.
+    /// The destination.
     pub target: Target,
 }
 
@@ -111,7 +111,7 @@ pub fn wanted(verb: u64) -> bool {
 /// Bytes of lines that are gathered at most.
 const GATHERED_LIMIT: usize = 16 * 1024;
 
-/// How the names of the threads that move packets begin.
+/// The prefixes of the names of threads that move packets.
 const WORKERS: [&str; 2] = ["plane-", "bridge-"];
 
 /// Begins to log, or changes how.

@@ -7,7 +7,7 @@ use tracing::Level;
 use super::Target;
 use crate::helper::files::{self, Begin};
 
-/// Where the system log listens (syslog(3)).
+/// The socket of the system log (syslog(3)).
 const SYSLOG_SOCKET: &str = "/dev/log";
 
 /// LOG_DAEMON, shifted as in the wire form (RFC 5424, 6.2.1).

@@ -10,7 +10,7 @@ use crate::say;
 /// From here on traffic is counted in the log.
 const TRAFFIC: u8 = 5;
 
-/// What was counted at the last look.
+/// The counters at the last look.
 #[derive(Debug, Default)]
 pub struct Traffic {
     seen: Option<(Instant, Totals)>,

@@ -22,7 +22,7 @@ pub struct HttpProxy {
     pub port: u16,
     /// For authentication.
     pub login: Option<Login>,
-    /// How.
+    /// The authentication scheme.
     pub scheme: Scheme,
     /// `http-proxy-option VERSION`.
     pub version: String,
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// What the proxy got, and what became of it, with an answer and a byte of the tunnel behind it.
+    /// Returns the proxy's input and the result, for an answer followed by a byte of the tunnel.
     async fn pass(
         proxy: HttpProxy,
         answer: &[u8],

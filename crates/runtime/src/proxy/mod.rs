@@ -45,7 +45,7 @@ impl std::fmt::Debug for Login {
 }
 
 impl Proxy {
-    /// Where the proxy is: host and port.
+    /// Returns the address of the proxy: host and port.
     pub fn address(&self) -> (&str, u16) {
         match self {
             Self::Http(proxy) => (&proxy.host, proxy.port),

@@ -133,12 +133,12 @@ impl Association {
         let _ = self.client.set(SocketAddr::new(ip, socket.port()));
     }
 
-    /// Where the data plane sends to.
+    /// Returns the address that the data plane sends to.
     pub fn near(&self) -> SocketAddr {
         self.near
     }
 
-    /// Where the datagrams really go first.
+    /// Returns the first hop of the datagrams: the proxy's relay.
     pub fn relay(&self) -> SocketAddr {
         self.relay
     }

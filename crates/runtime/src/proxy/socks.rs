@@ -26,7 +26,7 @@ pub struct SocksProxy {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// Where the proxy asks for it.
+    /// The credentials, in case the proxy asks for them.
     pub login: Option<Login>,
 }
 

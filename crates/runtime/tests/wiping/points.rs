@@ -47,13 +47,13 @@ impl Kind {
     }
 }
 
-/// One of the two points.
+/// One end of the tunnel.
 struct Point {
     name: &'static str,
     engine: Kind,
     plane: LoopbackPlane,
     upcalls: Upcalls,
-    /// Where the other one is.
+    /// The link to the other end.
     link: Link,
     /// Frames on their way to it.
     inbox: VecDeque<Vec<u8>>,
@@ -63,7 +63,7 @@ struct World {
     now: Instant,
     points: [Point; 2],
     secrets: Vec<Secret>,
-    /// Those of the first negotiation, until they were found in use.
+    /// The secrets of the first negotiation, until they were found in use.
     key_method: Vec<Secret>,
     ups: usize,
 }
@@ -219,7 +219,7 @@ fn tunnel(name: &str, mut world: World, mut secrets: Vec<Secret>, renegotiates: 
     secrets.append(&mut world.secrets);
     let found = search(&secrets);
     assert!(found.iter().any(|found| found.contains("data key")), "{name}: {found:#?}");
-    // Of what the first data keys were made of one copy is left, in rustls's receive buffer.
+    // Of the key material of the first data keys, one copy is left, in rustls's receive buffer.
     let copies = key_method_copies(&found);
     assert!(copies <= 1, "{name}, in use: {found:#?}");
     world.shutdown();
@@ -277,7 +277,7 @@ fn bytes(seed: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What the client's key method 2 message is made of, as [`PeerEngine`] asks its generator for it.
+/// Returns the secrets of the client's key method 2 message, as [`PeerEngine`] asks its generator for them.
 fn key_method(seed: u8) -> Vec<Secret> {
     aside(|| derive_key_method(seed))
 }

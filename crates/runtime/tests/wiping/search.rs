@@ -8,7 +8,7 @@ use adit_crypto::{DirectionKey, hkdf_expand_sha256};
 use adit_engine::command::{DataKey, Protection};
 use zeroize::{Zeroize, Zeroizing};
 
-/// What is searched for is kept only like this, or the search would find itself.
+/// The mask under which secrets are kept; otherwise the search would find its own copies.
 pub const MASK: u8 = 0xa5;
 /// So many bytes of a secret count as the secret.
 const PART: usize = 16;
@@ -149,7 +149,7 @@ pub fn search(secrets: &[Secret]) -> Vec<String> {
     found
 }
 
-/// How many copies of the secrets in a key method 2 message a search has found, at most, of any part.
+/// Returns the maximum number of copies that a search has found of any part of a key method 2 message's secrets.
 pub fn key_method_copies(found: &[String]) -> usize {
     let mut parts = BTreeMap::<&str, usize>::new();
     for found in found {

@@ -34,7 +34,7 @@ struct End<E: Engine> {
     engine: E,
     plane: LoopbackPlane,
     upcalls: Upcalls,
-    /// Where the other end is.
+    /// The link to the other end.
     link: Link,
 }
 
@@ -43,7 +43,7 @@ struct World {
     server: End<ServerEngine>,
     client: End<ClientEngine>,
     secrets: Vec<Secret>,
-    /// Those of the first negotiation, until they were found in use.
+    /// The secrets of the first negotiation, until they were found in use.
     key_method: Vec<Secret>,
     asked: usize,
     /// Frames on their way.
@@ -262,7 +262,8 @@ pub fn apply(secrets: &mut Vec<Secret>, plane: &LoopbackPlane, end: &str, op: Co
     plane.plane().apply(op);
 }
 
-/// What the client's key method 2 message is made of: all that its generator gave out, but for what travels in clear.
+/// Returns the secrets of the client's key method 2 message: all output of its generator except the parts that are sent
+/// in the clear.
 fn key_method(seed: u8) -> Vec<Secret> {
     aside(|| derive_key_method(seed))
 }
@@ -299,7 +300,7 @@ fn session(settings: &Settings, transport: Transport, seed: u8) {
     let found = search(&[&secrets[..], std::slice::from_ref(&password)].concat());
     assert!(found.iter().any(|found| found.starts_with("password")), "{found:#?}");
     assert!(found.iter().any(|found| found.contains("data key")), "{found:#?}");
-    // Of what the first data keys were made of one copy is left, in rustls's receive buffer.
+    // Of the key material of the first data keys, one copy is left, in rustls's receive buffer.
     let copies = key_method_copies(&found);
     assert!(copies <= 1, "{:?}, in use: {found:#?}", settings.ciphers);
     // Both processes go on; the client has its password in its configuration.

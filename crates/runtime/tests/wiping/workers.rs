@@ -40,7 +40,7 @@ pub struct Tunnel {
     pub ends: [(usize, PeerId); 2],
 }
 
-/// What both ends number a client's packets with. Under a static key there is nothing.
+/// Returns the number that both ends put into a client's packets. A static key has none.
 pub fn wire_id(protection: Protection, number: u8) -> Option<u32> {
     match protection {
         Protection::Static(_) => None,

@@ -147,7 +147,7 @@ pub(super) struct World {
     pub(super) now: Nanos,
 }
 
-/// What is looked at most.
+/// The two values that most tests compare.
 pub(super) type View = (CtState, CtDirection);
 pub(super) const NEW: View = (CtState::NEW, CtDirection::Original);
 pub(super) const GOES: View = (CtState::ESTABLISHED, CtDirection::Original);

@@ -15,7 +15,7 @@ struct End {
     next: u32,
     total: u32,
     fin: bool,
-    /// What the other may still send, as last heard.
+    /// The window that the other end offered last.
     offered: u32,
     their_scale: u8,
     /// Received: all before, and one block behind a gap.
@@ -64,8 +64,8 @@ impl End {
         Seg { v6: false, back, flags, seq, ack, window, options, len: len as usize }
     }
 
-    /// What it would send now: new data if the window allows, else a repetition or a bare
-    /// acknowledgement.
+    /// Returns the segment that it would send now: new data if the window allows, otherwise a repetition or a
+    /// bare acknowledgement.
     fn send(&mut self, repeat: bool, most: u32) -> Option<Seg> {
         if !self.sent_syn || repeat && self.acked == 0 {
             if self.back && self.their_start.is_none() {
@@ -190,7 +190,7 @@ fn end(back: bool, start: u32, total: u32, (buffer, scale): (u32, u8), sack: boo
     }
 }
 
-/// What an attacker could have changed.
+/// Returns the state that an attacker could have changed.
 fn view(world: &World) -> Option<(FlowState, Duration)> {
     world.flows().first().map(|flow| (flow.state, flow.left))
 }

@@ -117,7 +117,7 @@ fn a_client_is_one_source_with_all_its_addresses() {
     }
     let of_alice = |flow: &&FlowInfo| flow.source.0.to_string().starts_with("172.16.1.");
     assert_eq!(world.flows().iter().filter(of_alice).count(), 10);
-    // What was entered as hers goes as hers, even if another client has the address by now.
+    // A flow stays charged to the client that started it, even if another client has the address by now.
     world.tracker.set_network(network(1), 24, None);
     world.tracker.flush(|_| true);
     assert_eq!(world.flows(), []);

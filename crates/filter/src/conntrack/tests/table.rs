@@ -81,7 +81,7 @@ fn a_table_full_of_established_flows_refuses_and_counts() {
     let stats = world.tracker.stats();
     assert_eq!((stats.flows, stats.refused_full, stats.evicted), (10, 2, 0));
     assert_eq!(world.pass(&ack(3)), GOES);
-    // Those that were silent for hours make room; the one that was not stays.
+    // Flows that were silent for hours are evicted; the one that was active stays.
     world.wait(Timeouts::IDLE - Duration::from_secs(1));
     world.pass(&ack(0));
     assert_eq!(world.enter(&syn(52)), (NEW, false));

@@ -23,7 +23,7 @@ fn an_answer_comes_by_the_other_port() {
             assert_eq!(world.enter_by(&answer, back), (COMES, true));
             assert_eq!(world.enter_by(&ack, there), (GOES, true));
             assert_eq!(world.only().state, FlowState::Established);
-            // What would end it ends it from where its sender is, and from nowhere else.
+            // A reset ends the flow only if it comes by the flow's own path.
             let reset = seg(RST, 5001, 1001).between(to, from);
             assert_eq!(world.enter_by(&reset, there).0, BAD);
             assert_eq!(world.only().state, FlowState::Established);

@@ -1,4 +1,4 @@
-//! What is printed, the kernel's own nftables takes, too. In a network namespace of its own.
+//! The kernel's nftables accepts the printed rules. The tests run in a network namespace of their own.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

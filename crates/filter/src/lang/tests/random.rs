@@ -410,7 +410,7 @@ fn names_only(kind: Kind) -> bool {
     matches!(kind, Kind::CtDirection | Kind::NfProto | Kind::PktType)
 }
 
-/// What nftables does not take in a table, or as a key of its own.
+/// Returns whether nftables refuses this field in such a table, or as a key of its own.
 fn refused_by_nft(family: Family, field: Field) -> bool {
     // The kernel may lack tracking for bridges.
     let ct = [Field::CtState, Field::CtDirection, Field::CtProtocol];

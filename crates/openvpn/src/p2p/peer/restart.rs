@@ -1,4 +1,4 @@
-//! How an end starts, ends, and restarts.
+//! Start, end and restart of one end of a point-to-point tunnel.
 
 use adit_engine::{Command, Instant, Output};
 

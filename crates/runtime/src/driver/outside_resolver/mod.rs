@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::helper::sockets;
 
-/// How long one server may take.
+/// The time limit for one server.
 const SERVER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Times that all servers are asked.
@@ -36,7 +36,7 @@ const STREAM: usize = 16 * 1024;
 /// Buffers of a marked socket, in bytes.
 const BUFFER: usize = 64 * 1024;
 
-/// How the server's name is looked up while a tunnel may be in the way.
+/// Resolves the server's name while a tunnel may capture DNS.
 #[derive(Clone, Debug)]
 pub struct OutsideResolver {
     /// `/`, but in tests.

@@ -87,7 +87,7 @@ fn before(root: &Path, original: Original) -> Vec<u8> {
 fn read(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What cannot be read names no server.
+        // An unreadable file names no server.
         let _ = file.take(SIZE_LIMIT).read_to_end(&mut bytes);
     }
     bytes

@@ -12,7 +12,7 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, 
 
 use super::*;
 
-/// How a name server behaves.
+/// The behaviour of a name server.
 #[derive(Copy, Clone, PartialEq)]
 enum Manner {
     Plain,

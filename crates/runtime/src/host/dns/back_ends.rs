@@ -8,7 +8,7 @@ use super::plan::{BackEnd, DnsPlan, Dnssec, Transport, shown};
 use super::programs::{find, run};
 use super::resolv_conf::{LIBC_SERVERS, addresses, body, nameservers};
 
-/// Where stub resolvers of systemd-resolved answer.
+/// The addresses of systemd-resolved's stub resolvers.
 const STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
 
 /// The address of NetworkManager's device for a profile of ours: the dummy address of RFC 7600, and one
@@ -204,7 +204,7 @@ async fn resolved(plan: &DnsPlan, link: &Link) -> Result<Applied, String> {
     });
     let over_tls = matches!(plan.transport, Transport::Tls(_)).then_some("yes");
     let mut commands: Vec<(&str, Vec<&str>)> = Vec::new();
-    // What follows must not be half in force: with servers last, it has no effect before.
+    // The commands must not be half in force: the servers come last because nothing has an effect before them.
     commands.push(("domain", domains.iter().map(String::as_str).collect()));
     commands.push(("default-route", vec![if all { "yes" } else { "no" }]));
     commands.extend(dnssec.map(|word| ("dnssec", vec![word])));
@@ -289,7 +289,7 @@ async fn manager(plan: &DnsPlan, link: &Link) -> Result<(), String> {
             args.extend(["ipv6.dns-search", &search]);
         }
     }
-    // One of a killed process may be there still.
+    // The settings of a killed process may still be there.
     let _ = undo(BackEnd::NetworkManager, link).await;
     run(&program, &args, "").await?;
     let up = run(&program, &["-w", "6", "connection", "up", &profile], "").await;

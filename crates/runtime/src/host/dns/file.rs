@@ -40,7 +40,7 @@ pub(super) fn signature(root: &Path) -> Option<Signature> {
     Some([link, fs::metadata(&path).map_or(link, of)])
 }
 
-/// What is there now.
+/// Returns the current state of the file.
 pub(super) fn look(root: &Path) -> io::Result<Original> {
     let path = path(root);
     match fs::symlink_metadata(&path) {

@@ -22,7 +22,7 @@ use back_ends::Link;
 pub use plan::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Dnssec, Transport};
 use resolv_conf::{Original, Owner};
 
-/// How often the settings are looked at.
+/// The interval between checks of the settings.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Times that resolv.conf is written again within [`PERIOD`]. A program that goes on replacing it wins.
@@ -215,7 +215,7 @@ impl Dns {
         if let Some(record) = &made.record {
             let _ = std::fs::remove_file(record);
         }
-        // Those of another tunnel, which ended while ours had replaced its settings.
+        // Repair the settings of another tunnel, which ended while ours had replaced them.
         self.repair();
     }
 

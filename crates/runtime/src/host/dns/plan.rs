@@ -17,7 +17,7 @@ pub struct DnsPlan {
     pub domains: Vec<String>,
     /// Whether answers are validated; `None`: the machine's default.
     pub dnssec: Option<Dnssec>,
-    /// How the servers are asked.
+    /// The transport of queries to the servers.
     pub transport: Transport,
 }
 
@@ -32,7 +32,7 @@ pub enum Dnssec {
     Off,
 }
 
-/// How a server is asked.
+/// The transport of queries to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     /// UDP and TCP.
@@ -138,9 +138,9 @@ pub enum DnsInUse {
     Own(Option<String>),
     /// The tunnel's.
     Tunnel {
-        /// Where they are asked.
+        /// The addresses of the servers.
         servers: Vec<SocketAddr>,
-        /// What makes the machine use them.
+        /// The back end that makes the machine use them.
         back_end: BackEnd,
         /// Only for names below these; empty: for all names.
         domains: Vec<String>,
@@ -193,7 +193,7 @@ pub(super) fn shown(server: &SocketAddr) -> String {
 /// A change that adit has not made itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsEvent {
-    /// What happened.
+    /// The change.
     pub change: DnsChange,
     /// The state after it.
     pub in_use: DnsInUse,

@@ -9,14 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Where programs are looked for. Nothing else is on their PATH.
+/// The directories in which programs are looked for. Nothing else is on their PATH.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variables that a program gets from this process.
 const PASSED: [&str; 1] = ["DBUS_SYSTEM_BUS_ADDRESS"];
 
-/// How long a program may take.
+/// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(8);
 
 /// Bytes of a program's output that are read.

@@ -16,7 +16,7 @@ const FOLDER: &str = "run/adit";
 /// Records of one network namespace looked at, so that a folder full of them does not hold up a start.
 const LIMIT: usize = 256;
 
-/// How a record's name ends.
+/// The suffix of a record's name.
 const SUFFIX: &str = ".dns";
 
 #[derive(Debug, Serialize, Deserialize)]

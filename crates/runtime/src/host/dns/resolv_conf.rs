@@ -48,9 +48,9 @@ pub struct Owner {
 /// A file of ours, read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ours {
-    /// Who wrote it.
+    /// The process that wrote it.
     pub owner: Owner,
-    /// What was there before.
+    /// The original content.
     pub original: Original,
 }
 

@@ -324,7 +324,7 @@ fn network_manager_writes_the_tunnels_servers_and_leaves_the_device_alone() {
         );
         assert_eq!(host.dns_in_use().to_string(), "10.8.0.1 and fd08::1 by NetworkManager");
         assert!(host.dns_in_use().covers_all());
-        // What it would do to a device whose profile it changes.
+        // Otherwise, a change of the profile would alter the device.
         assert!(sh("ip address show tun0").contains("10.8.0.2/24"));
         host.change(&host_plan(Some(dns(&["10.8.0.3"], &[], &[])))).await.unwrap();
         assert_eq!(servers(), ["10.8.0.3"]);
