@@ -63,7 +63,7 @@ pub(crate) enum PortRequest {
     },
 }
 
-/// One of the two ports of a bridge.
+/// A port of a bridge.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PortSide {

@@ -46,10 +46,10 @@ use open_ports::Ports;
 use routed::Routed;
 use rules::Rules;
 
-/// How often a port that vanished is looked for.
+/// The interval at which a port that vanished is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// How often connections that are over are forgotten when no packets come.
+/// The interval at which expired connections are removed when no packets come.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The shortest interval between notifications to the service manager.
@@ -70,7 +70,7 @@ pub struct BridgeOptions {
     pub mtu: Option<u32>,
     /// Let the host's stack see what the ports receive, and answer.
     pub share_with_host: bool,
-    /// What becomes of a port when the other one loses its link.
+    /// The reaction of a port when the other one loses its link.
     pub link_state: LinkState,
     /// The name in `adit status` and of the control socket; `None`: made of the ports' names.
     pub name: Option<String>,
@@ -82,7 +82,7 @@ pub struct BridgeOptions {
     pub verbose: u8,
 }
 
-/// What becomes of a port when the other one loses its link.
+/// The reaction of a port when the other one loses its link.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkState {
@@ -284,7 +284,7 @@ struct Running {
     /// Which ports are to be looked for.
     missing: [bool; 2],
     links: Links,
-    /// Of a bridge that carries the state of links across.
+    /// Only of a bridge that carries the state of links across.
     carry: Option<Carry>,
     /// The notice that tagged frames are too long has been given.
     told_of_tags: bool,

@@ -1,4 +1,4 @@
-//! What happens to the interfaces of a bridge while it runs: another MTU, a link that comes and goes.
+//! Changes of a bridge's interfaces while it runs: another MTU, a link that is lost and returns.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use adit_bridge::Side;
 use adit_filter::Nanos;
 use adit_linux::net::Link;
 
-/// How long an interface that was switched on may take to find its link.
+/// The time in which an interface that was switched on must find its link.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// What was seen last.
+/// The state of the links at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     seen: [Option<(u32, bool)>; 2],
 }
 
-/// What is other than before.
+/// The properties that have changed.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct LinkChanges {
     pub mtu: bool,
@@ -38,7 +38,7 @@ impl Links {
         LinkChanges { mtu: mtu != link.mtu, link: running != link.running }
     }
 
-    /// What to log of it.
+    /// Returns the log lines of a change.
     pub fn lines(&self, side: Side, link: &Link, news: LinkChanges, routed: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let Link { name, mtu, .. } = link;
@@ -76,7 +76,7 @@ impl Carry {
         Self { off: None, settles: [Some(now.after(SETTLE)); 2] }
     }
 
-    /// What to do now: switch this port on or off. `running`: whether a port has a link, if that is known.
+    /// Returns the next action: to switch this port on or off. `running`: whether a port has a link, if that is known.
     pub fn step(&mut self, now: Nanos, running: [Option<bool>; 2]) -> Option<(Side, bool)> {
         for (settles, running) in self.settles.iter_mut().zip(running) {
             if running == Some(true) {
@@ -154,7 +154,7 @@ mod tests {
         );
     }
 
-    /// What is done, at these seconds, with these links.
+    /// Returns the actions at these seconds, with these links.
     fn steps(carry: &mut Carry, looks: &[(u64, bool, bool)]) -> Vec<Option<(Side, bool)>> {
         let step = |(second, a, b): &(u64, bool, bool)| {
             let now = Nanos(second * 1_000_000_000);

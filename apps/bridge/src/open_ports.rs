@@ -12,7 +12,7 @@ use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Helper, OpenedDevice, Request};
 
-/// Who the router is on a port.
+/// The router's own address and MTU on a port.
 pub(super) struct Station {
     pub mac: Mac,
     pub mtu: u32,
@@ -27,7 +27,7 @@ pub(super) struct Ports {
     started: u64,
 }
 
-/// Who opens them.
+/// The process that opens the ports.
 enum Opening {
     /// This process.
     Own(Box<Opener>),
@@ -45,7 +45,7 @@ impl Ports {
         Ok(Self { specs: specs(duty)?, net: open_net()?, opener, started: unix_time().0 })
     }
 
-    /// What a port is.
+    /// Returns the configuration of a port.
     pub fn spec(&self, side: Side) -> &PortSpec {
         let [a, b] = &self.specs;
         match side {
@@ -110,7 +110,7 @@ impl Ports {
             .map_err(|e| Fault::environment(format!("helper: port not taken over: {e}")))
     }
 
-    /// What a port's interface is now; `None` if it is gone.
+    /// Returns the current state of a port's interface; `None` if it is gone.
     pub async fn link(&self, side: Side) -> Option<Link> {
         self.net.link(self.spec(side).name()).await.ok()
     }

@@ -1,4 +1,4 @@
-//! What a bridge says of itself.
+//! The status report of a bridge.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl Running {
                 .filter(|(_, count)| *count > 0)
                 .map(|(drop, count)| (drop.name().to_owned(), count))
                 .collect();
-            // What the rules and the router drop is counted by its reasons below.
+            // Drops by the rules and the router are counted by their reasons below.
             let counted_below = [Drop::Rules.name(), Drop::Unrouted.name()];
             for (reason, count) in
                 here.iter().filter(|(name, _)| !counted_below.contains(&name.as_str()))

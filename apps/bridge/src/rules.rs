@@ -30,22 +30,22 @@ impl Rules {
         Ok(Self { file, live })
     }
 
-    /// What evaluates frames.
+    /// Returns the policy that evaluates frames.
     pub fn policy(&self) -> Policy {
         Policy::Filter(Arc::clone(self.firewall()))
     }
 
-    /// What evaluates frames.
+    /// Returns the firewall that evaluates frames.
     pub fn firewall(&self) -> &Arc<Firewall> {
         self.live.firewall()
     }
 
-    /// Where they come from.
+    /// Returns the file that the rules come from.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// How many there are.
+    /// Returns the number of rules.
     pub fn count(&self) -> usize {
         self.in_force().rules
     }
@@ -68,7 +68,7 @@ impl Rules {
         }
     }
 
-    /// What passes although no rule sees it, in a bridge that forwards frames.
+    /// Returns the traffic that passes although no rule sees it, in a bridge that forwards frames.
     pub fn unseen(&self) -> Option<String> {
         (!self.firewall().filter().sees_frames()).then(|| {
             format!(
@@ -98,7 +98,7 @@ impl Rules {
         }
     }
 
-    /// How full the table of connections is.
+    /// Returns the totals of the connection table.
     pub fn connections(&self) -> FlowTotals {
         self.live.connections()
     }

@@ -31,7 +31,7 @@ fn allowed(document: &str) -> BTreeMap<String, Dependencies> {
     .collect()
 }
 
-/// What the manifests have.
+/// Returns the dependencies in the manifests.
 fn actual(root: &Path) -> BTreeMap<String, Dependencies> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--locked", "--format-version", "1"])

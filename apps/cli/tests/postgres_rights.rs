@@ -184,7 +184,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     );
     net.may(b, &[open_epoch(&b_a, "{0,2,3}")]);
 
-    // What it must be able to do.
+    // The operations that the role needs.
     net.may(a, &[
         open_epoch(&a_hub, "{0,1,2}"),
         open_epoch(&a_b, "{0,2,3}"),

@@ -1,4 +1,4 @@
-//! What the commands share that say something to the database once.
+//! Parts that one-off commands on the database share.
 
 use std::future::Future;
 use std::io::IsTerminal;

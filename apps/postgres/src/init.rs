@@ -23,7 +23,7 @@ use adit_runtime::fault::Fault;
 /// Oldest server that has all that is used: 15.
 const OLDEST: i32 = 150_000;
 
-/// What the command line says; what it leaves open is chosen.
+/// The options of the command line; missing values are chosen.
 #[derive(Clone, Debug, Default)]
 pub struct InitOptions {
     /// `--network`.
@@ -42,37 +42,37 @@ pub struct InitOptions {
     pub tablespace: Option<String>,
     /// `--route`: networks behind the first node.
     pub routes: Vec<IpNet>,
-    /// How long the first invitation is valid; otherwise a day.
+    /// The validity of the first invitation; by default a day.
     pub valid: Option<Duration>,
     /// The first invitation needs no running node.
     pub offline: bool,
 }
 
-/// What came of it.
+/// The outcome of `init`.
 #[derive(Debug)]
 pub enum Initialised {
     /// `--dry-run`: the statements that would be executed.
     Would(String),
     /// A new network.
     New {
-        /// Where the first node's files are.
+        /// The paths of the first node's files.
         paths: Box<Paths>,
-        /// What it is.
+        /// The settings of the node.
         settings: Box<Settings>,
         /// For the next node.
         invitation: Invitation,
-        /// What was done, in words.
+        /// The steps that were done, in words.
         done: Vec<String>,
-        /// What to know.
+        /// Notes for the operator.
         notes: Vec<String>,
     },
     /// The network was there and this machine is a node of it: nothing was done.
     There {
-        /// Where the node's files are.
+        /// The paths of the node's files.
         paths: Box<Paths>,
-        /// What it is.
+        /// The settings of the node.
         settings: Box<Settings>,
-        /// What to know.
+        /// Notes for the operator.
         notes: Vec<String>,
     },
 }
@@ -162,7 +162,7 @@ async fn run(
     }
 }
 
-/// What to know where roles of other programs may connect.
+/// Returns a note if roles of other programs may connect.
 async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>, Fault> {
     let open = "SELECT has_database_privilege('public', current_database(), 'CONNECT')";
     let row = client.query_one(open, &[]).await.and_then(|row| row.try_get(0));
@@ -238,7 +238,7 @@ fn refuse_difference(
     }
 }
 
-/// What the server is and what we may do there.
+/// The properties of the server, and our rights there.
 struct Server {
     version: i32,
     superuser: bool,
@@ -357,7 +357,7 @@ fn statements(
     ))
 }
 
-/// Who makes the network, with what.
+/// The parameters of a new network.
 struct Maker<'a> {
     paths: &'a Paths,
     target: &'a Target,
@@ -476,7 +476,7 @@ impl Maker<'_> {
     }
 }
 
-/// What was done, in words.
+/// Returns the steps that were done, in words.
 fn done(
     network: &NetworkRecord,
     first: &NetworkSettings,

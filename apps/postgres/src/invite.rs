@@ -30,7 +30,7 @@ pub struct Invitation {
     pub valid: Duration,
     /// No node needs to run when it is used.
     pub offline: bool,
-    /// What to know before using it elsewhere.
+    /// Notes to read before using it elsewhere.
     pub notes: Vec<String>,
 }
 

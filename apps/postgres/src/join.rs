@@ -24,15 +24,15 @@ const ASK: &str = "SELECT adit.ask($1, $2)";
 
 const ANSWERED: &str = "SELECT enc, sealed, offline FROM adit.answered()";
 
-/// How long to wait for a node's answer, between two queries, and before the user is notified.
+/// Times for a node's answer: the limit, the interval between two queries, and the delay before the user is notified.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_PAUSE: Duration = Duration::from_millis(250);
 const TELL_AFTER: Duration = Duration::from_secs(2);
 
-/// How long to wait for sessions of the invitation's role to end.
+/// The time to wait for sessions of the invitation's role to end.
 const SESSIONS_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct JoinOptions {
     /// `--name`; otherwise the machine's.
@@ -43,14 +43,14 @@ pub struct JoinOptions {
     pub routes: Vec<IpNet>,
 }
 
-/// What came of it.
+/// The outcome of `join`.
 #[derive(Clone, Debug)]
 pub struct Joined {
-    /// Where the files are.
+    /// The paths of the files.
     pub paths: Paths,
-    /// What this node is.
+    /// The settings of the node.
     pub settings: Settings,
-    /// What to know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 

@@ -19,10 +19,10 @@ const NEWER: &str = "SELECT r.record, r.signature, w.enc, w.sealed, n.sign_key, 
 
 const GENERATION: &str = "SELECT generation FROM adit.network";
 
-/// What the database shows of the keys after a generation.
+/// The database's records of keys after a generation.
 pub(super) struct Found {
     rows: Vec<Row>,
-    /// Of the newest key, it says.
+    /// The generation of the newest key, as the database states it.
     generation: Generation,
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn newer(
     Ok(Found { rows, generation: Generation(generation) })
 }
 
-/// Who follows.
+/// A node or an auditor that follows changes of the key.
 pub(super) struct Follower<'a> {
     pub(super) reader: Reader<'a>,
     /// The network's tag.

@@ -39,7 +39,7 @@ impl Member {
         Ok(Self { paths: paths.clone(), settings, secrets, public, pins })
     }
 
-    /// Where its database is.
+    /// Returns the address of its database.
     pub(super) fn target(&self) -> Result<Target, Fault> {
         Target::of_node(&self.settings, &self.secrets)
     }

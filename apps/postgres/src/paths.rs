@@ -10,7 +10,7 @@ use adit_runtime::paths;
 /// Longest name of a network.
 const MAX_NAME: usize = 16;
 
-/// Where the node of one network keeps its things.
+/// The directories of the node of one network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// The network's name on this machine; lower-case letters and digits.
@@ -89,7 +89,7 @@ impl Paths {
         self.dir.as_deref()
     }
 
-    /// What the node does; no secrets.
+    /// Returns the path of the node's settings; they contain no secrets.
     pub fn settings_file(&self) -> PathBuf {
         self.config.join("node.toml")
     }
@@ -109,7 +109,7 @@ impl Paths {
         self.config.join("pins")
     }
 
-    /// How far each stream has been read.
+    /// Returns the path of the streams' positions.
     pub fn positions_file(&self) -> PathBuf {
         self.state.join("positions")
     }

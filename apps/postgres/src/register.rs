@@ -15,7 +15,7 @@ use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use adit_runtime::fault::Fault;
 
-/// Who wants to become a node of what.
+/// A candidate for becoming a node of a network.
 pub(super) struct Candidate<'a> {
     pub(super) paths: &'a Paths,
     pub(super) target: &'a Target,

@@ -19,16 +19,16 @@ use adit_runtime::log::clean;
 
 const REKEY: &str = "SELECT adit.rekey($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-/// What [`rekey()`] did.
+/// The outcome of [`rekey()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rekeyed {
-    /// Of the new key, counted from 1.
+    /// The generation of the new key, counted from 1.
     pub generation: i32,
     /// The nodes that get it, by name.
     pub nodes: Vec<String>,
     /// Whether the auditor gets it.
     pub auditor: bool,
-    /// What to know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 

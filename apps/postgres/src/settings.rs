@@ -169,7 +169,7 @@ impl Settings {
 
 /// `node.key`.
 pub struct Secrets {
-    /// Of the node's role.
+    /// The password of the node's role.
     pub password: Zeroizing<String>,
     /// The network's keys: the one that the node joined with is in this file, those after it in `network.keys`.
     pub ring: KeyRing,
@@ -234,7 +234,7 @@ impl Secrets {
     /// # Errors
     /// The file system refuses.
     pub fn store(&self, paths: &Paths) -> Result<(), Fault> {
-        // Of a former network of this name.
+        // Remove the ring of a former network of this name.
         match fs::remove_file(paths.ring_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 let file = paths.ring_file();

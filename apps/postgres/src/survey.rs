@@ -1,4 +1,4 @@
-//! What `adit postgres status` and `peers` show: what the running node says, and what the database says.
+//! The reports of `adit postgres status` and `peers`, from the running node and from the database.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use adit_runtime::control::{self, Request, Response, StatusReport};
 use adit_runtime::fault::Fault;
 use adit_runtime::log::clean;
 
-/// How long the database may take for all questions together.
+/// The time limit of the database for all queries together.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Leaves of a sender that are looked into for a stream's newest row: the newest may still be empty.
 const LEAVES: usize = 2;
@@ -36,27 +36,27 @@ pub struct Survey {
     pub addresses: Vec<String>,
     /// The networks behind it.
     pub subnets: Vec<String>,
-    /// What the running node says; `None`: it does not run.
+    /// The report of the running node; `None`: it does not run.
     pub running: Option<StatusReport>,
     /// The database, as a URL without user and password.
     pub url: String,
-    /// Who this node is there.
+    /// The role of this node in the database.
     pub role: String,
     /// Why the database was not asked, or did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// What the database says.
+    /// The report from the database.
     pub database: Option<DatabaseSurvey>,
 }
 
-/// What the database says, as far as the network's key vouches for it.
+/// The report from the database, as far as the network's key authenticates it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DatabaseSurvey {
     /// Version of PostgreSQL.
     pub version: String,
     /// TLS of the connection that asked, version and cipher; `None`: without.
     pub tls: Option<String>,
-    /// How long the database takes for the shortest question, microseconds.
+    /// The time of the database for the shortest query, in microseconds.
     pub round_trip_us: u64,
     /// Serial number of the network's settings.
     pub settings: i64,
@@ -74,11 +74,11 @@ pub struct DatabaseSurvey {
     pub leaves: u64,
     /// Bytes that they take, with the records and wrapped keys of their epochs.
     pub bytes: u64,
-    /// Of these, the records' and wrapped keys'.
+    /// Bytes of these that belong to records and wrapped keys.
     pub key_bytes: u64,
     /// Bytes that they may take.
     pub retention_bytes: u64,
-    /// How long packets are kept, seconds.
+    /// The retention time of packets, in seconds.
     pub retention_age_s: u64,
     /// The other nodes.
     pub nodes: Vec<NodeSurvey>,
@@ -97,9 +97,9 @@ pub struct NodeSurvey {
     pub addresses: Vec<String>,
     /// The networks behind it.
     pub subnets: Vec<String>,
-    /// What this node has committed for it.
+    /// The stream that this node has committed for it.
     pub sent: StreamSurvey,
-    /// What it has committed for this node.
+    /// The stream that it has committed for this node.
     pub received: StreamSurvey,
 }
 
@@ -112,11 +112,11 @@ pub struct StreamSurvey {
     pub leaf: i32,
     /// The newest epoch, 0 for none.
     pub epoch: i32,
-    /// How old that epoch's key is, seconds.
+    /// The age of that epoch's key, in seconds.
     pub epoch_age_s: Option<u64>,
     /// Number of the newest row, 0 for none.
     pub seq: i64,
-    /// How old that row is, milliseconds by the database's clock. Of what this node sent it may not see the rows.
+    /// The age of that row, in milliseconds by the database's clock. A node cannot see the rows that it sent.
     pub age_ms: Option<u64>,
 }
 
@@ -155,10 +155,10 @@ pub fn survey(paths: &Paths) -> Result<Survey, Fault> {
     Ok(survey)
 }
 
-/// What the running node says of itself; `None`: none runs.
+/// Returns the report of the running node; `None`: none runs.
 ///
 /// # Errors
-/// One runs, but does not answer, or not to this user.
+/// A node runs, but does not answer, or not to this user.
 pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match control::request(socket, &Request::Status) {
@@ -172,7 +172,7 @@ pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
     }
 }
 
-/// What it learns of other nodes is not kept: that is the running node's to decide.
+/// Keeps no knowledge of other nodes: that decision belongs to the running node.
 async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseSurvey, String> {
     let client =
         database::open(target, "status").await.map_err(|fault| Fault::from(fault).to_string())?;

@@ -10,7 +10,7 @@ use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use adit_runtime::fault::Fault;
 
-/// What [`expire`] did, and what is left.
+/// The packets that [`expire`] removed, and those that are left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
     /// Leaf tables that were dropped, and their bytes.

@@ -71,7 +71,7 @@ pub(super) fn push(settings: &Settings) -> Vec<String> {
             lines.push("redirect-gateway def1 ipv6".into());
         }
         Reach::Full => {
-            // What IPv6 the client has would bypass the tunnel.
+            // The client's own IPv6 would bypass the tunnel.
             lines.push("redirect-gateway def1".into());
             lines.push("block-ipv6".into());
         }

@@ -86,7 +86,7 @@ pub(super) fn removal(table: &str) -> String {
     format!("table inet {table} {{}}\ndelete table inet {table}\n")
 }
 
-/// Where nft and what it starts are looked for: never where the caller's own `PATH` leads.
+/// The directories in which nft and the programs that it starts are looked for: never the caller's own `PATH`.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// A program by its absolute path, without the caller's environment and folder.

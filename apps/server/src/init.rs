@@ -250,7 +250,7 @@ fn refuse_difference(settings: &Settings, choices: &NewServer, path: &Path) -> R
     }
 }
 
-/// Where profiles send clients.
+/// Returns the server address that profiles name.
 pub(super) fn remote(settings: &Settings) -> Remote {
     let paths = |transport| {
         settings

@@ -32,7 +32,7 @@ struct State {
 }
 
 impl Leases {
-    /// Where they are.
+    /// Returns the path of the leases.
     pub(super) fn file(paths: &Paths) -> PathBuf {
         paths.data.join("leases.json")
     }

@@ -1,4 +1,4 @@
-//! What the verbs of `adit server` do: the managed server, its clients, `doctor` and `demo`.
+//! The commands of `adit server`: the managed server, its clients, `doctor` and `demo`.
 //!
 //! Everything here returns what it found or did as values; the `adit` binary prints them.
 

@@ -39,7 +39,7 @@ pub(super) fn all() -> Vec<Process> {
     leaders(found)
 }
 
-/// Of processes that belong together (a helper and what it serves) the one that can be asked.
+/// Returns the process that can be asked in each group of related processes (a helper and the process that it serves).
 fn leaders(mut found: BTreeMap<u32, Process>) -> Vec<Process> {
     let pids: HashSet<u32> = found.keys().copied().collect();
     let with_socket = found.values().filter(|process| !process.sockets.is_empty());
@@ -83,7 +83,7 @@ fn words(bytes: &[u8]) -> Vec<OsString> {
     words.map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
-/// What a command line runs for as long as it is up; `None` for another program, or for a verb that only asks.
+/// Returns the role of a long-running command line; `None` for another program, or for a command that only asks.
 fn role(words: &[OsString], exe: impl Fn() -> Option<PathBuf>) -> Option<&'static str> {
     let program = Path::new(words.first()?).file_name()?.to_string_lossy().into_owned();
     let word = |at: usize| words.get(at).map(|word| word.to_string_lossy().into_owned());

@@ -30,7 +30,7 @@ use adit_runtime::paths::Paths;
 use adit_runtime::say;
 use adit_runtime::worker_count;
 
-/// What is reported once the server is ready.
+/// The report of a server that is ready.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// The TUN device.
@@ -146,7 +146,7 @@ fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnRead
     });
 }
 
-/// What the running service reports to, and who reads files again on `adit reload`.
+/// The hooks of the running service, which also read files again on `adit reload`.
 struct ServerHooks<'a> {
     paths: Paths,
     /// The settings in force.

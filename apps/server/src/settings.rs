@@ -26,7 +26,7 @@ const MAX_USER_NAME: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Raw", into = "Raw")]
 pub struct Settings {
-    /// Where to listen; profiles name all of them, UDP first.
+    /// The addresses to listen on; profiles name all of them, UDP first.
     pub listen: Vec<Listen>,
     /// The name or address that clients dial.
     pub host: String,

@@ -17,7 +17,7 @@ use adit_runtime::paths::Paths;
 /// Time limit for one process's status report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long all of them together may take, which are asked at once.
+/// The time limit for all of them together; they are asked at once.
 const ALL_PATIENCE: Duration = Duration::from_secs(3);
 
 /// An adit process with its answer.

@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How `adit status` calls it.
+    /// Returns the name of the role in `adit status`.
     pub(super) fn role(&self) -> &'static str {
         match self {
             Self::Client(_) => "client",

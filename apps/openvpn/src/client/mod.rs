@@ -44,14 +44,14 @@ use engines::DrivenEngine;
 pub use engines::Kind;
 use network::Network;
 
-/// How long saying good-bye may take at most.
+/// The time limit of an orderly end.
 const FAREWELL: Duration = Duration::from_secs(8);
 
 /// The options of a [`Client`].
 pub struct Options {
     /// Which engine, with its configuration.
     pub engine: Kind,
-    /// How sockets are opened.
+    /// The options of sockets.
     pub dial: DialSettings,
     /// A socket to wait at, where there is no server to dial.
     pub listen: Option<ListenSocket>,
@@ -65,7 +65,7 @@ pub struct Options {
     pub control: Option<std::path::PathBuf>,
     /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
     pub allow_recursive: bool,
-    /// How often counters are read and [`Hooks::tick`] is called.
+    /// The interval at which counters are read and [`Hooks::tick`] is called.
     pub tick: Duration,
 }
 
@@ -76,7 +76,7 @@ pub struct HostReport<'a> {
     pub device: Option<&'a str>,
     /// Whether the machine had to be changed.
     pub applied: &'a Applied,
-    /// How much of the machine's traffic the tunnel has.
+    /// The part of the machine's traffic that the tunnel carries.
     pub capture: Capture,
 }
 
@@ -336,7 +336,7 @@ async fn until(at: Option<tokio::time::Instant>) {
 struct Running<E: DrivenEngine> {
     driver: Driver<E, PlaneBackend>,
     host: HostHandle,
-    /// What `adit status` calls it.
+    /// The name of the role in `adit status`.
     role: &'static str,
     /// The cipher where none is negotiated.
     fixed_cipher: &'static str,
@@ -353,11 +353,11 @@ struct Running<E: DrivenEngine> {
     server: String,
     /// Whether the socket that was dialled last is a stream.
     stream: bool,
-    /// What the network did to the transport.
+    /// The state of the network, as far as it affects the transport.
     network: Network,
     /// The proxy's address for datagrams, if they go through one.
     relay: Option<SocketAddr>,
-    /// Where the stream that was dialled last goes: the server, or the proxy before it.
+    /// The destination of the stream that was dialled last: the server, or the proxy before it.
     proxy: Option<IpAddr>,
     tls: String,
     /// Why the machine's rules and routes are not those that the tunnel asks for.

@@ -19,11 +19,11 @@ const PINGS: u8 = 3;
 /// A tick that comes this much too late means that the machine or the process slept.
 const SLEPT: Duration = Duration::from_secs(3);
 
-/// How long a connection may take on a changed path until what it has sent is acknowledged. The kernel
+/// The time after which a connection on a changed path must have its data acknowledged. The kernel
 /// waits longer than that after an outage: up to as long as the outage took.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// How often recursive routing is logged at most.
+/// The minimum interval between logs of recursive routing.
 const RECURSION_LOG: Duration = Duration::from_secs(60);
 
 /// The transport's packets, and what happens to them.
@@ -57,7 +57,7 @@ impl Network {
         }
     }
 
-    /// What the time has brought. `now` counts the time asleep, unlike the clock that ticks come by.
+    /// Handles a tick. `now` counts the time asleep, unlike the clock that paces the ticks.
     fn on_tick(&mut self, now: Instant, tick: Duration) -> Tick {
         if self.slept(now, tick) {
             Tick::Resumed

@@ -92,7 +92,7 @@ fn waits_and_wakes() {
     while lost.load(SeqCst) == 0 {
         heard(Duration::from_millis(50));
     }
-    // What was under way.
+    // Receive the packets in flight.
     while heard(Duration::from_millis(100)) {}
     assert!(!heard(Duration::from_secs(2)), "it waits");
     // As short as a coffee break: the wait is not over by then.

@@ -29,10 +29,10 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Longest handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
 
-/// How often the state is looked at, and an echo request sent.
+/// The interval at which the state is checked and an echo request is sent.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How long one size of echo request is tried.
+/// The time for which one size of echo request is tried.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The same for the tunnel's own MTU. Packets that the path does not carry whole leave when the search for its MTU has
@@ -143,7 +143,7 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    // What a killed client left of its DNS settings would mislead the check.
+    // DNS settings that a killed client left would mislead the check.
     host::clean_up_dns()
         .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
     let socket = &profile.options.socket;
@@ -224,7 +224,7 @@ struct Probe {
     sizes: Vec<usize>,
     since: Instant,
     sequence: u16,
-    /// What was received before the present size was tried.
+    /// The traffic received before the present size was tried.
     before: Traffic,
     mtu: usize,
 }
@@ -414,7 +414,7 @@ impl Checker {
     }
 }
 
-/// Where the tunnel's MTU is set.
+/// Returns the advice on where to set the tunnel's MTU.
 fn smaller(mtu: usize) -> String {
     format!(
         "write 'mtu = {mtu}' into server.toml of adit's server, or 'tun-mtu {mtu}' into both \

@@ -30,7 +30,7 @@ use adit_runtime::netinfo::local_networks;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 use adit_runtime::say;
 
-/// Where control sockets go.
+/// The directory of control sockets.
 const RUN: &str = "/run/adit";
 
 /// Options of `adit connect`.
@@ -54,7 +54,7 @@ pub struct ConnectOptions {
     pub keep_dns: bool,
     /// Name of the TUN device instead of the profile's.
     pub device: Option<String>,
-    /// Where the control socket goes; `None`: `/run/adit`.
+    /// The directory of the control socket; `None`: `/run/adit`.
     pub dir: Option<PathBuf>,
     /// More log lines (repeatable).
     pub verbose: u8,
@@ -229,14 +229,15 @@ fn explain(reason: &Reason, with_password: bool) -> Fault {
 /// The name servers that the machine uses while the tunnel is up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Dns {
-    /// Those that the server pushed, through the tunnel.
+    /// The servers that the VPN server pushed, through the tunnel.
     Tunnel,
     /// The machine's own.
     Machine,
 }
 
-/// What goes through the tunnel, as one clause. "All traffic" means both families and DNS; whose name servers are in use
-/// is a clause of its own.
+/// Returns a clause that says which traffic the tunnel carries. "All traffic" means both families and DNS; the name
+/// servers in use
+/// are in a clause of their own.
 fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     use Captured::{Blocked, ByRoutes, No, Tunnel};
     let routes = match routes {

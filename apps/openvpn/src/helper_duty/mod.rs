@@ -56,7 +56,7 @@ impl Duty for ConnectDuty {
     }
 }
 
-/// What a configuration permits.
+/// Returns the helper's policy for a configuration.
 fn policy(options: Options, files: Recorded<'_>, control: PathBuf) -> Result<Policy, Fault> {
     let policy = Policy {
         readable: files.read.into_inner(),

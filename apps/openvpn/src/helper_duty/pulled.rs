@@ -81,7 +81,7 @@ impl PlanCheck for Pulled {
             remote,
             policy,
             allow_lan,
-            // What blocks IPv6 opens nothing.
+            // An option that blocks IPv6 opens nothing.
             block_ipv6: _,
             kill_switch,
             dns,

@@ -77,7 +77,7 @@ pub(crate) fn server_config(
     }
 }
 
-/// How a client opens its sockets.
+/// Returns the options of a client's sockets.
 ///
 /// # Errors
 /// `local` is a name without an address.
@@ -160,7 +160,7 @@ pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
     }
 }
 
-/// Where a server listens.
+/// Returns the addresses that a server listens on.
 ///
 /// # Errors
 /// `local` is a name without an address.
@@ -223,7 +223,7 @@ fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
     })
 }
 
-/// How streams are served.
+/// Returns the options of streams.
 pub(crate) fn stream_options(options: &Options) -> StreamOptions {
     let queue_limit = options.socket.queue_limit;
     StreamOptions { queue_limit, ..StreamOptions::default() }.of_mtu(options.session.tun_mtu)

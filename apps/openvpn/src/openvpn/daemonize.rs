@@ -68,7 +68,7 @@ impl Daemonizer {
         if let Some(path) = &process.pid_file {
             self.pid_file = Some(PidFile::write(path)?);
         }
-        // Of the process in the background, and still root.
+        // The helper is a child of the background process, which is still root.
         self.helper = helper::start(&OPENVPN, &args, piped)?;
         Ok(())
     }

@@ -28,7 +28,7 @@ use adit_runtime::helper::files;
 /// Certificates, keys and lists may be large, but not endless (`/dev/zero` as a key file).
 const FILE_LIMIT: u64 = 16 << 20;
 
-/// How often a mistyped password is asked for again.
+/// The number of attempts at a password.
 const PASSWORD_TRIES: u32 = 3;
 
 /// Everything that was read for TLS.

@@ -33,7 +33,7 @@ use daemonize::Daemonizer;
 pub(crate) use key_files::{TlsMaterial, credentials, wrap};
 pub(crate) use server::control_socket;
 
-/// What the program calls itself where openvpn prints its version. Tools read the second word as the version
+/// The program's name and version, printed where openvpn prints its own. Tools read the second word as the version
 /// whose options and log lines they can expect.
 const BANNER: &str = concat!(
     "OpenVPN 2.6.14 adit-",

@@ -153,7 +153,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
         assert!(!name.is_empty() && net.prefix_len() == net.max_prefix_len());
         by_name.push((name, vec![net]));
     }
-    // What is written is read as it was, but for names that no certificate has.
+    // The written text reads back unchanged, except for names that no certificate has.
     let once = text(by_name, net30);
     let again = parse(&once, net30).into_iter().map(|(name, net)| (name, vec![net])).collect();
     assert_eq!(text(again, net30), once);

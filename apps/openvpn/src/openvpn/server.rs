@@ -142,7 +142,7 @@ pub(super) async fn run(
     })
 }
 
-/// Where control sockets are.
+/// The directory of control sockets.
 const RUN: &str = "/run/adit";
 
 /// For `adit status`, `kick`, `reload` and `filter`: named by the process, since a configuration has no name of its
@@ -192,7 +192,7 @@ fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
 /// Up to so many sessions the rows for the last status file are a second old, beyond as old as it.
 const ROWS_EVERY_TICK: usize = 100;
 
-/// How old they are where there is no status file.
+/// The interval between reads of counters if there is no status file.
 const NO_STATUS: Duration = Duration::from_secs(10);
 
 struct ServerHooks<'a> {
@@ -322,7 +322,7 @@ fn row(session: &Session) -> ClientRow {
 /// A revocation list in a file that may change.
 struct CrlFile {
     path: PathBuf,
-    /// Of the list in force.
+    /// The stamp of the list in force.
     seen: Option<Stamp>,
     /// Why the last attempt to load it failed.
     failure: Option<String>,

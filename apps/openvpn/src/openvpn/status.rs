@@ -36,9 +36,9 @@ impl StatusFile {
 /// The contents of a status file.
 #[derive(Clone, Debug)]
 pub enum Status {
-    /// Of a server.
+    /// The clients of a server.
     Server(Vec<ClientRow>),
-    /// Of a client.
+    /// The totals of a client.
     Client(Totals),
 }
 

@@ -16,10 +16,10 @@ use super::message_limit::{LimitedStream, LimitedTls};
 use super::target::{Host, Session, Target};
 use super::tls;
 
-/// What a connection goes over: each message is measured before it is held.
+/// The stream of a connection: each message is measured before it is held.
 type Bare = LimitedStream<Box<dyn Line>>;
 
-/// What must be polled for a connection to live; its messages are the notifications.
+/// The task that must be polled for a connection to live; its messages are the notifications.
 pub type Connection = tokio_postgres::Connection<
     Bare,
     LimitedStream<<MakeRustlsConnect as MakeTlsConnect<Bare>>::Stream>,
@@ -122,7 +122,7 @@ async fn reach(
     Ok(Opened { client, connection })
 }
 
-/// What a server is asked that must be of a certain kind: the question, its answer, and what to say of another.
+/// Returns the query that checks the kind of a server: the query, the expected answer, and the error for another one.
 fn asked_of(session: Session) -> Option<(&'static str, &'static str, &'static str)> {
     let read_only = "SHOW transaction_read_only";
     match session {

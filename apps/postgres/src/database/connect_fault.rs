@@ -14,7 +14,7 @@ use adit_runtime::fault::Fault;
 /// No connection came to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectFault {
-    /// What is wrong and what to do, without secrets.
+    /// The error and its remedy, without secrets.
     pub fault: Fault,
     /// Whether trying again may help without anybody's doing: the database starts, or is full, or cannot be reached.
     pub passing: bool,

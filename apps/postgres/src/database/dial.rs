@@ -18,7 +18,7 @@ pub trait Line: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Line for S {}
 
-/// Where a host can be dialled.
+/// An address at which a host can be dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A socket's file.

@@ -1,4 +1,4 @@
-//! How much a database can make us hold: every message of it is measured by its header before its body is read.
+//! Limits the memory that a database can make us use: the header of every message is checked before its body is read.
 //!
 //! The client library gathers a message until it is whole, however long the server (or, without TLS, anybody on the way, before
 //! any password was asked) says it is: up to 4 GiB. It also keeps every notice sent before the login is done and every parameter
@@ -32,7 +32,7 @@ const HEADER: usize = 5;
 /// The length counts itself.
 const LENGTH: u32 = 4;
 
-/// What a server says to the request for TLS when it agrees.
+/// A server's answer to the request for TLS when it agrees.
 const TLS_FOLLOWS: u8 = b'S';
 
 const READY_FOR_QUERY: u8 = b'Z';
@@ -80,7 +80,7 @@ impl From<Refused> for io::Error {
     }
 }
 
-/// Where in a server's bytes we are.
+/// The position in a server's bytes.
 #[derive(Copy, Clone, Debug)]
 enum Place {
     /// Before the one byte that answers the request for TLS, which is no frame.
@@ -101,7 +101,7 @@ struct Frames {
     place: Place,
     /// Until the login is done, what it may still take.
     login: Option<u32>,
-    /// What reports of parameters may still take.
+    /// The remaining budget for reports of parameters.
     reports: u32,
 }
 
@@ -150,7 +150,7 @@ impl Frames {
         Ok(())
     }
 
-    /// What comes after that header.
+    /// Returns the place after that header.
     fn begun(&mut self, [kind, length @ ..]: [u8; HEADER]) -> Result<Place, Refused> {
         let len = u32::from_be_bytes(length);
         if len > MAX_MESSAGE {
@@ -443,7 +443,7 @@ mod tests {
         }
     }
 
-    /// What the library makes of a server that sends this after the answer to the request for TLS.
+    /// Returns the library's error for a server that sends this after the answer to the request for TLS.
     async fn told(answer: u8, then: Vec<u8>) -> String {
         let (mut server, client) = duplex(1 << 10);
         let serve = async {

@@ -1,4 +1,4 @@
-//! What an operator says about a database: a URL, words (`host=... dbname=...`), a service, the environment.
+//! An operator's description of a database: a URL, words (`host=... dbname=...`), a service, the environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +42,7 @@ pub struct Environment {
     vars: BTreeMap<String, Zeroizing<String>>,
     /// The home folder, for `.pgpass`, `.pg_service.conf` and `.postgresql`.
     pub(super) home: Option<PathBuf>,
-    /// Who runs this: the role where none is named.
+    /// The user who runs this: the role if none is named.
     pub(super) user: Option<String>,
 }
 

@@ -13,7 +13,7 @@ use super::connect::open;
 use super::connect_fault::ConnectFault;
 use super::target::Target;
 
-/// What to say of it.
+/// The message about a pooler.
 pub(crate) const WORDS: &str = "the database is behind a pooler that gives each transaction another session, and adit needs \
     sessions of its own (LISTEN, locks, prepared statements): set pool_mode = session in PgBouncer for this database and its nodes' \
     roles, or connect to PostgreSQL itself";

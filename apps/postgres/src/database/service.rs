@@ -10,13 +10,13 @@ use zeroize::Zeroizing;
 use super::params::Environment;
 use adit_runtime::fault::Fault;
 
-/// Where distributions and PostgreSQL itself keep the services of all users.
+/// The directories where distributions and PostgreSQL itself keep the services of all users.
 const SYSTEM: &[&str] = &["/etc/postgresql-common/pg_service.conf", "/etc/pg_service.conf"];
 
 /// Names and values.
 type Lines = Vec<(String, Zeroizing<String>)>;
 
-/// What the service of that name says.
+/// Returns the lines of the service of that name.
 pub(super) fn find(name: &str, env: &Environment) -> Result<Lines, Fault> {
     let mut files: Vec<PathBuf> = Vec::new();
     match env.var("PGSERVICEFILE") {

@@ -1,4 +1,4 @@
-//! Where the database is, who we are there, and how the line is protected.
+//! The address of the database, our role there, and the protection of the connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use adit_runtime::fault::Fault;
 const MAX_HOSTS: usize = 16;
 /// The default time limit for one host. (libpq waits for ever.)
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where Debian and PostgreSQL itself put their sockets.
+/// The directories where Debian and PostgreSQL itself put their sockets.
 const SOCKETS: &[&str] = &["/var/run/postgresql", "/tmp"];
 
 /// A database, resolved.
@@ -34,7 +34,7 @@ pub struct Target {
     options: Option<String>,
     application_name: Option<String>,
     keep: Keep,
-    /// What the operator should know, in words.
+    /// Warnings for the operator.
     warnings: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct Target {
 pub(super) struct Host {
     /// Its name, address, or a socket's folder.
     pub(super) name: String,
-    /// Where to dial instead of looking the name up.
+    /// The address to dial instead of looking the name up.
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) password: Option<Zeroizing<String>>,
@@ -60,7 +60,7 @@ pub(super) enum Session {
 }
 
 impl Session {
-    /// Of those who write nothing, any server will do where no other word is given.
+    /// Parses the kind of session. Commands that write nothing accept any server unless a word says otherwise.
     fn parse(word: Option<&str>, reads_only: bool) -> Result<Self, Fault> {
         match word {
             Some("read-write" | "primary") => Ok(Self::ReadWrite),
@@ -120,7 +120,7 @@ impl SslMode {
     }
 }
 
-/// How the line is protected.
+/// The protection of the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ssl {
     /// The configured mode; if there is none, the host decides.
@@ -327,7 +327,7 @@ impl Target {
         })
     }
 
-    /// What the operator should know.
+    /// Returns warnings for the operator.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -18,7 +18,7 @@ use super::target::{Host, Ssl, SslMode, Target};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// What is asked of the server's certificate.
+/// The check of the server's certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Check {
     /// Nothing: the line is closed to who only listens.

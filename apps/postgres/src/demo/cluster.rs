@@ -13,7 +13,7 @@ use nix::unistd::{Pid, User, chown};
 use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::fault::Fault;
 
-/// Where Debian keeps the programs, by version.
+/// The directory where Debian keeps the programs, by version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// Oldest version that will do.
 const OLDEST: u32 = 15;
@@ -99,14 +99,14 @@ impl Cluster {
             .map(|said| said.split(" (").next().unwrap_or_default().trim().to_owned())
     }
 
-    /// What `psql` prints, bare.
+    /// Returns the output of `psql`, bare.
     pub(super) fn sql(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--no-align", "--tuples-only", "--quiet"]);
         told(command)
     }
 
-    /// What `psql` prints, as a table.
+    /// Returns the output of `psql`, as a table.
     pub(super) fn table(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--pset", "footer=off"]);
@@ -121,7 +121,7 @@ impl Cluster {
         command
     }
 
-    /// One of the server's programs as its user, which ends when this process does.
+    /// Returns a command for one of the server's programs as its user. It ends when this process does.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("setpriv");
         let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());

@@ -20,16 +20,16 @@ use adit_runtime::demo::{
 use adit_runtime::fault::Fault;
 use world::{DATABASE, NAMES, World};
 
-/// What one command of the user, or one query, is and says.
+/// A command of the user, or a query, with its output.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// As it is typed.
     pub command: String,
-    /// What it printed.
+    /// The output.
     pub output: String,
 }
 
-/// What happens meanwhile.
+/// The progress of the demo.
 #[derive(Clone, Debug)]
 pub enum Progress {
     /// A step begins, is under way or is done.
@@ -42,7 +42,7 @@ pub enum Progress {
     Holding(Holding),
 }
 
-/// How to look around.
+/// The commands for exploring the demo while it runs.
 #[derive(Clone, Debug)]
 pub struct Holding {
     /// The namespaces.

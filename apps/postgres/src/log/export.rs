@@ -33,7 +33,7 @@ pub struct ExportOptions {
     pub until: i64,
 }
 
-/// How many packets.
+/// The number of packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Whole ones, as their senders wrote them.
@@ -176,7 +176,7 @@ pub(super) fn time_of(row: &Row) -> Micros {
     row.try_get(TS).unwrap_or(Micros::FIRST)
 }
 
-/// Where a stream has been read to.
+/// The position up to which a stream has been read.
 struct Cursor<'a> {
     way: &'a Way,
     options: ExportOptions,

@@ -39,7 +39,7 @@ pub struct Eyes {
     stream: Option<i32>,
 }
 
-/// What opens packets.
+/// The keys that open packets.
 enum Keys {
     Node(Box<Member>),
     Auditor(Box<AuditorKey>),
@@ -68,10 +68,10 @@ impl Eyes {
         Ok(Self { target, keys, from: None, to: None, stream: None })
     }
 
-    /// Those of a role that may read everything; `key` is the auditor's file.
+    /// Opens the log for a role that may read everything; `key` is the auditor's file.
     ///
     /// # Errors
-    /// The URL is wrong, or the file.
+    /// The URL or the file is invalid.
     pub fn of_auditor(url: &str, key: Option<PathBuf>) -> Result<Self, Fault> {
         let target = Target::of_reader(url, &Environment::of_process())?;
         let keys = match key {

@@ -1,4 +1,4 @@
-//! What a row's packet was.
+//! Opens the packet of a row.
 
 use std::collections::HashMap;
 

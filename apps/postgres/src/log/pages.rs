@@ -10,15 +10,16 @@ use super::view::View;
 use crate::admin::said;
 use adit_runtime::fault::Fault;
 
-/// Of all leaves of the stream's sender: also one without an epoch of the stream may have rows that say they are of it.
+/// Considers all leaves of the stream's sender: a leaf without an epoch of the stream may still have rows that claim to
+/// belong to it.
 const NEXT_LEAF: &str = "SELECT l.no, (SELECT min(e.first_seq) FROM adit.epoch e WHERE e.stream = $1 AND e.leaf = l.no), \
     l.opened, l.closed, l.dropped, l.durable FROM adit.leaf l WHERE l.sender = $1 / 65536 AND l.no > $2 ORDER BY l.no LIMIT 1";
-/// That of the stream's newest epoch.
+/// Considers the leaf of the stream's newest epoch.
 const LAST_LEAF: &str = "SELECT l.no, e.first_seq, l.opened, l.closed, l.dropped, l.durable \
     FROM adit.epoch e JOIN adit.leaf l ON l.sender = e.stream / 65536 AND l.no = e.leaf \
     WHERE e.stream = $1 AND l.dropped IS NULL ORDER BY e.no DESC LIMIT 1";
 
-/// Where packets are read from.
+/// The tables that packets are read from.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The leaves themselves, as an auditor.
@@ -41,7 +42,7 @@ impl Source {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) no: LeafNo,
-    /// Of the stream's first epoch in it; none if it has no epoch there.
+    /// The first number of the stream's first epoch in the leaf; none if it has no epoch there.
     pub(super) first_seq: Option<Seq>,
     pub(super) opened: Micros,
     pub(super) closed: Option<Micros>,

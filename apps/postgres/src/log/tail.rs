@@ -24,10 +24,10 @@ use adit_runtime::fault::Fault;
 const ROWS: i64 = 64;
 /// Most lines of what was there before.
 pub const MAX_LINES: u32 = 10_000;
-/// How long nothing is asked when nothing came.
+/// The pause between queries when nothing arrives.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What is wanted.
+/// The options of `tail`.
 #[derive(Copy, Clone, Debug)]
 pub struct TailOptions {
     /// The last so many packets, of all streams together; at most `MAX_LINES`.
@@ -78,7 +78,7 @@ struct Tail<'a, 'k> {
     out: &'a mut dyn Write,
 }
 
-/// Where a stream has been read to.
+/// The position up to which a stream has been read.
 struct Cursor<'a> {
     way: &'a Way,
     leaf: LeafNo,
@@ -141,7 +141,7 @@ impl Tail<'_, '_> {
         Ok((cursor, rows))
     }
 
-    /// What has come in a stream since.
+    /// Reads the packets that have arrived in a stream since.
     async fn more<'w>(
         &self,
         cursor: &mut Cursor<'w>,

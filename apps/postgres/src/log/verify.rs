@@ -35,12 +35,12 @@ const OF_LEAF: &str = "SELECT e.no, e.leaf, e.first_seq, e.record, e.signature, 
 
 const USED: &str = "SELECT bytes FROM adit.usage()";
 
-/// What was looked at.
+/// The extent of a verification.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// All streams together.
     pub all: Summary,
-    /// How many streams.
+    /// The number of streams.
     pub streams: u64,
 }
 
@@ -91,7 +91,7 @@ fn add(all: &mut Summary, one: Summary) {
     all.findings += one.findings;
 }
 
-/// What this machine's node knows by itself; nothing, for an auditor.
+/// The knowledge of this machine's node; empty for an auditor.
 #[derive(Default)]
 struct Own<'e> {
     pins: Option<&'e Pins>,
@@ -125,7 +125,7 @@ impl<'e> Own<'e> {
         findings
     }
 
-    /// What it has received is there.
+    /// Checks that the database still has the packets that the node received.
     fn stream(&self, way: &Way, highest: Option<Seq>, say: &mut dyn FnMut(&str)) -> u64 {
         let (Some(received), Some(highest)) = (self.received.get(&way.id), highest) else {
             return 0;
@@ -155,7 +155,7 @@ impl<'e> Own<'e> {
     }
 }
 
-/// What may have expired, if the network's owner has signed that.
+/// Returns the rows that may have expired, if the network's owner has signed that.
 async fn retention(view: &View<'_>) -> Result<Option<Rc<Retention>>, Fault> {
     let Some(history) = &view.settings else { return Ok(None) };
     let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));

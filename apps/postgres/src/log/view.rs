@@ -1,4 +1,4 @@
-//! What can be seen: the network, its nodes, and the streams that these eyes may read.
+//! The readable part of the log: the network, its nodes, and the streams that this reader may open.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -38,12 +38,12 @@ impl Way {
     }
 }
 
-/// What these eyes see.
+/// The readable part of the log.
 pub(super) struct View<'k> {
     pub(super) client: Client,
     /// The network's tag.
     pub(super) tag: String,
-    /// Who opens packets, with the network's keys.
+    /// The reader that opens packets, with the network's keys.
     pub(super) reader: Option<Reader<'k>>,
     pub(super) ring: Rc<Option<KeyRing>>,
     pub(super) source: Source,
@@ -54,7 +54,7 @@ pub(super) struct View<'k> {
     pub(super) settings: Option<Rc<History>>,
     /// The reader's own key as settings name it, if it is an auditor.
     pub(super) auditor: Option<Vec<u8>>,
-    /// What the network's key does not vouch for, in words.
+    /// Warnings about data that the network's key does not authenticate.
     pub(super) doubts: Vec<String>,
     /// Warnings for the operator.
     pub(super) notes: Vec<String>,
@@ -110,7 +110,7 @@ impl<'k> View<'k> {
         Ok(view)
     }
 
-    /// What opens packets.
+    /// Returns the reader that opens packets, and its keys.
     pub(super) fn key(&self) -> Option<(Reader<'k>, &KeyRing)> {
         self.reader.zip(Option::as_ref(&self.ring))
     }
@@ -237,7 +237,7 @@ async fn keys_of(
     }
 }
 
-/// What to call each node: its name, and `NAME#NUMBER` if it was removed and another node has the name too.
+/// Returns a unique name for each node: its name, or `NAME#NUMBER` if it was removed and another node has the name too.
 fn told_apart(names: BTreeMap<NodeId, (String, bool)>) -> BTreeMap<NodeId, String> {
     let mut count: BTreeMap<&str, u32> = BTreeMap::new();
     for (name, _) in names.values() {

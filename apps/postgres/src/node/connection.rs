@@ -17,7 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, Notification};
 use super::db_error::DbError;
 use crate::database::{Connection, Opened, Target, connect};
 
-/// How long connecting may take in all, TLS and password included.
+/// The time limit for connecting, TLS and password included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most streams whose wake-ups are distinguished. A flood of invented streams beyond it is ignored.
@@ -41,7 +41,7 @@ pub(super) struct NotifyListener {
     wakeup: Notify,
 }
 
-/// What a [`NotifyListener`] had to say.
+/// The notifications that a [`NotifyListener`] received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Notifications {
     /// Stream, the newest leaf reported of it, and how often it was named. Any role in the database may send any values
@@ -78,8 +78,8 @@ impl NotifyListener {
             self.nodes.set(true);
         } else {
             let mut notifications = self.notifications.borrow_mut();
-            // What makes no sense, or is one too many, is not counted as heard: then the database's own count says that
-            // something may be missing.
+            // A malformed or surplus notification is not counted as received: the database's own count then shows that
+            // one may be missing.
             if let Some(Hint { stream, leaf }) = Hint::parse(payload)
                 && (notifications.len() < STREAMS || notifications.contains_key(&stream))
             {
@@ -98,7 +98,7 @@ pub(super) struct Link {
     driver: JoinHandle<()>,
 }
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Default)]
 struct End {
     cause: RefCell<Option<DbError>>,

@@ -16,9 +16,9 @@ pub(crate) struct DbError {
 /// A bound that the schema sets to a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// Of the leaf: another one is needed.
+    /// The leaf is the reason: another one is needed.
     Leaf,
-    /// Of the time: later.
+    /// The time is the reason: try later.
     Time,
 }
 
@@ -62,7 +62,7 @@ impl From<tokio_postgres::Error> for DbError {
     }
 }
 
-/// What a person can act on at once.
+/// Returns advice for errors that an operator can correct at once.
 fn known(code: &SqlState) -> Option<&'static str> {
     Some(match *code {
         SqlState::DISK_FULL => {

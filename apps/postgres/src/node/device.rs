@@ -26,7 +26,7 @@ pub(super) struct Device {
     offloads: TunOffloads,
 }
 
-/// What became of packets that were to be handed to the kernel.
+/// Counts of packets that were written to the device or dropped.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Delivered {
     /// Packets taken.
@@ -125,7 +125,7 @@ impl Device {
     }
 }
 
-/// Where packets are read into.
+/// The buffer that packets are read into.
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     vnet: [u8; VNET_LEN],

@@ -1,4 +1,4 @@
-//! Who is in the network: the rows of the database, as far as the network's key vouches for them.
+//! The nodes of the network: the rows of the database that the network's key authenticates.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -71,9 +71,9 @@ pub(crate) struct Directory {
 pub(crate) struct Known {
     pub(crate) record: NodeRecord,
     pub(crate) public: NodePublic,
-    /// What this node sends there.
+    /// The stream from this node to that one.
     pub(crate) outgoing: StreamId,
-    /// What comes from there.
+    /// The stream from that node to this one.
     pub(crate) incoming: StreamId,
 }
 

@@ -17,7 +17,7 @@ const HOURLY: Duration = Duration::from_secs(3600);
 /// Between two times at least: with many nodes there are many reasons.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// How long it may take.
+/// The time limit.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(shared: Rc<Shared>) -> Infallible {

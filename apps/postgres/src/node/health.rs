@@ -10,7 +10,7 @@ use adit_runtime::say;
 /// The number of causes of one outage that are reported.
 const CAUSES: usize = 16;
 
-/// How long both connections must last for an outage to be over. One that ends at once was no end.
+/// The time that both connections must last for an outage to be over.
 pub(super) const SETTLED: Duration = Duration::from_secs(1);
 
 /// The two connections of a node.

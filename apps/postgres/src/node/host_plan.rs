@@ -1,4 +1,4 @@
-//! What the network asks of this machine: addresses and routes.
+//! The addresses and routes that the network requires on this machine.
 
 use adit_wire::VnetHeader;
 use ipnet::IpNet;

@@ -444,7 +444,7 @@ async fn keep(shared: Rc<Shared>, side: Side) {
     }
 }
 
-/// What was under way on a connection is in doubt.
+/// Treats work in flight on a lost connection as in doubt.
 fn lost(shared: &Shared, side: Side) {
     match side {
         Side::Writer => {

@@ -1,5 +1,7 @@
-//! How far each stream has been read, written and signed, so that after `kill -9` nothing is delivered twice, no number
-//! is given twice, and the next epoch's record names what this node has signed and not what the database shows.
+//! The positions up to which each stream has been read, written and signed, so that after `kill -9` no packet is
+//! delivered twice, no number
+//! is given twice, and the next epoch's record names the data that this node has signed and not the data that the
+//! database shows.
 //!
 //! One line of fixed length per stream, written in place: what the kernel has taken survives the process. It is flushed when
 //! an epoch is new, so that after a crash of the machine no former epoch is believed again; numbers within the last one may
@@ -42,7 +44,7 @@ impl Way {
     }
 }
 
-/// How far streams were received, from the file of a node that may be running.
+/// Reads the positions up to which streams were received, from the file of a node that may be running.
 pub(crate) fn received(path: &Path) -> io::Result<BTreeMap<StreamId, Seq>> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -79,7 +81,7 @@ impl Positions {
         };
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        // What was cut off (a full disk) or damaged is one line's loss, not that of all the others.
+        // A truncated (full disk) or damaged line loses only itself, not the others.
         let mut slots = HashMap::new();
         let whole = bytes.chunks_exact(LINE).take(LINES);
         let lines = whole.len();
@@ -92,7 +94,7 @@ impl Positions {
         Ok(Self { file, slots, lines })
     }
 
-    /// What is known of a stream; zeros if nothing is.
+    /// Returns the position of a stream; zeros if it is unknown.
     pub(super) fn get(&self, way: Way, stream: StreamId) -> Position {
         self.slots.get(&(way, stream)).map(|slot| slot.position).unwrap_or_default()
     }

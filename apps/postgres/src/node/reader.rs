@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         Ok(rows.take(most).try_collect().await?)
     }
 
-    /// How many wake-ups were sent to this node.
+    /// Returns the number of wake-ups sent to this node.
     pub(super) async fn count(&self) -> Result<i64, DbError> {
         Ok(self.client.query_one(&self.count, &[]).await?.try_get(0)?)
     }

@@ -1,4 +1,4 @@
-//! What a node says of itself.
+//! The status report of a node.
 
 use std::collections::BTreeMap;
 

@@ -33,10 +33,10 @@ use adit_runtime::clock::{now, unix_time};
 use adit_runtime::helper::files;
 use adit_runtime::say;
 
-/// How long a page may take.
+/// The time limit of a page.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How often the nodes are read again without a notification; and between two times because of one, which anybody in the
+/// The intervals at which the nodes are read again: without a notification, and after one, which any role in the
 /// database may send.
 const NODES_AGAIN: Duration = Duration::from_secs(60);
 const NODES_PAUSE: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ const NODES_PAUSE: Duration = Duration::from_millis(200);
 /// Questions for packets that are under way at the same time: a page has up to a megabyte.
 const PAGES: usize = 8;
 
-/// How often the nodes are read again at once because the network has a new key.
+/// The number of times that the nodes are read again at once because the network has a new key.
 const KEYS_TRIES: u32 = 3;
 
 /// Streams whose epochs are asked for in one question.
@@ -124,7 +124,7 @@ enum Answer {
     Skip(StreamId, Option<i64>),
     /// The leaf is not there.
     Gone(StreamId),
-    /// How many wake-ups the database has counted.
+    /// The number of wake-ups that the database has counted.
     Count(i64),
 }
 
@@ -140,13 +140,13 @@ impl Answer {
 
 type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, DbError>> + 'a>>;
 
-/// What is asked of the database and answered, all streams side by side on one connection.
+/// A round of queries to the database, all streams side by side on one connection.
 struct Round<'a> {
     shared: &'a Shared,
     reader: &'a Reader<'a>,
     watch: Watch,
     under_way: FuturesUnordered<Asked<'a>>,
-    /// Of those, how many bring packets.
+    /// The number of queries that return packets.
     pages: usize,
     /// The turn of the streams behind it is next.
     last_asked: StreamId,
@@ -272,7 +272,7 @@ impl<'a> Round<'a> {
 /// Reads the nodes again, takes them over, and lets invited ones in.
 async fn nodes(shared: &Shared, client: &Client) -> Result<(), DbError> {
     let mut tables = within(LIMIT, directory::load(client, shared.me())).await?;
-    // What was read is under the key before, if there is a new one.
+    // If there is a new key, the rows were read under the one before.
     let mut refused = None;
     for _ in 0..KEYS_TRIES {
         let before = shared.ring.borrow().generation();

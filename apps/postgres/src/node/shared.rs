@@ -1,4 +1,4 @@
-//! What the tasks of a node share. They take turns on one thread: nothing is borrowed across an `await`.
+//! The state that the tasks of a node share. They take turns on one thread: nothing is borrowed across an `await`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::database::pooler::{self, Unknown};
 use adit_runtime::clock::now;
 use adit_runtime::say;
 
-/// How long it may take to find out whether sessions are shared.
+/// The time limit for finding out whether sessions are shared.
 const PROBE: Duration = Duration::from_secs(15);
 
 /// A leaf is open this long at least, and at most.
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) ring: RefCell<KeyRing>,
     /// Why a key of the network was not taken, as it was logged last.
     pub(super) key_trouble: RefCell<Option<String>>,
-    /// Where the ring is kept.
+    /// The path of the key ring.
     pub(super) ring_file: PathBuf,
     /// The generations that seal, and that are accepted at least, as the engines know them.
     pub(super) generations: Cell<(Generation, Generation)>,
@@ -75,7 +75,7 @@ pub(super) struct Shared {
 /// Between two warnings of forged rows.
 pub(super) const WARN_AGAIN: Duration = Duration::from_secs(60);
 
-/// What is counted outside the engines.
+/// Counters outside the engines.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// Packets from the device before the network was known.
@@ -119,7 +119,7 @@ impl Shared {
         self.own_sessions.get_or_try_init(|| within(PROBE, look())).await.copied()
     }
 
-    /// What the database's list of sessions shows.
+    /// Returns the name that the database's list of sessions shows.
     pub(super) fn purpose(&self, what: &str) -> String {
         format!("{what} {} {}", self.settings.name, self.instance)
     }

@@ -29,11 +29,11 @@ use super::writer::Writer;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
 
-/// How long a commit may take. Its packets are too old to be delivered long before; beyond it the connection is
-/// given up.
+/// The time limit of a commit. Its packets are too old to be delivered long before; after it the connection is
+/// closed.
 const COMMIT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long anything else on this connection may take.
+/// The time limit of any other query on this connection.
 const LIMIT: Duration = Duration::from_secs(5);
 
 const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, leaf_durable, leaf_bytes, \
@@ -43,12 +43,13 @@ const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $
 
 const BEGIN_WRITING: &str = "SELECT held_by FROM adit.begin_writing()";
 
-/// How often a lock is asked for on one connection, and the pause between: one whose process was killed is free in a
-/// moment.
+/// The number of attempts to take a lock on one connection, and the pause between them: the lock of a killed process is
+/// free
+/// after a moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the database shows of another session of this node's role.
+/// Queries the database's information about another session of this node's role.
 const HOLDER: &str = "SELECT coalesce(application_name, ''), coalesce(host(client_addr), 'this machine') \
     FROM pg_stat_activity WHERE pid = $1";
 
@@ -63,7 +64,7 @@ pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
                 let at = *at.get_or_insert_with(now);
                 match &mut *shared.sender.borrow_mut() {
                     Some(sender) => {
-                        // Of now: they may have changed while the device was silent.
+                        // Use the current routes: they may have changed while the device was silent.
                         let to = destination(packet);
                         let stream = to.and_then(|to| shared.routes.borrow().to(to));
                         sender.push(at, stream, vnet, packet);

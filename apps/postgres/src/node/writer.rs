@@ -33,7 +33,7 @@ pub(super) struct Writer<'a> {
     sign: Statement,
 }
 
-/// What is prepared for a leaf.
+/// The prepared statements of a leaf.
 #[derive(Default)]
 struct Statements {
     copy: Option<Statement>,

@@ -78,7 +78,7 @@ pub enum Progress {
     Holding(Holding),
 }
 
-/// How to look around.
+/// The commands for exploring the demo while it runs.
 #[derive(Clone, Debug)]
 pub struct Holding {
     /// Namespace of the server.

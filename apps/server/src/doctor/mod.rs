@@ -14,7 +14,7 @@ use super::leftover;
 use super::settings::{Listen, Settings};
 use adit_runtime::paths::Paths;
 
-/// How bad a [`Finding`] is.
+/// The severity of a [`Finding`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -31,7 +31,7 @@ pub enum Level {
 pub struct Finding {
     /// A short name: `tun`, `rights`, ...
     pub check: &'static str,
-    /// How bad.
+    /// The severity.
     pub level: Level,
     /// The finding, as a sentence.
     pub what: String,
@@ -43,7 +43,7 @@ pub struct Finding {
     fix: Option<Fix>,
 }
 
-/// What `--fix` may do: nothing that could cut off a user who is logged in over the network.
+/// A correction that `--fix` may make: none could cut off a user who is logged in over the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fix {
     Run(&'static str, Vec<String>),
@@ -93,7 +93,7 @@ impl Finding {
                 .stderr(Stdio::null())
                 .status()
                 .is_ok_and(|status| status.success()),
-            // Who takes the place of a killed server undoes first what that one left.
+            // The successor of a killed server first undoes the changes that it left.
             Fix::Undo(paths) => HostState::claim(paths, std::process::id()).is_ok(),
             Fix::Mode(path, mode) => {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(*mode);

@@ -8,8 +8,8 @@ use super::super::settings::Listen;
 use super::{Finding, Fix};
 use adit_runtime::host::Leftover;
 
-/// What an IPv4 UDP packet with a full inner packet of OpenVPN's takes at most, so that a path
-/// must carry 1500 bytes to carry it whole.
+/// The maximum size of an IPv4 UDP packet with a full inner packet of OpenVPN's: a path must carry
+/// 1500 bytes to carry it whole.
 const FULL_MTU: u32 = 1500;
 /// IPv6 is not possible below this.
 const LEAST_MTU: u32 = 1280;

@@ -29,7 +29,7 @@ const SERVER: &str = "198.51.100.7:1194";
 const INSIDE: &str = "10.9.0.1";
 const OUTSIDE: &str = "203.0.113.99";
 
-/// What the server pushes.
+/// The keepalive that the server pushes.
 const KEEPALIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(10), timeout: Duration::from_secs(60) };
 
@@ -123,7 +123,7 @@ fn serve(folder: &Path) {
 struct Seen {
     ups: Arc<AtomicUsize>,
     end: Arc<AtomicBool>,
-    /// Where unmarked packets would have gone, each time that a server was dialled after the first session.
+    /// The routes of unmarked packets at each dial after the first session.
     ways: Arc<Mutex<Vec<String>>>,
 }
 
@@ -162,7 +162,7 @@ impl Hooks for Seen {
     }
 }
 
-/// Where the kernel would send a packet of another program.
+/// Returns the route that the kernel chooses for a packet of another program.
 fn way() -> String {
     let output = Command::new("ip").args(["route", "get", OUTSIDE]).output().unwrap();
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
