@@ -100,26 +100,27 @@ pub struct Comparison {
     /// How many of the rows' figures differ by no more than the smallest detectable difference that the two runs print, and of how many:
     /// what two runs of the same build should agree in, but for one in twenty or so.
     pub within_sdd: (usize, usize),
-    /// What the programs that are the same in both runs moved by, in absolute figures.
+    /// The movement of the programs that are the same in both runs, in absolute figures.
     pub drift: Vec<Test>,
-    /// What must be known before any of it.
+    /// Warnings that precede the comparison.
     pub warnings: Vec<String>,
 }
 
 /// One question and its answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Test {
-    /// Where; empty over all scenarios.
+    /// The scenario; empty over all scenarios.
     pub scenario: String,
     /// The row's point, as text; None for more than a row.
     pub point: Option<String>,
-    /// Who.
+    /// The subject.
     pub subject: String,
     /// An aspect (`speed`, `CPU`, `latency`, `memory`) or one of [`crate::metric::ALL`].
     pub what: String,
     /// By how many percent B is better than A; negative where it is worse. (Half the CPU time is 100 % better.) None of counts.
     pub better_by_percent: Option<f64>,
-    /// What B's difference would have to exceed on its own to be called one at 5 %, in percent: half the width of its 95 % interval.
+    /// The difference that B alone must exceed to be significant at 5 %, in percent: half the width of its 95 %
+    /// interval.
     pub uncertainty_percent: Option<f64>,
     /// The larger of the smallest detectable differences that the two runs print for this figure, in percent; for rows.
     pub sdd_percent: Option<f64>,
@@ -131,7 +132,7 @@ pub struct Test {
     pub rounds: (usize, usize),
     /// The subject to which the compared ratios are; None where absolute figures were compared.
     pub relative_to: Option<String>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 

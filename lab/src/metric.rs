@@ -20,7 +20,7 @@ pub struct Metric {
     pub title: &'static str,
     /// Which way is better.
     pub better: Better,
-    /// How many digits after the point.
+    /// The number of digits after the point.
     pub digits: usize,
 }
 

@@ -1,6 +1,6 @@
-//! What a trial leaves behind: one line of `trials.jsonl`.
+//! The record of a trial: one line of `trials.jsonl`.
 //!
-//! Everything that a report says is computed from these lines and the manifest, and from nothing else.
+//! A report is computed from these lines and the manifest alone.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ pub const QUANTILES: [(&str, f64); 4] =
 pub struct TrialKey {
     /// The scenario's name in its file, such as `single-stream`.
     pub scenario: String,
-    /// Where on the scenario's axes.
+    /// The point on the scenario's axes.
     pub point: Point,
     /// The subject as its `Display` writes it, such as `adit` or `openvpn`.
     pub subject: String,
@@ -67,13 +67,13 @@ pub struct Record {
     pub a_a: bool,
     /// Unix time of the start, in milliseconds.
     pub started_ms: u64,
-    /// How long the trial took with all its preparation, in seconds.
+    /// The duration of the trial with all its preparation, in seconds.
     pub seconds: f64,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What came of a trial.
+/// The outcome of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant)]
@@ -91,7 +91,7 @@ pub enum Outcome {
 pub struct Measurement {
     /// By the names of [`crate::metric::ALL`].
     pub values: BTreeMap<String, f64>,
-    /// Of traffic: each flow inside the common window.
+    /// The flows of traffic inside the common window.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<Flow>,
     /// By name, such as `idle` and `loaded`: distributions of times.
@@ -100,7 +100,7 @@ pub struct Measurement {
     /// Counts by length, such as those of trains of packets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, BTreeMap<u32, u64>>,
-    /// What was sampled every 100 ms.
+    /// The samples of every 100 ms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Sample>,
     /// Share of the machine's time that the hypervisor took during the trial, 0 to 1.
@@ -115,7 +115,7 @@ pub struct Measurement {
     /// Why the figures must not be used; empty if they may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<String>,
-    /// What a reader should know, such as the relay's own ceiling and jitter.
+    /// Notes for the reader, such as the relay's own ceiling and jitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -136,7 +136,7 @@ impl Measurement {
         }
     }
 
-    /// What other programs did to the trial, where it is enough to mark it.
+    /// Returns the disturbance by other programs, if it is large enough to mark the trial.
     pub fn disturbance(&self) -> Option<String> {
         let mut said = Vec::new();
         if self.foreign > FOREIGN_MARK {
@@ -171,7 +171,7 @@ impl Measurement {
 pub struct Flow {
     /// Such as `up 3`: direction and client.
     pub name: String,
-    /// What arrived inside the window, in bytes of payload.
+    /// The bytes of payload that arrived inside the window.
     pub bytes: u64,
     /// When it started, in seconds after the common start.
     pub start: f64,
@@ -182,9 +182,9 @@ pub struct Flow {
 /// A distribution of times in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many were measured.
+    /// The number of round trips measured.
     pub count: u64,
-    /// How many were sent and never came back, where that can be known.
+    /// The number sent that never came back, if that is known.
     #[serde(default)]
     pub lost: u64,
     /// `(share, ms)`, ascending, enough of them to draw the distribution; 0.5, 0.9, 0.99 and 0.999 are among them.

@@ -147,7 +147,7 @@ fn chooses_cipher(subject: &Subject) -> bool {
         if server == client && matches!(variant, Variant::Default | Variant::Revision(_)))
 }
 
-/// What cannot be measured is reported by name, and starting it fails.
+/// A subject that cannot be measured is reported by name, and starting it fails.
 fn refuses(toolchain: &Toolchain) -> Result<()> {
     let unknown = "adit@no-such-revision".parse::<Subject>().map_err(Failure)?;
     toolchain.available(&unknown).err().context("an unknown revision is said to be available")?;

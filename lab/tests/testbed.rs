@@ -186,7 +186,7 @@ fn reaches(from: &Namespace, to: SocketAddr) -> Result<bool> {
     answers(from, to, LIMIT)
 }
 
-/// How long an echo must stay silent; on the same path the others have just answered.
+/// The time for which an echo must stay silent; on the same path the others have just answered.
 const SILENCE: Duration = Duration::from_millis(800);
 
 fn star() -> Result<()> {

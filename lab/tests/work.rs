@@ -122,7 +122,7 @@ fn one_bulk_flow_each_way(pair: &Pair) -> Result<()> {
 fn twenty_bulk_flows_share_the_window(pair: &Pair) -> Result<()> {
     let (mut both, down) = routes(pair, 20, false);
     both.extend(down);
-    // Where other work leaves a flow without a turn in half a second, a longer window must do.
+    // If other work leaves a flow without a turn in half a second, a longer window must do.
     let mut measured = tcp_bulk(&both, &window(100, 500), &mut nothing)?;
     if measured.flows.iter().any(|flow| flow.bytes == 0) {
         measured = tcp_bulk(&both, &window(100, 5000), &mut nothing)?;

@@ -16,14 +16,14 @@ use adit_openvpn::wrap::WrapConfig;
 use adit_testbed::failure::{Context, Failure, Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// What one handshake costs: TLS 1.3, ECDSA P-256 at both ends, tls-crypt, a cookie.
+/// The cost of one handshake: TLS 1.3, ECDSA P-256 at both ends, tls-crypt, a cookie.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct HandshakeCost {
     /// Milliseconds inside the server's engine.
     pub server_ms: f64,
     /// Milliseconds inside the client's engine.
     pub client_ms: f64,
-    /// What one core that plays both ends does in a second.
+    /// The handshakes a second of one core that plays both ends.
     pub per_second: f64,
 }
 

@@ -26,7 +26,7 @@ pub fn run_piece(arguments: &PieceArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What can be counted.
+/// Returns the names of the pieces that can be counted.
 pub fn piece_names() -> Vec<&'static str> {
     piece::ALL.iter().map(|piece| piece.name).collect()
 }

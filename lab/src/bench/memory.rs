@@ -22,7 +22,7 @@ pub enum Size {
     Super,
 }
 
-/// What `bench` measures by default.
+/// The sizes that `bench` measures by default.
 pub const SIZES: [Size; 5] =
     [Size::Bytes(64), Size::Bytes(512), Size::Bytes(1400), Size::Imix, Size::Super];
 

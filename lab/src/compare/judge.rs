@@ -55,7 +55,7 @@ pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     }
 }
 
-/// How many figures of rows agree within their SDD, and of how many.
+/// Returns the number of rows' figures that agree within their SDD, and the number compared.
 fn within_sdd(rows: &[Test]) -> (usize, usize) {
     let log = |percent: f64| (percent / 100.0).ln_1p().abs();
     let both = rows.iter().filter_map(|test| Some((test.better_by_percent?, test.sdd_percent?)));
@@ -63,7 +63,7 @@ fn within_sdd(rows: &[Test]) -> (usize, usize) {
     (agree.iter().filter(|agree| **agree).count(), agree.len())
 }
 
-/// How far programs that are the same in both runs moved between them, in ratios and in absolute figures.
+/// The movement of unchanged programs between the runs, in ratios and in absolute figures.
 #[derive(Debug, Default)]
 struct Unsteady {
     ratios: Moved,
@@ -78,7 +78,7 @@ impl Unsteady {
 
 type Movements = BTreeMap<Aspect, Movement>;
 
-/// Of aspects of a scenario, and of single figures of a row.
+/// The movements of aspects of a scenario, and of single figures of a row.
 #[derive(Debug, Default)]
 struct Moved {
     aspects: Movements,
@@ -217,7 +217,7 @@ fn row_test(series: &Series, unsteady: &Unsteady) -> Option<Test> {
 }
 
 fn located(series: &Series, test: Test) -> Test {
-    // Of what is compared: the ratio where there is one.
+    // The compared value: the ratio if there is one.
     let relative = |cell: &&Cell| {
         let ratio = cell.ratio.as_ref().filter(|_| series.relative_to.is_some());
         ratio.and_then(|ratio| ratio.sdd_percent).or(cell.sdd_percent)

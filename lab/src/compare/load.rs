@@ -14,7 +14,7 @@ pub(super) struct Run {
     /// None where it is missing or unreadable.
     pub(super) manifest: Option<Manifest>,
     pub(super) summary: Summary,
-    /// How many lines were no records: a killed run leaves half of one.
+    /// The number of lines that were no records: a killed run leaves half of one.
     pub(super) torn: usize,
 }
 
@@ -35,7 +35,7 @@ impl Run {
     }
 }
 
-/// What differs between the runs beside the build.
+/// Returns the differences between the runs besides the build.
 pub(super) fn differences(a: &Run, b: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     for (name, run) in [("A", a), ("B", b)] {

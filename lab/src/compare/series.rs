@@ -6,7 +6,7 @@ use crate::metric::{self, Better};
 use crate::stats::{Cell, Row, Summary};
 use crate::subject::has_adit;
 
-/// What a figure is a sign of.
+/// The aspect that a figure indicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Aspect {
     Speed,
@@ -25,7 +25,8 @@ impl Aspect {
         }
     }
 
-    /// Of a metric, and whether it is steady enough to be averaged into it: the tails of latencies would drown their middles.
+    /// Returns the aspect of a metric, and whether it is steady enough to be averaged into it: the tails of latencies
+    /// would drown their middles.
     pub(super) fn of(metric: &str) -> Option<(Aspect, bool)> {
         Some(match metric {
             "up_mbps"

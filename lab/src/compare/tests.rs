@@ -68,18 +68,18 @@ const PLAN: [(&str, usize); 10] = [
 const FIGURES: [(&str, f64); 4] =
     [("up_mbps", 1.0), ("down_mbps", 1.0), ("server_cpu_s_per_gb", -1.0), ("p99_ms", -1.0)];
 
-/// What a simulated run is made with.
+/// The parameters of a simulated run.
 #[derive(Clone)]
 struct Machine {
     /// The least and the largest scatter of one figure from round to round; each point has its own.
     noise: (f64, f64),
-    /// How far a whole run is off, the same for all subjects.
+    /// The offset of a whole run, the same for all subjects.
     drift: f64,
-    /// How far one subject is off in one whole run, differently in each scenario.
+    /// The offset of one subject in one whole run, different in each scenario.
     moody: f64,
-    /// How far one subject is off in one whole run, alike in all scenarios.
+    /// The offset of one subject in one whole run, the same in all scenarios.
     common: f64,
-    /// How much slower adit is, by scenario (empty: everywhere).
+    /// The slowdown of adit, by scenario (empty: everywhere).
     slower: Option<(&'static str, f64)>,
 }
 
@@ -325,7 +325,8 @@ fn what_has_no_counterpart_is_named() {
     assert!(got.warnings[0].contains("x clients=1 adit"), "{:?}", got.warnings);
 }
 
-/// Of four rounds in A one lacks the point that is ten times faster: centring keeps that round's average where it belongs.
+/// One of four rounds in A lacks the point that is ten times faster: centring keeps that round's average where it
+/// belongs.
 #[test]
 fn a_missing_figure_moves_no_average() {
     let run = |fast: &[f64]| {

@@ -70,7 +70,7 @@ fn phrase(test: &Test) -> String {
     }
 }
 
-/// What could not be compared, and how the rest was.
+/// Returns the warnings: figures that could not be compared, and the way in which the rest was.
 pub(super) fn warnings(a: &Summary, b: &Summary, rows: &[Test]) -> Vec<String> {
     let mut warnings = Vec::new();
     let adit = |row: &&Row| has_adit(&row.subject) && row.skipped.is_none();

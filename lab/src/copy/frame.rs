@@ -1,4 +1,4 @@
-//! What a VPN does to packets, but for cryptography and checksums of payloads: super-packets become datagrams of
+//! The work of a VPN on packets, except for cryptography and checksums of payloads: super-packets become datagrams of
 //! a tunnel, and datagrams become super-packets.
 //!
 //! ```text
@@ -41,12 +41,12 @@ pub struct Span {
     len: usize,
     /// Length of each but the last.
     pub segment: usize,
-    /// How many.
+    /// The number of packets.
     pub count: usize,
 }
 
 impl Trains {
-    /// How many bytes wait.
+    /// Returns the number of bytes that wait.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -115,7 +115,7 @@ impl Trains {
     }
 }
 
-/// What matters of the headers of a packet that is cut or joined.
+/// The relevant header fields of a packet that is split or merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     v6: bool,

@@ -21,7 +21,7 @@ use adit_wire::ip::Ip;
 
 use frame::{Joiner, Trains};
 
-/// What it prints when packets can pass.
+/// The output when packets can pass.
 pub const READY: &str = "copy: ready";
 
 /// One end of a tunnel without cryptography: for measuring only.
@@ -46,7 +46,7 @@ pub struct Arguments {
     mtu: u32,
 }
 
-/// Where packets for some addresses go.
+/// The destination of packets for some addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     outer: SocketAddr,
@@ -101,7 +101,7 @@ fn configure(ifindex: u32, addresses: &[ipnet::IpNet], mtu: u32) -> Result<()> {
     })
 }
 
-/// Who has which address inside.
+/// The owners of the addresses inside the tunnel.
 #[derive(Debug)]
 enum Peers {
     One(SocketAddr),
@@ -202,7 +202,7 @@ impl End {
                 self.trains.clear();
             }
             to = Some(peer);
-            // What makes no sense is dropped, as everywhere.
+            // Malformed packets are dropped, as everywhere.
             let _ = self.trains.split(&VnetHeader::decode(&vnet), packet);
         }
         if let Some(to) = to {
@@ -268,7 +268,7 @@ impl Sender {
                 self.oversize = self.oversize.min(size);
                 self.list(&singly(failed).collect::<Vec<_>>())?;
             }
-            // What cannot go otherwise (no neighbour yet, say) is lost, as on any link.
+            // Packets that cannot be sent (no neighbour yet, say) are lost, as on any link.
         }
         Ok(())
     }

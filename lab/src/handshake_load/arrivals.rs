@@ -21,7 +21,7 @@ pub struct Arrival {
 pub struct LoadOutcome {
     /// In the order of the schedule.
     pub arrivals: Vec<Arrival>,
-    /// How often a client restarted or gave up, by reason.
+    /// The number of times that a client restarted or gave up, by reason.
     pub setbacks: Vec<(String, u64)>,
     /// The configuration of each client at each connect, including those that have left since.
     pub told: Vec<Applied>,
@@ -29,7 +29,7 @@ pub struct LoadOutcome {
     pub shared: Vec<String>,
     /// CPU that the clients took, in seconds: engines, sockets and all.
     pub cpu: f64,
-    /// How long the run took, in seconds.
+    /// The duration of the run, in seconds.
     pub seconds: f64,
 }
 

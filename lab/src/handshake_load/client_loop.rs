@@ -83,7 +83,7 @@ struct Run {
 }
 
 impl Run {
-    /// How many took longer than this, or are not up although so long has passed.
+    /// Returns the number of clients that took longer than this, or that are not up after so long.
     fn late(&self, than: Duration) -> usize {
         let passed = now().since(self.start);
         let late = |arrival: &&Arrival| match arrival.latency {
@@ -306,7 +306,7 @@ impl ClientLoop {
         while let Some(output) = out.pop() {
             let Some(client) = self.clients.get_mut(&token) else { return };
             match output {
-                // What does not fit into the socket is lost on the way, as on any way.
+                // A packet that does not fit into the socket is lost, as on any path.
                 Output::Send(_, frame) => {
                     let _ = client.socket.send(&frame);
                     self.packets += 1;

@@ -19,7 +19,7 @@ use crate::subject::{Identity, Keys};
 
 /// The server's port.
 pub const PORT: u16 = 1194;
-/// Where the tunnel's networks and what is pushed are written down once.
+/// The tunnel's networks and the pushed options, defined once.
 const SERVER4: &str = "10.88.0.1/16";
 const SERVER6: &str = "fd88::1/64";
 const ROUTE4: &str = "10.99.0.0/16";

@@ -1,4 +1,4 @@
-//! What hosts show of the tunnels that programs have set up on them.
+//! Reads the tunnels that programs have set up on hosts.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

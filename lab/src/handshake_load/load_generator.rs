@@ -25,7 +25,7 @@ pub struct LoadGenerator {
     pub pool: ClientPool,
     /// The subject's server.
     pub server: Server,
-    /// How many clients there can be at once.
+    /// The maximum number of simultaneous clients.
     pub slots: usize,
     expected: Expected,
     _folder: TempDir,

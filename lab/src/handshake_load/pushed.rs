@@ -31,7 +31,7 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// What a client engine handed to its driver.
+    /// Returns the configuration that a client engine handed to its driver.
     pub fn of(client: impl Into<String>, config: &TunnelConfig) -> Applied {
         let mut applied = Applied {
             client: client.into(),
@@ -74,10 +74,10 @@ pub struct Expected {
     pub mtu: u16,
 }
 
-/// What was wrong, a line for each client.
+/// The errors that were found, a line for each client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// How many clients were looked at.
+    /// The number of clients that were checked.
     pub looked_at: usize,
     /// Clients that received another configuration than they should.
     pub misconfigured: Vec<String>,

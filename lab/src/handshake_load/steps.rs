@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::arrivals::{LoadOutcome, latency};
 
-/// How rates are stepped up.
+/// The plan by which rates are stepped up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The first rate, clients a second.
     pub first: f64,
-    /// What a rate is multiplied with for the next.
+    /// The factor from one rate to the next.
     pub factor: f64,
-    /// How often the gap between the last good and the first bad rate is halved (geometrically).
+    /// The number of times that the gap between the last good and the first bad rate is halved (geometrically).
     pub refinements: usize,
     /// No rate above this.
     pub highest: f64,
@@ -37,7 +37,7 @@ impl Default for Plan {
 /// One rate that was tried.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// What was offered, clients a second.
+    /// The offered rate, in clients a second.
     pub offered: f64,
     /// The achieved rate, clients a second.
     pub achieved: f64,
@@ -48,14 +48,14 @@ pub struct Step {
 }
 
 impl Step {
-    /// Of a run at this rate.
+    /// Returns the step of a run at this rate.
     pub fn of(offered: f64, ran: &LoadOutcome) -> Step {
         let p99_ms = latency(&ran.arrivals).at(0.99).unwrap_or(f64::INFINITY);
         Step { offered, achieved: ran.rate(), p99_ms, unfinished: ran.unfinished() }
     }
 }
 
-/// What to do after some steps.
+/// The action after some steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Next {
     /// Offer this rate.
@@ -70,8 +70,8 @@ impl Plan {
         step.p99_ms <= self.p99.as_secs_f64() * 1e3 && step.unfinished <= self.unfinished
     }
 
-    /// What follows from the steps so far. A rate fails only when it fails twice: on a shared machine a single
-    /// pause of the whole machine would else pass for the server's limit.
+    /// Returns the next action after these steps. A rate fails only when it fails twice: on a shared machine a single
+    /// pause of the whole machine would otherwise pass for the server's limit.
     pub fn next(&self, steps: &[Step]) -> Next {
         let mut good: Option<usize> = None;
         let mut bad: Option<f64> = None;
@@ -112,7 +112,7 @@ impl Plan {
         }
     }
 
-    /// How many different rates were tried since the first one that failed twice, without that one.
+    /// Returns the number of rates that were tried since the first one that failed twice, without that one.
     fn refined(&self, steps: &[Step]) -> usize {
         let failed = steps.iter().enumerate().position(|(index, step)| {
             !self.sustains(step)

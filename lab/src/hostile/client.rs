@@ -20,11 +20,11 @@ use zeroize::Zeroizing;
 
 use super::{Attack, Counts, Target};
 
-/// How long a session may take to come up before the client begins another one.
+/// The time limit for a session to come up before the client begins another one.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often it begins another one at the start.
+/// The number of attempts at the start.
 const ATTEMPTS: u32 = 6;
-/// What is not acknowledged after so long is sent again.
+/// The time after which an unacknowledged packet is sent again.
 const AGAIN: Duration = Duration::from_millis(250);
 /// A server that leaves a reset unanswered for so long has dropped the session.
 const LOST: Duration = Duration::from_secs(8);
@@ -34,7 +34,7 @@ const WINDOW: usize = 4;
 const MESSAGES: usize = 64;
 /// TLS bytes of one packet.
 const PAYLOAD: usize = 1100;
-/// What both ends of OpenVPN send as a keepalive.
+/// The keepalive of both ends of OpenVPN.
 const PING: [u8; 16] = [
     0x2a, 0x18, 0x7b, 0xf3, 0x64, 0x1e, 0xb4, 0xcb, 0x07, 0xed, 0x2d, 0x0a, 0x98, 0x1f, 0xc7, 0x48,
 ];
@@ -113,7 +113,7 @@ impl Negotiation {
     }
 }
 
-/// What seals data packets.
+/// The keys that seal data packets.
 struct Data {
     key: SealKey,
     key_id: u8,
@@ -128,7 +128,7 @@ pub struct Client {
     sockets: Vec<UdpSocket>,
     poller: Poller,
     events: Events,
-    /// Where the server was heard last: control packets leave there.
+    /// The address at which the server was heard last: control packets leave there.
     at: usize,
     floats: usize,
     ours: SessionId,
@@ -241,7 +241,7 @@ impl Client {
             .seal(&control, UnixTime(clock::unix_time()), &mut frame)
             .context("the adversary's packet")?;
         if let Some(socket) = self.sockets.get(self.at) {
-            // What does not fit into the socket is lost on the way, as on any way.
+            // A packet that does not fit into the socket is lost, as on any path.
             let _ = socket.send(&frame);
         }
         Ok(())

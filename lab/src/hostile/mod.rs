@@ -29,7 +29,7 @@ pub use client::Client;
 pub use forge::local_port;
 pub use unauthenticated::Unauthenticated;
 
-/// Where an adversary comes from and what it attacks.
+/// The origin and target of an adversary.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Addresses of the adversary's own, all of the namespace it runs in.
@@ -69,7 +69,7 @@ impl std::fmt::Display for Counts {
     }
 }
 
-/// What an adversary does.
+/// The behaviour of an adversary.
 pub trait Attack {
     /// Does the next thing; `number` counts from 0.
     ///
@@ -91,7 +91,7 @@ pub struct Adversary {
     thread: Option<JoinHandle<Result<Counts>>>,
 }
 
-/// How long an adversary may take to get ready: a client has a session by then.
+/// The time limit for an adversary to get ready: a client has a session by then.
 const READY: Duration = Duration::from_secs(30);
 
 impl Adversary {

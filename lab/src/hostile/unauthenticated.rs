@@ -13,7 +13,7 @@ use adit_testbed::failure::{Context, Result, ensure};
 use super::forge::Forger;
 use super::{Attack, Counts, Target};
 
-/// How many resets there are, each of a session of its own; they are sent by turns.
+/// The number of resets, each of a session of its own; they are sent by turns.
 const RESETS: u64 = 512;
 /// Bytes of a data packet that nothing sealed.
 const DATA: usize = 100;
@@ -31,7 +31,7 @@ enum Kind {
     Data,
 }
 
-/// What comes after what: kind, whether it seems to come from the honest client, and its name.
+/// The order of the packets: kind, whether it seems to come from the honest client, and its name.
 const ROTA: [(Kind, bool, &str); 8] = [
     (Kind::Reset, false, "resets"),
     (Kind::WrongMac, false, "resets with a wrong MAC"),
@@ -148,7 +148,7 @@ impl Attack for Unauthenticated {
     }
 
     fn listen(&mut self, wait: Duration, _: &mut Counts) -> Result<()> {
-        // What the server answers is of no interest, and fills no more than the sockets' buffers.
+        // The server's answers are ignored, and fill only the sockets' buffers.
         std::thread::sleep(wait);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What other programs did on the machine while a trial ran, and just before it.
+//! The CPU time of other programs on the machine while a trial ran, and just before it.
 //!
 //! A run lives in a pid namespace of its own, so that /proc shows its own processes and nothing else, while /proc/stat
 //! counts the whole machine: what is left over belongs to others. The kernel's own work, which packets cause, counts for neither.
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processors {
     machine: Machine,
-    /// What this run's processes had of it, in ticks.
+    /// The share of this run's processes, in ticks.
     own: u64,
 }
 

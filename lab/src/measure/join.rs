@@ -6,7 +6,8 @@ use super::{RoleUsage, Usage};
 use crate::testbed::Drops;
 
 impl Usage {
-    /// What this window and a later one of the same processes cost together. Memory and descriptors are the later one's.
+    /// Returns the cost of this window and a later one of the same processes together. Memory and descriptors are the
+    /// later one's.
     pub fn then(self, later: Usage) -> Usage {
         let offset = self.samples.last().map_or(0.0, |sample| sample.at);
         let mut samples = self.samples;

@@ -1,7 +1,9 @@
-//! What processes and the machine cost while traffic flows: sampled every 100 ms, exact at the edges of the window.
+//! The cost of processes and of the machine while traffic flows: sampled every 100 ms, exact at the edges of the
+//! window.
 //!
-//! CPU time is read from the processes' own clocks, which count nanoseconds and threads that ended. What is dearer to read
-//! takes turns where there are many processes or hosts, so that watching stays far below one per cent of a CPU.
+//! CPU time is read from the processes' own clocks, which count nanoseconds and threads that ended. More expensive
+//! figures are read
+//! by turns if there are many processes or hosts, so that the measurement stays far below one per cent of a CPU.
 
 pub mod foreign;
 mod join;
@@ -19,7 +21,7 @@ use crate::record::{Measurement, Sample};
 use crate::testbed::{Counters, Drops, Testbed};
 use watch::Watch;
 
-/// How often.
+/// The interval between samples.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// A trial from which the hypervisor took a larger share than this is marked.
@@ -50,14 +52,14 @@ enum Order {
     Stop,
 }
 
-/// What the window cost.
+/// The cost of the window.
 #[derive(Debug, Clone, Default)]
 pub struct Usage {
     /// Between the edges, or from start to stop where there were none.
     pub seconds: f64,
     /// By role.
     pub roles: BTreeMap<String, RoleUsage>,
-    /// Of the whole time, not of the window alone.
+    /// The samples of the whole time, not of the window alone.
     pub samples: Vec<Sample>,
     /// Share of the machine's time that the hypervisor took in the window, 0 to 1.
     pub steal: f64,
@@ -65,7 +67,7 @@ pub struct Usage {
     pub drops: Drops,
 }
 
-/// What the processes of one role cost in the window.
+/// The cost of the processes of one role in the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RoleUsage {
     /// CPU seconds in user mode.
@@ -82,9 +84,9 @@ pub struct RoleUsage {
     pub anon_kib: u64,
     /// Open file descriptors at the stop.
     pub fds: u64,
-    /// How many processes there were.
+    /// The number of processes.
     pub processes: usize,
-    /// How many of them ended before the window did.
+    /// The number of these that ended before the window did.
     pub ended: usize,
 }
 
@@ -146,7 +148,7 @@ fn sample(watch: &Mutex<Watch>, orders: &mpsc::Receiver<Order>) -> Result<()> {
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 lock(watch).tick()?;
-                // What was missed is not made up for.
+                // Missed samples are not made up for.
                 due = (due + EVERY).max(Instant::now());
             }
         }

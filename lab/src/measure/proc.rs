@@ -1,4 +1,4 @@
-//! What /proc and the kernel's clocks tell about a process and about the machine.
+//! Reads the figures of a process and of the machine from /proc and the kernel's clocks.
 
 use std::collections::HashMap;
 use std::fs;
@@ -29,19 +29,19 @@ pub(super) struct Process {
     pub(super) ended: bool,
 }
 
-/// Where the CPU time went, in ticks of the kernel.
+/// The uses of CPU time, in ticks of the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Ticks {
     pub(super) user: u64,
     pub(super) system: u64,
 }
 
-/// What the scheduler knows of a thread.
+/// The scheduler's figures of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Scheduled {
     /// Nanoseconds in which it could have run and had no CPU.
     pub(super) wait: u64,
-    /// How often it got a CPU: its context switches, voluntary or not.
+    /// The number of times that it got a CPU: its context switches, voluntary or not.
     pub(super) switches: u64,
 }
 
@@ -136,7 +136,7 @@ pub(super) struct Machine {
     pub(super) total: u64,
     /// In programs, and in the kernel on their behalf.
     pub(super) busy: u64,
-    /// What the hypervisor took.
+    /// The time that the hypervisor took.
     pub(super) steal: u64,
 }
 
@@ -170,7 +170,7 @@ fn times(after: &str) -> Option<[u64; 4]> {
     Some([next()?, next()?, next()?, next()?])
 }
 
-/// What /proc/PID/stat tells of a process's own time and that of its children that have ended, in ticks.
+/// Parses the time of a process and of its ended children from /proc/PID/stat, in ticks.
 pub(super) fn spent(text: &str) -> Option<u64> {
     let (_, after) = text.rsplit_once(") ")?;
     Some(times(after)?.iter().sum())

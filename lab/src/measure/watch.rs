@@ -11,11 +11,11 @@ use super::{Edge, RoleUsage, Usage};
 use crate::record::{ProcessSample, Sample};
 use crate::testbed::{Counters, Drops};
 
-/// How many processes' small files are read in one tick; the others have their turn in the next ones.
+/// The number of processes whose small files are read in one tick; the others have their turn in the next ones.
 const PROCESSES: usize = 16;
-/// How many processes' memory is looked at in one tick.
+/// The number of processes whose memory is read in one tick.
 const MEMORIES: usize = 4;
-/// How many hosts' counters are read in one tick.
+/// The number of hosts whose counters are read in one tick.
 const HOSTS: usize = 8;
 /// A look at memory that takes longer than this disturbs: it is then done in each [`SELDOM`]th tick only.
 const DEAR: Duration = Duration::from_millis(2);
@@ -30,10 +30,10 @@ pub(super) struct Watch {
     counters: Option<Arc<Counters>>,
     /// By host, as last read.
     drops: Vec<Drops>,
-    /// What had been dropped before the start.
+    /// The drops before the start.
     dropped_before: Drops,
     ticks: usize,
-    /// How long the last look at memory took.
+    /// The duration of the last look at memory.
     memory_took: Duration,
     samples: Vec<Sample>,
     begin: Snapshot,
@@ -158,7 +158,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What the window cost.
+    /// Returns the cost of the window.
     pub(super) fn usage(&mut self) -> Result<Usage> {
         let end = self.end.as_ref().context("the window has no end")?;
         let begin = &self.begin;
@@ -271,7 +271,7 @@ impl Role {
         }
     }
 
-    /// What it cost from one instant to another.
+    /// Returns the cost from one instant to another.
     fn cost(&self, from: Totals, to: Totals) -> RoleUsage {
         let ticks = Ticks {
             user: to.ticks.user.saturating_sub(from.ticks.user),

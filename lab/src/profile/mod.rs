@@ -1,4 +1,4 @@
-//! Where the time goes: one sampling with perf, and from it a flame graph and a call graph; with a second one the
+//! Samples a program with perf, and draws a flame graph and a call graph; with a second sampling, the
 //! difference.
 //!
 //! perf follows this process and all that it starts, and so needs to know nothing of what a trial does. Of what it
@@ -36,9 +36,9 @@ pub use trial::{Arguments, run};
 
 /// Samples a second of each CPU; no multiple of what timers usually do. Each is some 16 KiB of the recording.
 const FREQUENCY: &str = "499";
-/// Where perf ends by itself. What it has until then is drawn.
+/// The size at which perf ends by itself. The samples until then are drawn.
 const LARGEST: &str = "2G";
-/// How long perf may take to attach or to write its end.
+/// The time limit for perf to attach or to write its end.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The folded stacks in a folder of [`graphs`]: lines of `outer;inner samples`.
@@ -77,7 +77,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// What was started before perf says so would have no name in the recording.
+    /// Waits until perf samples. A process that started before would have no name in the recording.
     fn wait_until_it_samples(&mut self, mut control: Control, log: &Path) -> Result<()> {
         let end = Instant::now() + TIMEOUT;
         control.enable()?;

@@ -6,7 +6,7 @@ use adit_testbed::failure::{Context, Result, ensure};
 
 use crate::subject::{Bridging, Joint, Subject};
 
-/// Who is looked at.
+/// The processes that are sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// This very process: what is measured in memory.
@@ -29,7 +29,7 @@ impl Owner {
             }
             Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => "adit-lab",
             Subject::Bridge(_) | Subject::Wired(Joint::Adit) => "adit",
-            // Of a mixed pair it is the server.
+            // The owner of a mixed pair is the server.
             Subject::Vpn(vpn) => vpn.server.name(),
             Subject::Database(scheme) if scheme.is_adit() => "adit",
             Subject::Database(_) => "adit-lab",

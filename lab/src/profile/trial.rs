@@ -187,7 +187,7 @@ fn sample(runner: &mut Runner, trial: &Trial, out: &Path) -> Result<Measurement>
     Ok(measurement)
 }
 
-/// What the trial measured, slowed down by the sampling.
+/// Returns the figures of the trial, slowed down by the sampling.
 fn figures(measurement: &Measurement) -> String {
     let known = crate::metric::ALL.iter();
     let figures = known.filter_map(|metric| {

@@ -1,4 +1,4 @@
-//! How old figures are, in commits.
+//! The age of figures, in commits.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use adit_testbed::process::output;
 
 use crate::subject::git;
 
-/// What decides about the figures: the data path, the protocols' engines, and the peers' counterparts in the lab.
+/// The code that determines the figures: the data path, the protocols' engines, and the peers' counterparts in the lab.
 const MEASURED: [&str; 11] = [
     "crates/wire/src",
     "crates/crypto/src",
@@ -28,7 +28,7 @@ const MEASURED: [&str; 11] = [
 pub(super) struct Age {
     /// All.
     pub(super) commits: usize,
-    /// Those that changed what is measured.
+    /// Commits that changed the measured code.
     pub(super) measured_code: usize,
 }
 

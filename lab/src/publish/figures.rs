@@ -1,4 +1,4 @@
-//! What is kept of a published run: its origin, and each figure with its interval.
+//! The stored part of a published run: its origin, and each figure with its interval.
 
 use std::collections::BTreeMap;
 
@@ -22,13 +22,13 @@ pub(super) struct Figures {
     pub(super) machine: String,
     /// Repeats the run.
     pub(super) command: String,
-    /// Of each subject.
+    /// The version of each subject.
     pub(super) versions: BTreeMap<String, String>,
     /// Trials that were measured.
     pub(super) trials: usize,
     /// Rounds of each trial.
     pub(super) rounds: u32,
-    /// What a reader must know before any figure.
+    /// Warnings that precede all figures.
     pub(super) warnings: Vec<String>,
     /// All valid results; each has a line of its own in the file.
     #[serde(skip)]
@@ -65,7 +65,7 @@ pub(super) struct Compared {
 }
 
 impl Figures {
-    /// What is kept of a run.
+    /// Returns the stored part of a run.
     ///
     /// # Errors
     /// The run is not of a revision that others can check out, is not finished, or a trial of it broke.

@@ -35,7 +35,7 @@ pub struct Arguments {
 
 /// The documents with tables.
 pub const DOCUMENTS: [&str; 2] = ["README.md", "docs/benchmarks.md"];
-/// Where published runs are kept.
+/// The directory of published runs.
 const FOLDER: &str = "docs/figures";
 
 /// Publishes a run, or checks what is published.
@@ -116,7 +116,8 @@ fn check(root: &Path) -> Result<ExitCode> {
     Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Where a plan's last published run is kept. A plan that was run by its file's path has no name to keep it under.
+/// Returns the path of a plan's last published run. A plan that was run by its file's path has no name to store it
+/// under.
 fn kept(root: &Path, plan: &str) -> Result<PathBuf> {
     let named = !plan.is_empty() && plan.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     ensure(named, || format!("{plan:?} is no plan's name"))?;

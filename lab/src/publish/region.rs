@@ -29,7 +29,7 @@ use crate::stats::Interval;
 const BEGIN: &str = "<!-- figures: ";
 const END: &str = "<!-- end of figures -->";
 
-/// What one table shows.
+/// The contents of one table.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Region {
     plan: String,
@@ -38,7 +38,7 @@ pub(super) struct Region {
     rows: Vec<Line>,
 }
 
-/// What the columns are; the rows are the other.
+/// The property that the columns show; the rows show the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Across {
     Subjects,

@@ -9,7 +9,7 @@ use adit_linux::tun::plain_tap;
 use adit_testbed::failure::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// What it prints when frames can pass.
+/// The output when frames can pass.
 pub const READY: &str = "relay: ready";
 
 /// The largest frame of an Ethernet MTU of 1500, with room for VLAN tags.
@@ -67,7 +67,7 @@ fn one_way(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     }
 }
 
-/// What the other side does not take (it is down) is lost, as on a cable.
+/// Moves one frame. A frame that the other side does not take (it is down) is lost, as on a cable.
 fn one_frame(from: &OwnedFd, to: &OwnedFd, frame: &mut [u8]) -> Result<()> {
     let len = nix::unistd::read(from, frame)?;
     let _ = nix::unistd::write(to, frame.get(..len).unwrap_or_default());

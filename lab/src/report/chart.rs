@@ -79,7 +79,7 @@ fn shorten(text: &str, most: usize) -> String {
     text.chars().take(most - 1).chain(['…']).collect()
 }
 
-/// How an axis runs.
+/// The scale of an axis.
 #[derive(Clone)]
 pub enum Scale {
     /// From 0, or from the least, to the most.

@@ -1,4 +1,4 @@
-//! What both reports say, before it is Markdown or HTML.
+//! The contents of both reports, before they become Markdown or HTML.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use crate::stats::{Cell, Row, Verdict, interval_of_median, median};
 /// A whole report.
 pub struct Document {
     pub title: String,
-    /// What must be known before anything else, such as that the run is unfinished.
+    /// Notices that precede everything, such as that the run is unfinished.
     pub notices: Vec<String>,
-    /// What was run, and on what.
+    /// The facts of the run: its plan and its machine.
     pub facts: Vec<(String, String)>,
     /// One sentence each, for a reader who stops there.
     pub headline: Vec<Headline>,
@@ -24,7 +24,7 @@ pub struct Document {
     pub command: String,
 }
 
-/// How adit compares at one point of the scenario with one stream.
+/// The comparison of adit with others at one point of the scenario with one stream.
 pub struct Headline {
     /// `link mode offload`.
     pub place: String,
@@ -36,7 +36,7 @@ pub struct Headline {
     pub bars: Vec<HeadlineBar>,
     /// The same in whole sentences, with intervals.
     pub sentences: Vec<String>,
-    /// What the link mode means for the figures.
+    /// The meaning of the link mode for the figures.
     pub caveat: &'static str,
 }
 
@@ -61,7 +61,7 @@ pub struct Section {
     pub name: String,
     pub kind: String,
     pub intro: &'static str,
-    /// What holds for all its trials: `link offload`.
+    /// The settings of all its trials: `link offload`.
     pub same: Vec<String>,
     pub tables: Vec<Table>,
     pub notes: Vec<String>,
@@ -82,7 +82,7 @@ pub struct Text {
     pub tone: Tone,
 }
 
-/// How a cell is meant. The words say so too: colour only repeats them.
+/// The tone of a cell. The words say so too: colour only repeats them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Tone {
     #[default]

@@ -1,4 +1,4 @@
-//! What each end went through: how the clients shared the throughput, and what the server's processes spent.
+//! The figures of each end: the throughput of each client, and the cost of the server's processes.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::number::{kib, number};
 use crate::record::{Flow, Measurement};
 use crate::stats::{jain, median};
 
-/// How the throughput was shared among the clients, in Mb/s.
+/// The distribution of the throughput among the clients, in Mb/s.
 #[derive(Clone, Copy)]
 pub struct Spread {
     pub clients: usize,
@@ -85,7 +85,7 @@ pub const SAMPLED: [&str; 8] = [
     "TUN drops",
 ];
 
-/// What the samples tell of one role in one trial.
+/// The samples of one role in one trial.
 #[derive(Clone, Copy)]
 pub struct Sampled {
     user: f64,

@@ -179,7 +179,7 @@ impl Plots<'_> {
         figures
     }
 
-    /// What the relay could carry at all, where one stood in the way: no line can be above it.
+    /// Returns the relay's own maximum, if there was one: no line can be above it.
     fn ceiling(
         &self,
         rows: &[&Row],
@@ -249,7 +249,8 @@ impl Plots<'_> {
     fn growth(&self) -> Vec<Figure> {
         let clients = |row: &Row| order::leading_number(row.point.get("clients")?);
         let mut figures = Vec::new();
-        // What a process made itself, where that is known: PSS divides shared code among the processes, so that it falls with their number.
+        // The process's own memory, if it is known: PSS divides shared code among the processes, so that it falls with
+        // their number.
         let own = self.scenario.metrics.contains(&"server_anon_mib");
         let memory = if own { "server_anon_mib" } else { "server_pss_mib" };
         for metric in ["server_cpu_percent", memory] {
@@ -344,7 +345,7 @@ impl Plots<'_> {
         plots.into_iter().filter_map(drawn).collect()
     }
 
-    /// How long the trains were, one figure for each row.
+    /// Returns the histograms of the trains' lengths, one figure for each row.
     fn histograms(&self) -> Vec<Figure> {
         let axes = self.varying();
         let mut figures = Vec::new();

@@ -395,7 +395,7 @@ impl Fixture {
         }
     }
 
-    /// What goes wrong in real runs.
+    /// Adds the faults of real runs.
     fn faults(&mut self) {
         for record in &mut self.records {
             let key = &record.key;
@@ -442,7 +442,7 @@ name = "loss"
 name = "growth"
 "#;
 
-/// Of a machine that does not exist.
+/// Returns the manifest of a machine that does not exist.
 pub fn manifest() -> Manifest {
     let entry = |version: &str| SubjectEntry {
         version: version.into(),

@@ -1,9 +1,9 @@
-//! What each kind of scenario is about, and by which figures it is judged.
+//! The purpose of each kind of scenario, and the figures by which it is judged.
 
 use super::tables::better;
 use crate::metric::Better;
 
-/// What the scenario does, for a reader who does not know it.
+/// Describes the scenario for a reader who does not know it.
 pub fn intro(kind: &str) -> &'static str {
     match kind {
         "throughput" => {

@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 /// The manifest's name in a run's folder.
 pub const FILE: &str = "manifest.json";
 
-/// What is needed to judge a run and to repeat it. Missing fields read as empty, so that old runs stay
+/// The data by which a run can be judged and repeated. Missing fields read as empty, so that old runs stay
 /// readable.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// What was asked for.
+    /// The plan.
     pub plan: PlanEntry,
-    /// Of the order of the trials and of everything else that is drawn.
+    /// The seed of the order of the trials and of everything else that is drawn.
     pub seed: u64,
-    /// How often each point was to be measured with each subject.
+    /// The intended number of measurements of each point with each subject.
     pub rounds: u32,
     /// In how many rounds a subject was run against itself.
     pub a_a_rounds: u32,
-    /// How many trials the whole run has; 0 if that was not noted. A run with fewer lines is unfinished.
+    /// The number of trials of the whole run; 0 if it was not recorded. A run with fewer lines is unfinished.
     pub trials_planned: usize,
     /// The command line that repeats this run.
     pub command: String,
@@ -79,7 +79,7 @@ pub struct Machine {
     pub kernel: String,
     /// The model as the processor names itself.
     pub cpu: String,
-    /// Of [`CPU_FLAGS`] those that it has.
+    /// The flags of [`CPU_FLAGS`] that it has.
     pub cpu_flags: Vec<String>,
     /// Logical processors that are online.
     pub cores: usize,
@@ -145,7 +145,8 @@ impl Manifest {
 }
 
 impl Revision {
-    /// Of the git tree that contains the working directory; none outside of a git tree or without git.
+    /// Returns the revision of the git tree that contains the working directory; none outside of a git tree or without
+    /// git.
     pub fn here() -> Option<Revision> {
         Revision::of(Path::new("."))
     }
@@ -165,7 +166,7 @@ impl Revision {
 }
 
 impl Machine {
-    /// What `/proc` tells of this one.
+    /// Reads this machine's description from `/proc`.
     pub fn here() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let mut machine = Machine::from_proc(&read("/proc/cpuinfo"), &read("/proc/meminfo"));

@@ -1,4 +1,4 @@
-//! What a person reads of a run: pure functions of `trials.jsonl` and `manifest.json`.
+//! The reports of a run: pure functions of `trials.jsonl` and `manifest.json`.
 //!
 //! ```text
 //! trials.jsonl ─┐            ┌─ tables ─> Document ─┬─> report.md
@@ -79,7 +79,7 @@ pub fn write(dir: &Path) -> Result<()> {
     put("report.html", html::render(&document, &run)?)
 }
 
-/// What a run came to, in a few sentences.
+/// Returns the results of a run in a few sentences.
 ///
 /// # Errors
 /// As [`write()`].

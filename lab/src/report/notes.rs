@@ -1,4 +1,4 @@
-//! What trials had to say: the same words of many rounds in one line, and the relay's in a table.
+//! The notes of trials: the same words of many rounds in one line, and the relay's in a table.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn merged<'a>(said: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
         let (words, figures) = taken_apart(note);
         groups.entry((subject, words)).or_default().push(figures);
     }
-    // Of those that begin alike and go on in many ways one is shown.
+    // Of notes with the same beginning and many endings one is shown.
     let mut alike: BTreeMap<(&str, String), Vec<String>> = BTreeMap::new();
     for ((subject, words), all) in groups {
         let begin = words.first().cloned().unwrap_or_default();
@@ -119,7 +119,7 @@ fn relayed(note: &str) -> Option<(&str, f64)> {
     clean.then_some((direction, 100.0 * of("lost")? / of("sent")?))
 }
 
-/// What the relay did beside its task, a line for each row: its ceiling, how late it was, what it really lost.
+/// Returns the figures of the relay itself, a line for each row: its ceiling, its lateness, its actual losses.
 pub fn relay_table(scenario: &Scenario<'_>) -> Option<Table> {
     const SHARES: [(&str, f64); 2] = [("late p50 ms", 0.5), ("late p99 ms", 0.99)];
     let ceiling = "relay_ceiling_mbps";

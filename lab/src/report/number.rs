@@ -58,7 +58,7 @@ pub fn percent(value: f64) -> String {
 pub fn with_interval(median: f64, interval: Option<Interval>, digits: usize) -> String {
     let text = number(median, digits);
     match interval {
-        // What repeats exactly needs no interval.
+        // A figure that repeats exactly needs no interval.
         Some(Interval { low, high }) if high - low > 0.0005 * median.abs() => {
             format!("{text} {}", spread(median, low, high, digits))
         }
@@ -76,7 +76,7 @@ fn spread(median: f64, low: f64, high: f64, digits: usize) -> String {
     }
 }
 
-/// How many times: `12.4×`, `1.03×`.
+/// Formats a ratio: `12.4×`, `1.03×`.
 pub fn times(ratio: f64) -> String {
     format!("{}×", bare_times(ratio))
 }

@@ -50,7 +50,7 @@ pub fn leading_number(value: &str) -> Option<f64> {
     value.get(..end)?.parse().ok()
 }
 
-/// How many colours the page has for subjects.
+/// The number of colours that the page has for subjects.
 pub const STYLES: usize = 12;
 
 /// The colour of a bound that is no subject's.

@@ -70,7 +70,7 @@ pub fn title(name: &str) -> String {
     metric::find(name).map_or_else(|| name.to_owned(), |m| m.title.to_owned())
 }
 
-/// How many digits the figure has after the point.
+/// Returns the number of digits of the figure after the point.
 pub fn digits(name: &str) -> usize {
     metric::find(name).map_or(2, |m: &Metric| m.digits)
 }
@@ -79,9 +79,9 @@ pub fn digits(name: &str) -> usize {
 pub struct Scenario<'a> {
     pub name: String,
     pub kind: String,
-    /// Those that were measured, in the order of the tables.
+    /// The measured rows, in the order of the tables.
     pub rows: Vec<&'a Row>,
-    /// Those that were not: they stand in the results as gaps.
+    /// The rows that were not measured: they are gaps in the results.
     skipped: Vec<&'a Row>,
     /// The names of the axes on which its points differ.
     pub axes: Vec<&'a str>,
@@ -184,7 +184,7 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// What the scenario was run for. A subject that could not be measured is a row with a gap.
+    /// Returns the main results of the scenario. A subject that could not be measured is a row with a gap.
     fn results(&self) -> Option<Table> {
         let mut metrics: Vec<&str> =
             self.metrics.iter().copied().filter(|name| self.is_result(name)).collect();
@@ -240,7 +240,7 @@ impl<'a> Scenario<'a> {
         let judged = judged_by(&self.kind);
         match name {
             _ if self.primary() == Some(name) || judged.first() == Some(&name) => true,
-            // Where there is a sum, its parts say little more.
+            // If there is a sum, its parts add little.
             "up_mbps" | "down_mbps" => !self.metrics.contains(&"sum_mbps"),
             // The share of a CPU means something at the same rate only.
             "server_cpu_percent" => judged.contains(&name),
@@ -297,7 +297,7 @@ impl<'a> Scenario<'a> {
         let all = self.rows.iter().map(|row| self.per_client(row)).collect::<Vec<_>>();
         let any = all.iter().any(|by_direction| !by_direction.is_empty());
         let mut columns: Vec<String> = Vec::new();
-        // Where the number of clients is an axis, it is there already.
+        // If the number of clients is an axis, it is there already.
         let counted = self.axes.contains(&"clients");
         let per_client = PER_CLIENT.into_iter().filter(|name| !(counted && *name == "clients"));
         let per_client: Vec<String> = per_client.filter(|_| any).map(str::to_owned).collect();
@@ -334,7 +334,7 @@ impl<'a> Scenario<'a> {
         medians.filter(|(_, spread)| spread.clients > 1).collect()
     }
 
-    /// What the server's processes and the sockets went through, from the samples too.
+    /// Returns the statistics of the server's processes and of the sockets, also from the samples.
     fn server_statistics(&self) -> Option<Table> {
         let metrics: Vec<&str> = self.of_end("server_");
         let sampled: Vec<Option<Sampled>> = self.rows.iter().map(|row| self.sampled(row)).collect();
@@ -408,7 +408,7 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// What describes the trials and is not compared.
+    /// Returns the conditions of the trials, which are not compared.
     fn conditions(&self) -> Option<Table> {
         // The relay has a table of its own, and Jain's index is next to its clients.
         let elsewhere = |name: &str| name.starts_with("relay_") || name == "jain";

@@ -1,11 +1,11 @@
-//! What the samples of a trial show over its time.
+//! The samples of a trial over its time.
 
 use super::chart::{Axis, Line, Marks, Scale};
 use super::figures::{Figure, Plots, after_comma, drawn, unique};
 use crate::record::{Measurement, Point};
 use crate::stats::Row;
 
-/// What is read from one sample to the next: seconds, and the figure at that time.
+/// A figure that is computed from one sample to the next: seconds, and the figure at that time.
 type Trace = fn(&Measurement, &str) -> Vec<(f64, f64)>;
 
 impl Plots<'_> {

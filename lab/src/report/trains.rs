@@ -1,4 +1,4 @@
-//! How long the trains of packets were, all rounds together.
+//! The lengths of the trains of packets, all rounds together.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,11 @@
-//! What passed, in a form that can be compared with the table: counts, and a sum of hashes that no order changes.
+//! Counts the packets that passed, in a form that can be compared with the table: counts, and a sum of hashes that no
+//! order changes.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-/// Of one end.
+/// The counters of one end.
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<CounterValues>);
 

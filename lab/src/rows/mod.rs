@@ -20,21 +20,21 @@ pub(crate) use counters::MARK;
 pub use counters::{CounterValues, Counters};
 use pool::Pool;
 
-/// What it prints when packets can pass.
+/// The output when packets can pass.
 pub const READY: &str = "row-notify: ready";
 
 /// The table of all forms, as published: a packet and its sender's address. `received` is the first form's alone.
 pub const TABLE: &str =
     "CREATE TABLE raw_packet (id serial PRIMARY KEY, payload bytea, sender inet)";
 
-/// What the first form has beside [`TABLE`].
+/// The part of the first form besides [`TABLE`].
 pub const TRIGGER: &str = "\
     ALTER TABLE raw_packet ADD received int DEFAULT 0;
     CREATE FUNCTION raw_packet_came() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN PERFORM pg_notify('raw_packet_ready', NEW.id::text); RETURN NEW; END $$;
     CREATE TRIGGER raw_packet_came AFTER INSERT ON raw_packet FOR EACH ROW EXECUTE FUNCTION raw_packet_came()";
 
-/// Who tells the peer of a packet, and where that is.
+/// The source and the place of the notification of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// A row, then a notification with its number, both by the program and for each packet on its own; the peer
@@ -63,7 +63,7 @@ pub struct Arguments {
     /// As `key=value` pairs of libpq, or as a URL.
     #[arg(long)]
     database: String,
-    /// How a packet reaches the peer.
+    /// The way of a packet to the peer.
     #[arg(long, value_enum, default_value = "row")]
     form: Form,
     /// Connections beside the one that listens.
@@ -77,7 +77,7 @@ pub struct Arguments {
     mtu: u32,
 }
 
-/// What both directions share.
+/// The state that both directions share.
 struct End {
     pool: Pool,
     device: device::Device,

@@ -79,7 +79,7 @@ async fn fetch(end: &End, news: Result<String>) -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// What has come since, each marked on its own.
+/// Returns the packets that have arrived since, each marked on its own.
 async fn unreceived(end: &End) -> Result<Vec<Vec<u8>>> {
     let peer = IpAddr::V4(end.peer);
     end.pool

@@ -73,7 +73,7 @@ async fn insert(end: &End, packet: &[u8]) -> Result<i32> {
         .await
 }
 
-/// Where the peer listens for what this address sends.
+/// Returns the channel on which the peer listens for packets from this address.
 pub(super) fn channel(sender: IpAddr) -> String {
     format!("raw_packet_ready:{sender}")
 }

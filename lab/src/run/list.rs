@@ -1,4 +1,4 @@
-//! What there is to run: plans, kinds with their axes, subjects.
+//! Lists plans, kinds with their axes, and subjects.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

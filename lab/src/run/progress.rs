@@ -1,4 +1,4 @@
-//! What a person sees meanwhile: one line that changes on a terminal, one line a trial elsewhere.
+//! Shows the progress of a run: one line that changes on a terminal, one line a trial elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a run of so many trials, of which so many are left.
+    /// Creates the progress of a run of so many trials, of which so many are left.
     pub fn new(all: usize, left: usize) -> Progress {
         let terminal = stderr().is_terminal();
         Progress { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }

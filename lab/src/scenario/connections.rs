@@ -1,4 +1,5 @@
-//! How many clients a second a server lets in: stepped up until it refuses or delays, or all at one instant.
+//! Measures the number of clients a second that a server accepts: stepped up until it refuses or delays, or all at one
+//! instant.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::record::Measurement;
 use crate::subject::{Subject, Toolchain};
 use crate::testbed::Testbed;
 
-/// How the clients come.
+/// The arrival pattern of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
     /// One after the other, at rates that are stepped up.
@@ -28,11 +29,11 @@ pub struct ConnectionsSpec {
     pub hosts: u16,
     /// Clients of each host.
     pub sessions: usize,
-    /// How they come.
+    /// The arrival pattern.
     pub pattern: Pattern,
-    /// How long each rate is offered.
+    /// The time for which each rate is offered.
     pub step: Duration,
-    /// How the rates are stepped up, and when one is not sustained.
+    /// The plan by which rates are stepped up, and the condition under which a rate is not sustained.
     pub plan: Plan,
 }
 
@@ -48,11 +49,11 @@ impl Default for ConnectionsSpec {
     }
 }
 
-/// How long clients of a storm may take.
+/// The time limit of clients of a storm.
 const STORM: Duration = Duration::from_secs(20);
-/// How long the last clients of a step may take: longer than a limit on p99, shorter than a retransmission.
+/// The time limit of the last clients of a step: longer than a limit on p99, shorter than a retransmission.
 const STRAGGLERS: Duration = Duration::from_millis(500);
-/// How long a server may take to work off what a step left behind.
+/// The time limit of a server to complete the rest of a step.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Clients before anything is counted: they find cold caches and pages that were never touched.
 const WARM_UP: usize = 10;
@@ -128,7 +129,7 @@ fn step_up(
                 load.check(&ran, measurement)?;
                 let step = Step::of(rate, &ran);
                 if !spec.plan.sustains(&step) {
-                    // What was given up is still in the server's queue.
+                    // Abandoned handshakes are still in the server's queue.
                     load.pool.drop_all()?;
                     load.settle(SETTLE)?;
                 }
@@ -146,7 +147,7 @@ fn step_up(
 }
 
 fn describe(plan: &Plan, step: &Step) -> String {
-    // Of one that is not sustained nothing else is known: it was broken off.
+    // No other figure is known of an unsustained step: it was broken off.
     let Step { offered, achieved, p99_ms, .. } = *step;
     if plan.sustains(step) {
         format!("{offered:.0} sustained ({achieved:.0} up a second, p99 {p99_ms:.0} ms)")

@@ -31,7 +31,7 @@ use crate::work::{Route, Window, tcp_bulk};
 pub struct ControlSpec {
     /// Control messages of the other client a second; 0: it is not there.
     pub rate: f64,
-    /// How often the client of the bulk replaces its key, in whole seconds; `None`: never.
+    /// The interval between rekeys of the bulk's client, in whole seconds; `None`: never.
     pub rekey_every: Option<u32>,
     /// When what arrives counts.
     pub window: Window,
@@ -45,7 +45,7 @@ impl ControlSpec {
     }
 }
 
-/// How long a tunnel may take to come up.
+/// The time limit for a tunnel to come up.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Figures: `up_mbps`, `down_mbps` and `sum_mbps` with both directions at once, `control_pps` (packets of the other
@@ -196,7 +196,7 @@ impl Tunnel {
         }
     }
 
-    /// How often the bulk's client has replaced its key so far. openvpn logs each TLS handshake, adit each new key.
+    /// Returns the number of rekeys of the bulk's client so far. openvpn logs each TLS handshake, adit each new key.
     fn rekeys(&self) -> usize {
         let client = match &self.kind {
             Kind::Managed(managed) => managed.daemons.last(),

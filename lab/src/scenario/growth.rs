@@ -9,7 +9,7 @@ use crate::record::Measurement;
 use crate::subject::Subject;
 use crate::work::{Sizes, Window, udp_open_loop};
 
-/// Of a datagram, as an IP packet: fits every tunnel whole.
+/// The size of a datagram, as an IP packet: fits every tunnel whole.
 const PACKET: u16 = 1300;
 
 pub(super) fn run(

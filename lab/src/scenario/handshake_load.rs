@@ -36,7 +36,7 @@ pub(super) fn connections(
     };
     let testbed = Testbed::pair(LinkMode::Offload)?;
     let measurement = connections::connections(runner.toolchain(), &testbed, subject, &spec)?;
-    // What comes at one instant is no rate that can be kept up.
+    // The rate of clients that come at one instant is not a sustained rate.
     let sustained = measurement.values.get("handshakes_per_s").filter(|_| pattern == Pattern::Cold);
     if let Some(rate) = sustained {
         runner.sustained.insert(subject.clone(), *rate);

@@ -15,7 +15,7 @@ use crate::subject::Subject;
 
 /// Addresses of the adversary's own.
 const SOURCES: u16 = 32;
-/// What it does a second where the plan says nothing: a tenth of what one thread can send.
+/// The adversary's rate a second if the plan sets none: a tenth of the rate at which one thread can send.
 const RATE: u32 = 4000;
 
 /// Figures: those of the kind `latency`, which are the honest client's, `loss_percent` of its probes and `hostile_pps`.

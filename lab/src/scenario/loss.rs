@@ -17,13 +17,13 @@ use crate::work::{Edge, Window, tcp_bulk, unreachable};
 
 /// One way. Without any delay TCP recovers from a loss faster than on any real path.
 const DELAY: Duration = Duration::from_millis(5);
-/// How far a packet is held back at most: some dozens overtake it.
+/// The maximum delay of a packet: some dozens overtake it.
 const HELD: Duration = Duration::from_millis(5);
 /// Packets of a burst, on average.
 const BURST: f64 = 10.0;
-/// How long a tunnel may be silent before it counts as dead.
+/// The time after which a silent tunnel counts as dead.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long round trips are measured before the bulk.
+/// The duration of the round-trip measurement before the bulk.
 const TRIPS: Duration = Duration::from_millis(700);
 /// For the relay's own ceiling.
 const LOOK: Window = Window { warmup: Duration::from_millis(300), length: Duration::from_secs(1) };
@@ -64,7 +64,7 @@ pub(super) fn run(
     Ok(measurement)
 }
 
-/// What is not asked about: the way there and back.
+/// Returns the impairment that all points share: the delay there and back.
 fn delayed() -> Impairment {
     Impairment { delay: DELAY, ..Impairment::default() }
 }
@@ -85,7 +85,7 @@ fn survive(run: &TrialRun, measurement: &mut Measurement) -> Result<()> {
     Ok(())
 }
 
-/// What the relay carries when it does nothing to packets, by one stream without a tunnel.
+/// Returns the rate of one stream without a tunnel through a relay that does nothing to packets.
 fn ceiling(runner: &mut Runner, settings: &Settings) -> Result<f64> {
     if let Some(ceiling) = runner.relay_ceiling {
         return Ok(ceiling);

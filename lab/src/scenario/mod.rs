@@ -1,4 +1,4 @@
-//! What a trial of each kind does.
+//! Runs the trials of each kind.
 //!
 //! [`Runner::run`] is the one way in. A trial makes new tunnels, so that none inherits another's state; the hosts of a
 //! star, of which there are many, stay for the whole run.

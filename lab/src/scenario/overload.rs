@@ -18,13 +18,13 @@ pub struct OverloadSpec {
     pub hosts: u16,
     /// Clients of each host at once; more that are to come wait, and their time counts.
     pub sessions: usize,
-    /// What this server sustains, clients a second: `handshakes_per_s` of [`super::connections`].
+    /// The rate that this server sustains, in clients a second: `handshakes_per_s` of [`super::connections`].
     pub sustained: f64,
-    /// What is offered, as a multiple of that.
+    /// The offered rate, as a multiple of that.
     pub factor: f64,
     /// For how long.
     pub overload: Duration,
-    /// What is offered before and afterwards, as a multiple of `sustained`.
+    /// The rate offered before and afterwards, as a multiple of `sustained`.
     pub calm_factor: f64,
     /// For how long afterwards.
     pub calm: Duration,
@@ -49,7 +49,7 @@ impl OverloadSpec {
 const BEFORE: Duration = Duration::from_secs(2);
 /// The clients of so long must be well for the server to count as recovered.
 const WINDOW: Duration = Duration::from_secs(1);
-/// How long the last clients may take; they try again meanwhile.
+/// The time limit of the last clients; they try again meanwhile.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A p99 below this is as good as that of an idle server: pauses of the machine itself are of this size.
 const FLOOR: Duration = Duration::from_millis(10);

@@ -15,7 +15,7 @@ use crate::work::{Measured, Window, echo_latency, iperf3};
 
 /// Round trips a second: each is two transactions of the known scheme and more, so that many more would be a load.
 const RATE: f64 = 50.0;
-/// How long they are counted: some hundreds, for a 99th hundredth.
+/// The window of the idle round trips: some hundreds, for a 99th percentile.
 const IDLE: Window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(6) };
 
 /// Twice what a network keeps by itself: a fast trial would have dropped its first rows before they are counted.

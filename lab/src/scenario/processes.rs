@@ -19,9 +19,9 @@ use crate::record::Measurement;
 use crate::subject::{Subject, Toolchain};
 use crate::testbed::Testbed;
 
-/// How long the last client may take.
+/// The time limit of the last client.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the clients' logs are looked at: the resolution of their times.
+/// The interval at which the clients' logs are read: the resolution of their times.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Starts `sessions` processes of `openvpn` on each host of `testbed`. Figures: `handshakes_per_s` until all were up,
@@ -133,7 +133,7 @@ fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
     }
 }
 
-/// What the hosts show. Which device is which process's is not known where a host has several, and need not be.
+/// Returns the tunnels on the hosts. If a host has several, the process of each device is unknown and not needed.
 fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Applied>> {
     let expected = config::expected()?;
     let mut all = Vec::new();

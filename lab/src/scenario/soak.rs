@@ -16,11 +16,11 @@ use crate::subject::Subject;
 use crate::subject::database::Nodes;
 use crate::testbed::Database;
 
-/// What the network keeps.
+/// The retention of the network.
 const RETENTION: &[&str] = &["--retention", "1GB"];
-/// How often the disk is looked at.
+/// The interval at which the disk is read.
 const EVERY: Duration = Duration::from_secs(5);
-/// How much longer iperf3 may take than its `--time`.
+/// The time that iperf3 may take beyond its `--time`.
 const GRACE: Duration = Duration::from_secs(30);
 /// Looks in a line of the report.
 const IN_NOTE: usize = 30;

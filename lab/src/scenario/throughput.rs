@@ -12,7 +12,7 @@ use crate::record::{Latency, Measurement, QUANTILES};
 use crate::subject::Subject;
 use crate::work::{Edge, Measured, Window, iperf3, requests, tcp_bulk};
 
-/// Of a request and of its answer.
+/// The size of a request and of its answer.
 const MESSAGE: usize = 16 * 1024;
 /// Long enough for TCP to send its largest frames.
 const LOOK: Window =

@@ -32,7 +32,7 @@ pub(super) fn run(
     for (limit, metric) in [(0.005, "rate_at_half_percent_pps"), (0.0, "rate_at_no_loss_pps")] {
         let found = udp_search(&routes, sizes, &Search::at(limit))
             .map_err(|failure| run.broken(&failure))?;
-        // What carries everything carries 99.5 % too, whatever the first search met.
+        // A rate that is carried without loss is also carried at 99.5 %, whatever the first search found.
         let less = measurement.values.get("rate_at_half_percent_pps").copied();
         if less.is_some_and(|less| less < found.pps) {
             measurement.set("rate_at_half_percent_pps", found.pps);

@@ -34,12 +34,12 @@ pub(super) fn run(
         direction = if direction == Direction::Up { Direction::Down } else { Direction::Up };
     }
     measurement.set("sum_mbps", gigabits * 1e3 / seconds);
-    // Of the last stretch alone: its memory is what counts here, and its samples are few.
+    // The usage of the last stretch alone: its memory is the relevant one, and its samples are few.
     if let Some(usage) = last {
         usage.put(&mut measurement, 0.0);
     }
     Ok(measurement)
 }
 
-/// Of one direction before it turns.
+/// The time in one direction before it turns.
 const STEP: std::time::Duration = std::time::Duration::from_secs(5);

@@ -7,7 +7,7 @@ use super::{Interval, t_quantile};
 /// A straight line fitted by least squares: `y = intercept + slope * x`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Slope {
-    /// What one unit of `x` adds to `y`.
+    /// The increase of `y` for one unit of `x`.
     pub slope: f64,
     /// `y` at 0.
     pub intercept: f64,
@@ -15,7 +15,7 @@ pub struct Slope {
     pub error: f64,
     /// The slope's 95 % interval, by Student's distribution with two degrees of freedom fewer than points.
     pub interval: Interval,
-    /// How many points.
+    /// The number of points.
     pub points: usize,
 }
 

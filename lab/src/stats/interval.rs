@@ -33,7 +33,7 @@ impl Interval {
     }
 }
 
-/// How many resamples a bootstrap draws.
+/// The number of resamples that a bootstrap draws.
 pub const RESAMPLES: u32 = 10_000;
 
 /// The 95 % interval that is printed beside a median: the hull of [`bootstrap_median`] and [`student`]'s, both on logarithms where all
@@ -80,7 +80,7 @@ fn cut<'a>(medians: impl Iterator<Item = &'a (f64, u32)>) -> Option<f64> {
     medians.next().map(|(median, _)| *median)
 }
 
-/// How often which two order statistics were the middle of a resample (twice the same where `n` is odd).
+/// The number of times that two order statistics were the middle of a resample (twice the same if `n` is odd).
 type Middles = BTreeMap<(usize, usize), u32>;
 
 /// A resample's median depends on the figures only through their order, so that one draw per `n` serves all of a run's figures.
@@ -158,7 +158,8 @@ mod tests {
         assert_eq!(bootstrap_median(&[1.0, 2.0, 4.0]), bootstrap_median(&[4.0, 2.0, 1.0]));
     }
 
-    /// Of 101 figures 1..101 the bootstrap's standard error of the median is about 101 * sqrt(1/4/101) = 5.02 places: 51 -+ 9.8.
+    /// For 101 figures 1..101 the bootstrap's standard error of the median is about 101 * sqrt(1/4/101) = 5.02 places:
+    /// 51 -+ 9.8.
     #[test]
     fn the_bootstrap_of_many_nears_the_normal() {
         let figures: Vec<f64> = (1..=101).map(f64::from).collect();
@@ -179,7 +180,7 @@ mod tests {
         // lower end is 0.1386 - 0.3849 = -0.2463, below the bootstrap's 0.
         let got = interval_of_median(&[1.0, 1.0, 1.0, 1.0, 2.0]).unwrap();
         near(got, (-0.2463_f64).exp(), 2.0);
-        // Of the inverse figures it is the inverse.
+        // The interval of the inverse figures is the inverse interval.
         let inverse = interval_of_median(&[1.0, 1.0, 1.0, 1.0, 0.5]).unwrap();
         near(inverse, 0.5, 0.2463_f64.exp());
         // With a zero among them, on the figures themselves.

@@ -17,7 +17,7 @@ pub const ENOUGH: usize = 3;
 /// The share of the machine's time above which the hypervisor's taking marks a trial.
 pub const STEAL_LIMIT: f64 = 0.01;
 
-/// Of these the growth with the clients is fitted: totals, which may at most double where the clients do.
+/// The metrics whose growth with the clients is fitted: totals, which may at most double when the clients do.
 const GROWING: [&str; 5] = [
     "server_cpu_percent",
     "server_cpu_s_per_gb",
@@ -335,7 +335,7 @@ fn disturbed(records: &[Record]) -> Option<String> {
     })
 }
 
-/// What a reader must know before any figure.
+/// Returns the warnings that precede all figures.
 fn warnings(rows: &[Row], a_a: &[AaRow], growth: &[Growth]) -> Vec<String> {
     let title = |name: &str| metric::find(name).map_or(name.to_owned(), |m| m.title.to_owned());
     let mut warnings = Vec::new();

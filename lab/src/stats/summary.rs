@@ -14,9 +14,9 @@ pub struct Summary {
     pub rows: Vec<Row>,
     /// A/A: the same subject twice.
     pub a_a: Vec<AaRow>,
-    /// How CPU and memory grow with the clients, of scenarios of the kind `growth`.
+    /// The growth of CPU and memory with the clients, in scenarios of the kind `growth`.
     pub growth: Vec<Growth>,
-    /// What a reader must know before any figure, such as that A/A found a difference.
+    /// Warnings that precede all figures, such as that A/A found a difference.
     pub warnings: Vec<String>,
 }
 
@@ -27,9 +27,9 @@ pub struct Row {
     pub scenario: String,
     /// The scenario's kind.
     pub kind: String,
-    /// Where on its axes.
+    /// The point on its axes.
     pub point: Point,
-    /// Who.
+    /// The subject.
     pub subject: String,
     /// Whether the ratios of this scenario and point are to this subject.
     pub is_reference: bool,
@@ -54,7 +54,7 @@ pub struct Cell {
     pub median: f64,
     /// Its 95 % interval; None of fewer than two rounds.
     pub interval: Option<Interval>,
-    /// What each round that counts gave.
+    /// The figure of each round that counts.
     pub by_round: BTreeMap<u32, f64>,
     /// The smallest detectable difference in percent, the larger of this row's own and that of A/A; None of fewer than two rounds or
     /// where a figure is not above zero.
@@ -72,7 +72,7 @@ pub struct Ratio {
     pub median: f64,
     /// Its 95 % interval; None of fewer than two pairs.
     pub interval: Option<Interval>,
-    /// How many rounds both had.
+    /// The number of rounds that both had.
     pub pairs: usize,
     /// The smallest difference to the ratio of another run of as many rounds that can be detected, in percent.
     pub sdd_percent: Option<f64>,
@@ -90,7 +90,7 @@ pub enum Verdict {
     Behind,
     /// The interval holds 1, or the difference is not above the smallest detectable one.
     InsideTheNoise,
-    /// One of the two has no valid result.
+    /// At least one of the two has no valid result.
     Invalid,
 }
 
@@ -110,9 +110,9 @@ impl std::fmt::Display for Verdict {
 pub struct AaRow {
     /// The scenario's name.
     pub scenario: String,
-    /// Where on its axes.
+    /// The point on its axes.
     pub point: Point,
-    /// Who, without the `#a` and `#b` that tell the two sides of a round apart in `trials.jsonl`.
+    /// The subject, without the `#a` and `#b` that distinguish the two sides of a round in `trials.jsonl`.
     pub subject: String,
     /// By the names of [`crate::metric::ALL`], those with a direction.
     pub values: BTreeMap<String, AaCell>,
@@ -121,7 +121,7 @@ pub struct AaRow {
 /// One metric of A/A.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AaCell {
-    /// How many pairs.
+    /// The number of pairs.
     pub pairs: usize,
     /// The median of `#b` over `#a` of the same round.
     pub ratio: f64,
@@ -133,16 +133,16 @@ pub struct AaCell {
     pub different: bool,
 }
 
-/// How one metric grows with the clients.
+/// The growth of one metric with the clients.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Growth {
     /// The scenario's name.
     pub scenario: String,
     /// The point without its `clients`.
     pub point: Point,
-    /// Who.
+    /// The subject.
     pub subject: String,
-    /// One of [`crate::metric::ALL`].
+    /// A metric of [`crate::metric::ALL`].
     pub metric: String,
     /// `(clients, figure)` of all rounds that count.
     pub points: Vec<(f64, f64)>,

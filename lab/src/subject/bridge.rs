@@ -12,7 +12,7 @@ use super::{Toolchain, TunnelSpec, Tunnels, copy, reach};
 use crate::relay::READY;
 use crate::testbed::Testbed;
 
-/// What joins two TAP devices.
+/// A way to join two TAP devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bridging {
     /// A plain relay with a blocking thread for each direction: one frame is read and written by one system call each. It is the

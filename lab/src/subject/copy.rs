@@ -15,7 +15,7 @@ use crate::testbed::Testbed;
 
 const PORT: u16 = 5000;
 
-/// That of the lab, whose part it is.
+/// Returns the lab's own version, since it is a part of the lab.
 pub(super) fn version() -> std::result::Result<String, String> {
     program().map(|_| concat!("adit-lab ", env!("CARGO_PKG_VERSION")).to_owned())
 }
@@ -78,7 +78,7 @@ pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     Ok(tunnels)
 }
 
-/// What a person would type in the host.
+/// Returns the command as a person would type it in the host.
 pub(super) fn shown(command: &Command) -> String {
     let shown = command_line(command);
     shown.split_once("adit-lab ").map_or(shown.clone(), |(_, rest)| format!("adit-lab {rest}"))

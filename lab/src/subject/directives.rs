@@ -1,4 +1,4 @@
-//! What adit and openvpn share: the config files, and the way to start.
+//! The config files and the way to start that adit and openvpn share.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What is measured: VPNs, and the bounds beside which they stand.
+//! The subjects of measurements: VPNs, and the bounds that they are compared with.
 
 use std::fmt;
 use std::str::FromStr;

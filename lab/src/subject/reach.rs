@@ -11,7 +11,7 @@ use adit_testbed::tunnel::InnerAddrs;
 use nix::ifaddrs::getifaddrs;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How long an echo may take before the next is sent.
+/// The time limit of an echo before the next is sent.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Waits until `to` answers each of these hosts, asking from all of them at once.

@@ -1,4 +1,4 @@
-//! What starting has in common: processes at once, addresses by number, files with their keys left out.
+//! The parts that all starts share: processes at once, addresses by number, files with their keys left out.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use crate::testbed::Testbed;
 
 /// The UDP or TCP port of every server.
 pub(super) const PORT: u16 = 1194;
-/// How long all clients together may take to come up. Under loss retransmissions start at 2 s and double.
+/// The time limit for all clients together to come up. Under loss retransmissions start at 2 s and double.
 pub(super) const SETUP_LIMIT: Duration = Duration::from_secs(60);
 
 /// Processes in the making, which end if something goes wrong on the way.

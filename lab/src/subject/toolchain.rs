@@ -1,4 +1,4 @@
-//! What all trials of a run share: keys, folders, the programs and their versions.
+//! The parts that all trials of a run share: keys, folders, the programs and their versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

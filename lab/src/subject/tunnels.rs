@@ -1,4 +1,4 @@
-//! What a trial asks of a subject, and what it gets: a tunnel that carries traffic.
+//! The request of a trial to a subject, and the result: a tunnel that carries traffic.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::wired::Third;
 
-/// How a tunnel is to be made. What a subject cannot do makes its start fail, by name.
+/// The properties of a tunnel to create. If a subject lacks one, its start fails and names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunnelSpec {
     /// The data channel's cipher as OpenVPN names it; tinc, wireguard-go, `copy` and `bare` have no choice and ignore it.
@@ -52,7 +52,7 @@ pub struct Tunnels {
     /// The exact config files, `(name, text)`: keys are files of their own, or left out. Command lines where a program
     /// takes no file.
     pub configs: Vec<(String, String)>,
-    /// What a reader should know: the MTU inside, the cipher where it is not the one asked for, an old version.
+    /// Notes for the reader: the MTU inside, the cipher if it is not the requested one, an old version.
     pub notes: Vec<String>,
     /// The config files and keys, gone after the processes.
     pub(super) folder: Option<TempDir>,
@@ -60,7 +60,7 @@ pub struct Tunnels {
     pub(super) between: Option<Third>,
 }
 
-/// How long a process may take to leave on being asked.
+/// The time limit for a process to end when asked.
 const LEAVE: Duration = Duration::from_millis(300);
 
 impl Tunnels {

@@ -18,9 +18,9 @@ pub struct Vpn {
     pub server: Implementation,
     /// The program at the clients.
     pub client: Implementation,
-    /// What carries the packets.
+    /// The transport of the packets.
     pub carrier: Carrier,
-    /// How adit differs from what it is by itself.
+    /// The difference from adit's defaults.
     pub variant: Variant,
 }
 
@@ -43,7 +43,7 @@ impl Implementation {
     }
 }
 
-/// What carries the tunnel's packets.
+/// The transport of the tunnel's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Carrier {
     /// UDP.
@@ -64,7 +64,7 @@ impl Carrier {
     }
 }
 
-/// How adit differs from this tree's build with its defaults.
+/// The difference from this tree's build of adit with its defaults.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant {
     /// Not at all.
@@ -120,7 +120,7 @@ impl Vpn {
         pairs.into_iter().map(vpn).chain([Vpn::of(Adit, Udp, Variant::Filter)])
     }
 
-    /// Those whose names hold a revision or a number of workers: `adit@REVISION`, `adit-wN`, `adit-tcp-wN`.
+    /// Parses a name that contains a revision or a number of workers: `adit@REVISION`, `adit-wN`, `adit-tcp-wN`.
     pub(super) fn numbered(text: &str) -> Option<Vpn> {
         let adit = |carrier, variant| Some(Vpn::of(Implementation::Adit, carrier, variant));
         if let Some(revision) = text.strip_prefix("adit@") {

@@ -9,7 +9,7 @@ use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
 use super::{Toolchain, TunnelSpec, Tunnels, bridge, reach};
 use crate::testbed::Testbed;
 
-/// What joins the two veth pairs.
+/// A way to join the two veth pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Joint {
     /// The kernel's bridge with the small firewall's rules in nftables; first, as the reference of ratios.

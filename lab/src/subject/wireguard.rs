@@ -25,7 +25,7 @@ const PORT: u16 = 51820;
 fn program() -> PathBuf {
     let root = revision::workspace().ok();
     let fetched = root.map(|root| root.join("target/roots/sid/usr/bin/wireguard-go"));
-    // Of another machine's kind, or asking for a newer C library than this system has: then it does not start.
+    // A binary for another architecture, or for a newer C library than this system has, does not start.
     let starts = |path: &PathBuf| run(&path.to_string_lossy(), &["--version"]).is_ok();
     fetched.filter(starts).unwrap_or_else(|| "wireguard-go".into())
 }

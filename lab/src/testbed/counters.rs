@@ -1,4 +1,4 @@
-//! What the kernel dropped, read from all namespaces of a testbed without starting a process.
+//! Counts the packets that the kernel dropped, read from all namespaces of a testbed without starting a process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -35,12 +35,12 @@ impl Counters {
         Ok(Counters { hosts: namespaces.map(tables).collect::<Result<_>>()? })
     }
 
-    /// How many namespaces there are.
+    /// Returns the number of namespaces.
     pub(crate) fn len(&self) -> usize {
         self.hosts.len()
     }
 
-    /// What was dropped so far in one namespace.
+    /// Returns the drops so far in one namespace.
     pub(crate) fn read(&self, host: usize) -> Result<Drops> {
         let tables = self.hosts.get(host).context("no such host")?;
         let [snmp, snmp6, devices] = [&tables.snmp, &tables.snmp6, &tables.devices].map(read);
@@ -50,7 +50,7 @@ impl Counters {
         Ok(drops)
     }
 
-    /// What was dropped so far in all of them.
+    /// Returns the drops so far in all of them.
     pub(crate) fn total(&self) -> Result<Drops> {
         let mut total = Drops::default();
         for host in 0..self.len() {

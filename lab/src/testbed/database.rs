@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use super::{LinkMode, Testbed};
 use crate::stats::median;
 
-/// How many idle nodes a busy pair has beside it at most.
+/// The maximum number of idle nodes besides a busy pair.
 pub const MOST_IDLE: u16 = 10;
 /// The role that the subjects begin with: it may make roles, and owns the trial's database.
 pub const ROLE: &str = "lab";
 /// Its password: the server asks for one on TCP.
 pub const PASSWORD: &str = "lab";
-/// Where the cluster is made unless `ADIT_LAB_DISK` says otherwise: on disk, where `/tmp` may be in memory.
+/// The directory of the cluster unless `ADIT_LAB_DISK` names another: on disk, since `/tmp` may be in memory.
 const PLACE: &str = "/var/tmp";
 
 /// A star whose middle has a cluster, kept for a run: a trial has a database of its own in it, and the write-ahead log's
@@ -130,10 +130,11 @@ impl Database {
         self.number("SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()")
     }
 
-    /// How long the disk takes to keep a page of the log, in milliseconds: the median of some writes in the cluster's folder.
+    /// Returns the time in which the disk writes a page of the log, in milliseconds: the median of some writes in the
+    /// cluster's folder.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// A write failed.
     pub fn flush_ms(&self) -> Result<f64> {
         const WRITES: usize = 51;
         let mut file = tempfile::tempfile_in(self.folder.path())?;

@@ -1,4 +1,4 @@
-//! What the largest frame on a veth pair is, and whether a link mode allows it.
+//! Finds the largest frame on a veth pair, and whether a link mode allows it.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 
 use super::LinkMode;
 
-/// How many outgoing frames are looked at: enough to see the largest one, too few to slow a trial down.
+/// The number of outgoing frames that are examined: enough to see the largest one, too few to slow a trial down.
 const LOOK_AT: u32 = 3000;
 
 /// `PACKET_OUTGOING` of linux/if_packet.h: a frame on its way out.

@@ -1,4 +1,4 @@
-//! Where a trial runs: hosts (network namespaces) and the veths between them.
+//! The place of a trial: hosts (network namespaces) and the veths between them.
 
 mod counters;
 mod database;
@@ -84,7 +84,7 @@ impl Drops {
         }
     }
 
-    /// What has come since `earlier`.
+    /// Returns the drops since `earlier`.
     pub fn since(self, earlier: Drops) -> Drops {
         Drops {
             sockets: self.sockets.saturating_sub(earlier.sockets),
@@ -94,7 +94,7 @@ impl Drops {
     }
 }
 
-/// How many clients' hosts a star has at most.
+/// The maximum number of clients' hosts in a star.
 pub const MAX_CLIENTS: u16 = 250;
 
 /// A server and its clients, joined by veths.
@@ -106,9 +106,9 @@ pub struct Testbed {
     counters: Arc<Counters>,
     mode: LinkMode,
     plan: Plan,
-    /// Where the server runs.
+    /// The host of the server.
     pub server: Namespace,
-    /// Where the clients run, at least one.
+    /// The hosts of the clients, at least one.
     pub clients: Vec<Namespace>,
     _switch: Option<Namespace>,
 }
@@ -220,7 +220,7 @@ impl Testbed {
         Ok(Testbed { relay, counters, mode, plan, server, clients, _switch: switch })
     }
 
-    /// What the ends of the veth pairs leave to each other.
+    /// Returns the link mode of the veth pairs.
     pub fn mode(&self) -> LinkMode {
         self.mode
     }
@@ -263,7 +263,7 @@ impl Testbed {
         self.relay.as_ref()
     }
 
-    /// What the kernel dropped so far at the hosts, but for the switch.
+    /// Returns the kernel's drops so far at the hosts, except for the switch.
     ///
     /// # Errors
     /// The counters could not be read.

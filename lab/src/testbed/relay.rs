@@ -33,10 +33,11 @@ use nix::sys::time::TimeSpec;
 
 use crate::record::{Latency, Measurement};
 
-/// How many packets wait at the sender's end while the relay is busy: as many as at a network card.
+/// The number of packets that wait at the sender's end while the relay is busy: as many as at a network card.
 const QUEUE: u32 = 1000;
 
-/// How many packets are moved in each direction before the other one, the clock and other threads have their turn.
+/// The number of packets that are moved in each direction before the other one, the clock and other threads have their
+/// turn.
 const BATCH: usize = 32;
 
 /// No packet is longer.
@@ -54,7 +55,7 @@ pub struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What one direction of a relay did so far, in packets. `sent + duplicated` is the sum of all others but `reordered`.
+/// Counters of one direction of a relay, in packets. `sent + duplicated` is the sum of all others except `reordered`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RelayCounters {
     /// Taken from the sender.
@@ -101,7 +102,7 @@ impl Relay {
         }
     }
 
-    /// What it did so far: `[from the client, from the server]`.
+    /// Returns the counters so far: `[from the client, from the server]`.
     ///
     /// # Errors
     /// The relay has ended, and why.
@@ -113,7 +114,8 @@ impl Relay {
         }
     }
 
-    /// How much later than intended packets were handed over, both directions, since the start or the last
+    /// Returns the delays beyond the intended ones at which packets were handed over, both directions, since the start
+    /// or the last
     /// [`Relay::reset`].
     pub fn lateness(&self) -> Latency {
         lock(&self.state).lateness()
@@ -165,7 +167,7 @@ impl Drop for Relay {
     }
 }
 
-/// What the thread and the callers share. The thread holds the lock for one batch and never while it sleeps.
+/// The state that the thread and the callers share. The thread holds the lock for one batch and never while it sleeps.
 #[derive(Debug)]
 struct State {
     lanes: [Lane; 2],

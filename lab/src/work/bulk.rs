@@ -15,7 +15,7 @@ use super::{Edge, Measured, Route, Window, sockets};
 const PIECE: usize = 128 << 10;
 /// The first write of each flow: short, so that the last of a hundred flows sets out soon after the first.
 const FIRST: usize = 1 << 10;
-/// How many pieces a flow may move in a row while others wait for nothing.
+/// The number of pieces that a flow may move in a row while others have nothing to do.
 const ALONE: usize = 8;
 
 /// Sends as much as goes over one TCP connection for each route, all at once, and counts what arrived in the window.

@@ -20,7 +20,7 @@ use crate::record::Latency;
 
 /// Payload of a probe: with its headers about the size of a ping.
 const PROBE: usize = 56;
-/// How long after the last probe an echo may still come.
+/// The time after the last probe in which an echo may still come.
 const GRACE: Duration = Duration::from_secs(1);
 /// The most probes of one [`Echo`]; at 1000 a second more than an hour. After that it only listens.
 const MOST: usize = 4_000_000;
@@ -93,7 +93,7 @@ impl Echo {
         })
     }
 
-    /// What counts begins or ends now.
+    /// Begins or ends the window of probes that count.
     pub fn edge(&self, edge: Edge) {
         let edge = match edge {
             Edge::Begin => &self.shared.0.begin,
@@ -136,7 +136,7 @@ struct Prober {
     interval: f64,
     start: u64,
     trips: Vec<Trip>,
-    /// How many are back.
+    /// The number of echoes that are back.
     back: usize,
 }
 
@@ -191,7 +191,7 @@ impl Prober {
             if let Some(place) = probe.first_chunk_mut() {
                 *place = header;
             }
-            // What cannot be sent, such as while a tunnel is down, is lost.
+            // A probe that cannot be sent, such as while a tunnel is down, is lost.
             let _ = self.socket.send_to(self.target, None, &probe);
             self.trips.push(Trip { intended, took: None });
         }
@@ -268,7 +268,7 @@ pub fn unreachable(routes: &[Route<'_>], limit: Duration) -> Result<Vec<String>>
     while answered.contains(&false) && boottime() < end {
         if boottime() >= next {
             for (pair, _) in pairs.iter().zip(&answered).filter(|(_, answered)| !**answered) {
-                // What cannot be sent now is tried again.
+                // A probe that cannot be sent now is tried again.
                 let _ = pair.near.send_to(pair.target, None, &[0; PROBE]);
             }
             next = boottime() + 100_000_000;

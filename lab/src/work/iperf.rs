@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Edge, Measured, Window};
 use crate::record::Flow;
 
-/// How long the server may take to listen, and how long the client may take beyond the test's own time.
+/// The time limit for the server to listen, and for the client beyond the test's own time.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// One TCP stream by iperf3 from `from` to `to` (with `reverse` the other way round, over a connection that `from` still
@@ -69,7 +69,7 @@ pub fn iperf3_figures(client: &Daemon) -> Result<(u64, f64)> {
     figures(&whole_report(client).context("it gave no report")?)
 }
 
-/// What it printed, once all of it has come through the pipe.
+/// Returns the client's output, once all of it has come through the pipe.
 fn whole_report(client: &Daemon) -> Option<Value> {
     let mut tries = (0..100).map(|_| serde_json::from_str(&client.log()).ok());
     tries.find_map(|report| {

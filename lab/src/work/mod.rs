@@ -48,20 +48,20 @@ pub struct Route<'a> {
     pub from: &'a Namespace,
     /// The receiver's host.
     pub to: &'a Namespace,
-    /// Where the receiver listens, as the sender sees it.
+    /// The receiver's address, as the sender sees it.
     pub to_address: IpAddr,
 }
 
-/// What counts: everything that arrives in `length`, after `warmup` from the common start.
+/// The measured window: everything that arrives in `length`, after `warmup` from the common start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// From the common start; what arrives in it does not count.
     pub warmup: Duration,
-    /// Of what counts.
+    /// The length of the window.
     pub length: Duration,
 }
 
-/// What arrived inside the window.
+/// The data that arrived inside the window.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     /// In the order of the routes.
@@ -75,7 +75,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// What arrived of all flows together, in megabits (10^6) of payload a second.
+    /// Returns the throughput of all flows together, in megabits (10^6) of payload a second.
     pub fn mbps(&self) -> f64 {
         self.mbps_of("")
     }

@@ -16,7 +16,7 @@ use super::window::{Account, Frame, judge};
 use super::{Edge, Measured, Route, Sizes, Times, Window};
 use crate::record::Latency;
 
-/// How long after the last was sent a datagram may still arrive.
+/// The time after the last send in which a datagram may still arrive.
 const GRACE: Duration = Duration::from_secs(1);
 /// The share of the intended rate below which the generator has not kept its schedule.
 const KEPT: f64 = 0.98;
@@ -29,7 +29,7 @@ const NAP: u64 = 50_000;
 /// The most datagrams of one flow in one system call, when the sender is late.
 const BATCH: usize = 64;
 
-/// What became of datagrams that were sent by a fixed schedule.
+/// The outcome of datagrams that were sent by a fixed schedule.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UdpMeasured {
     /// Payload that arrived in the window, by flow.
@@ -40,22 +40,22 @@ pub struct UdpMeasured {
     pub offered_pps: f64,
     /// Whether at least 98 % left that were to leave in the window.
     pub kept: bool,
-    /// Of those that were to leave inside the window, how many left.
+    /// Datagrams sent, of those that were scheduled inside the window.
     pub sent: u64,
-    /// How many of these arrived, each counted once.
+    /// Datagrams of these that arrived, each counted once.
     pub received: u64,
-    /// How many of these had not arrived a second after the last was sent. Those that the sender's kernel refused are
-    /// among them.
+    /// Datagrams of these that had not arrived a second after the last was sent, including those that the sender's
+    /// kernel refused.
     pub lost: u64,
-    /// How many the sender's kernel refused, with the warm-up's, because its buffers were full.
+    /// Datagrams that the sender's kernel refused because its buffers were full, including the warm-up's.
     pub refused: u64,
-    /// How many of these came again.
+    /// Datagrams of these that arrived again.
     pub duplicated: u64,
-    /// How many of these came after one that was sent later on the same flow.
+    /// Datagrams of these that arrived after one that was sent later on the same flow.
     pub reordered: u64,
     /// From the intended time of sending to the arrival, one way.
     pub latency: Latency,
-    /// How late the generator itself was: from the intended time to the system call.
+    /// The lateness of the generator itself: from the intended time to the system call.
     pub lateness: Latency,
 }
 
@@ -160,7 +160,8 @@ fn outcome(frame: &Frame, rate: f64, sent: &Sent, received: &Received) -> UdpMea
     }
 }
 
-/// How the sender tells the receiver that it may go: when it ended (0: not yet), and after how many arrivals nothing is missing.
+/// The sender's message to the receiver that it may end: the time of its own end (0: not yet), and the number of
+/// arrivals at which nothing is missing.
 #[derive(Debug, Default)]
 struct Done {
     at: AtomicU64,
@@ -171,7 +172,7 @@ struct Sent {
     accounts: Vec<Account>,
     /// Sent of those that were to leave in the window.
     inside: u64,
-    /// Those that were to leave in the window.
+    /// Datagrams scheduled in the window.
     intended: u64,
     refused: u64,
     lateness: Times,
@@ -203,7 +204,7 @@ impl<'a> Sender<'a> {
         be_punctual();
         let (frame, total) = (course.frame, self.schedule.total());
         self.sent.intended = total - self.schedule.due(frame.begin - 1);
-        // What became due just before the end may leave just after it; a longer backlog is not worked off.
+        // Datagrams that became due just before the end may leave just after it; a longer backlog is not sent.
         let last = frame.end + (frame.end - frame.begin) / 100;
         let most = (BATCH * self.pairs.len()) as u64;
         let mut next = 0;
@@ -272,7 +273,7 @@ fn full(error: &io::Error) -> bool {
 
 struct Received {
     accounts: Vec<Account>,
-    /// Of those that were to leave in the window: the first of each number.
+    /// Datagrams scheduled in the window: the first of each number.
     new: u64,
     again: u64,
     late: u64,
@@ -284,7 +285,7 @@ struct Receiver<'a> {
     frame: Frame,
     schedule: Schedule,
     seen: Vec<Seen>,
-    /// How many have come, with those of the warm-up.
+    /// Datagrams that have arrived, including the warm-up's.
     all: u64,
     received: Received,
 }

@@ -18,7 +18,7 @@ const AHEAD: u64 = 20_000_000;
 /// The longest that a thread sleeps before it looks whether to stop.
 pub const LOOK: Duration = Duration::from_millis(50);
 
-/// What the threads of one trial share.
+/// The state that the threads of one trial share.
 #[derive(Debug)]
 pub struct Course {
     /// When to set out, and what counts.
@@ -37,7 +37,7 @@ impl Course {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// How long to wait for news at most: until the window's end, but never long.
+    /// Returns the maximum time to wait for messages: until the window's end, but never long.
     pub fn timeout(&self, now: u64) -> Duration {
         Duration::from_nanos(self.frame.end.saturating_sub(now)).min(LOOK)
     }

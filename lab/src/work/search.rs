@@ -7,16 +7,16 @@ use adit_testbed::failure::Result;
 use super::open_loop::{over, sockets};
 use super::{Route, Sizes, UdpMeasured, Window};
 
-/// How to search.
+/// The parameters of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Search {
     /// The highest share of lost datagrams that still counts as carried, 0 to 1.
     pub loss_limit: f64,
     /// The first rate tried, in datagrams a second.
     pub first_pps: f64,
-    /// How long a probe measures.
+    /// The duration of a probe.
     pub probe: Duration,
-    /// How long the last one measures, which must confirm the result.
+    /// The duration of the last probe, which must confirm the result.
     pub confirm: Duration,
 }
 
@@ -39,7 +39,7 @@ pub struct Probe {
     pub kept: bool,
 }
 
-/// What ended the search.
+/// The reason why the search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// Above it more is lost.
@@ -63,7 +63,7 @@ pub struct Highest {
 
 /// Before each probe's window, so that queues fill or a token bucket empties.
 const WARMUP: Duration = Duration::from_millis(100);
-/// What is still under way this long after a probe's last datagram counts as lost.
+/// The time after a probe's last datagram from which datagrams still in flight count as lost.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// Searches the highest rate at which no more than [`Search::loss_limit`] is lost: doubles until too much is, then narrows
@@ -88,7 +88,7 @@ pub fn udp_search(routes: &[Route<'_>], sizes: Sizes, search: &Search) -> Result
     Ok(Highest { mbps, ..found })
 }
 
-/// What a probe is for.
+/// The purpose of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Probe,
@@ -154,7 +154,7 @@ fn highest(
 struct Tries<'a> {
     loss_limit: f64,
     probes: Vec<Probe>,
-    /// Of the last rate that was too high.
+    /// The limit of the last rate that was too high.
     limit: Limit,
     probe: &'a mut dyn FnMut(f64, Step) -> Result<Probe>,
 }

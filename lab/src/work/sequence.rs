@@ -23,7 +23,7 @@ impl Schedule {
         self.start.saturating_add((place as f64 * self.interval) as u64)
     }
 
-    /// How many of all are to have left by now.
+    /// Returns the number of datagrams that are due by now.
     pub fn due(&self, now: u64) -> u64 {
         let until = now.min(self.end.saturating_sub(1));
         if until < self.start {
@@ -40,12 +40,12 @@ impl Schedule {
         due
     }
 
-    /// How many there are.
+    /// Returns the total number of datagrams.
     pub fn total(&self) -> u64 {
         self.due(u64::MAX)
     }
 
-    /// How many flow `flow` has among the first `places` of the order.
+    /// Returns the number of datagrams of flow `flow` among the first `places` of the order.
     pub fn of_flow(&self, flow: u64, places: u64) -> u64 {
         (places + self.flows - 1).saturating_sub(flow) / self.flows
     }
@@ -56,7 +56,7 @@ impl Schedule {
     }
 }
 
-/// What came of an arrival.
+/// The classification of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// The first with this number.
@@ -105,7 +105,7 @@ impl Seen {
 /// The first bytes of each datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Of the flow, from 0.
+    /// The number within the flow, from 0.
     pub number: u64,
     /// When it was to leave, by the boot clock.
     pub intended: u64,

@@ -1,4 +1,4 @@
-//! How large the datagrams are.
+//! The sizes of the datagrams.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::Route;
 use super::run::LOOK;
 
-/// How long all connections together may take.
+/// The time limit for all connections together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Does something on a thread inside the namespace and waits for it.

@@ -36,7 +36,7 @@ impl Times {
         self.nanos.saturating_record(nanos);
     }
 
-    /// How many there are.
+    /// Returns the number of recorded times.
     pub fn count(&self) -> u64 {
         self.nanos.len()
     }
@@ -56,7 +56,8 @@ impl Times {
     }
 }
 
-/// Where a distribution is recorded: every 0.02 up to 0.9, then in ever smaller steps to the longest of all.
+/// Returns the quantiles at which a distribution is recorded: every 0.02 up to 0.9, then in ever smaller steps to the
+/// maximum.
 fn shares() -> impl Iterator<Item = f64> {
     let steps = |range: std::ops::RangeInclusive<u32>, whole: u32| {
         range.map(move |part| f64::from(part) / f64::from(whole))

@@ -45,14 +45,14 @@ pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// What one flow did.
+/// The result of one flow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
     /// The flow's name.
     pub name: String,
     /// When it set out, if it did.
     pub started: Option<u64>,
-    /// What arrived inside the frame, in bytes.
+    /// The bytes that arrived inside the frame.
     pub bytes: u64,
     /// The first and the last arrival inside the frame.
     pub arrivals: Option<(u64, u64)>,

@@ -28,7 +28,7 @@ pub struct Piece {
     pub name: &'static str,
     /// What it does once.
     pub what: &'static str,
-    /// How often the work is repeated for one count.
+    /// The number of repetitions of the work for one count.
     pub times: u32,
     prepare: fn(u32) -> Result<Work, String>,
 }

@@ -152,7 +152,7 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     };
     let mut tests: Vec<Test> = all.into_iter().filter(wanted).collect();
     if arguments.control {
-        // Those tests check adit's own messages.
+        // These tests check adit's own messages.
         tests.retain(|test| {
             !["fault/", "many-clients/", "postgres/"].iter().any(|kind| test.name.starts_with(kind))
         });

@@ -18,7 +18,7 @@ pub enum Transport {
     Tcp,
 }
 
-/// How the ends authenticate each other.
+/// The credentials by which the ends authenticate each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credentials {
     /// Certificates of one authority.

@@ -45,7 +45,7 @@ pub struct Ended<'a> {
     pub attempt: Attempt,
     /// Its observations, or why it failed.
     pub outcome: Result<String>,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
     /// Whether the case runs again.
     pub again: bool,
@@ -54,7 +54,7 @@ pub struct Ended<'a> {
 /// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many cases passed, at the second attempt too.
+    /// The number of cases that passed, at the second attempt too.
     pub passed: usize,
     /// The cases that failed.
     pub failed: Vec<String>,

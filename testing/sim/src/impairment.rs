@@ -11,7 +11,7 @@ pub struct Impairment {
     pub duplicate: f64,
     /// Share of packets that are held back by up to `reorder_by`, 0 to 1.
     pub reorder: f64,
-    /// How long a reordered packet is held back at most.
+    /// The maximum delay of a reordered packet.
     pub reorder_by: Duration,
     /// One-way delay.
     pub delay: Duration,

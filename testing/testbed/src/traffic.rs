@@ -18,13 +18,13 @@ pub use crate::echo::{Echoes, echo_all, ping, silent};
 /// The outcome of a stream of numbered datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delivery {
-    /// How many were sent.
+    /// The number sent.
     pub sent: u32,
-    /// How many different ones arrived intact.
+    /// The number of different ones that arrived intact.
     pub received: u32,
-    /// How many arrived again.
+    /// The number that arrived again.
     pub duplicated: u32,
-    /// How many arrived changed.
+    /// The number that arrived changed.
     pub corrupted: u32,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Result};
 
-/// How often the number of runnable tasks is read.
+/// The interval at which the number of runnable tasks is read.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// Time between two samples beyond this is not counted: this process, or the machine, was stopped.
 const LONGEST_SAMPLE: Duration = Duration::from_millis(300);

@@ -16,7 +16,7 @@ use crate::testbed::Database;
 
 /// The network inside.
 const NETWORK: &str = "10.88.0.0/16";
-/// What `up` says when its device is there; whether packets pass is asked afterwards.
+/// The output of `up` when its device is there; a later test shows whether packets pass.
 const READY: &str = "packets of up to";
 /// Between two looks at counters that must stand still.
 const STILL: Duration = Duration::from_millis(500);
@@ -114,7 +114,7 @@ impl<T> With<T> for Option<T> {
     }
 }
 
-/// What a node says that it delivered of one stream.
+/// A node's report of the packets that it delivered of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Received {
     stream: u64,
@@ -147,7 +147,7 @@ fn received(status: &Value) -> Result<Vec<Received>> {
     Ok(all)
 }
 
-/// What all nodes have received, once the counters no longer change.
+/// Returns the reports of all nodes, once the counters no longer change.
 fn settled(nodes: &Nodes) -> Result<Vec<Received>> {
     let mut last: Option<Vec<Received>> = None;
     loop {

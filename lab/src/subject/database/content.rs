@@ -12,7 +12,7 @@ use super::Nodes;
 use super::found::Found;
 use crate::testbed::Database;
 
-/// Where the receiver listens.
+/// The port of the receiver.
 const PORT: u16 = 7071;
 /// Bytes of the stream: some thousand packets.
 const LENGTH: usize = 8 << 20;
@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// payload columns hold.
 pub(super) fn check(nodes: &Nodes, database: &Database, found: &mut Found) -> Result<()> {
     let arrived = transfer(nodes, database)?;
-    // What the kernel has acknowledged to itself may still be on its way into the tables' last rows.
+    // Data that the kernel has acknowledged to itself may still be on its way into the tables' last rows.
     std::thread::sleep(Duration::from_millis(500));
     let sql = format!(
         "SELECT encode(payload, 'hex') FROM adit.packet WHERE dport = {PORT} AND proto = 6 ORDER BY seq"

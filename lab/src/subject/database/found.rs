@@ -5,7 +5,7 @@ use adit_testbed::failure::Result;
 use super::{Ends, Nodes, rows};
 use crate::testbed::Database;
 
-/// What the tables have of what was delivered.
+/// The delivered packets that the tables contain.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Rows of packets.
@@ -14,7 +14,7 @@ pub struct Found {
     pub delivered_bytes: u64,
     /// Why the trial does not count: something was delivered that is not there.
     pub invalid: Vec<String>,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 

@@ -17,11 +17,11 @@ use super::tunnels::end;
 use super::{Toolchain, copy};
 use crate::testbed::Database;
 
-/// How packets pass through a database: a row of [`SCHEMES`], in whose order reports list them.
+/// A way for packets to pass through a database: a row of [`SCHEMES`], in whose order reports list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scheme(usize);
 
-/// What runs at both ends.
+/// The programs at both ends.
 #[derive(Clone, Copy)]
 enum Ends {
     /// The known attempt: `adit-lab row-notify`.
@@ -111,9 +111,9 @@ pub struct Nodes {
     pub inner: Vec<IpAddr>,
     /// Their configuration files, as `(name, text)`.
     pub configs: Vec<(String, String)>,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Where adit's have their files.
+    /// The directories of adit's nodes.
     places: Vec<adit::At>,
     folder: Option<TempDir>,
 }

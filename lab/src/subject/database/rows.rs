@@ -14,7 +14,7 @@ use crate::testbed::Database;
 
 /// Connections of each end beside the one that listens: on two cores 4 to 45 made no difference, and 2 give a third.
 const POOL: &str = "16";
-/// How long reading the counters may take.
+/// The time limit for reading the counters.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The addresses' network, where both ends are.
 const PREFIX: u8 = 16;

@@ -19,7 +19,7 @@ use crate::process::{Daemon, run as run_program};
 use crate::traffic::{Stream, ping, tcp};
 use crate::wait::ScaledInstant;
 
-/// How long traffic may be interrupted after a move or a death. Over UDP, silence reveals the end ([`KEEPALIVE`]),
+/// The maximum interruption of traffic after a move or a death. Over UDP, silence reveals the end ([`KEEPALIVE`]),
 /// after which openvpn waits for up to a few seconds before it dials.
 const RECOVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE: &str = "keepalive 1 5";

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::frame::Side;
 
-/// How the two sides are connected.
+/// The connection between the two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// By a router: families `ip`, `ip6` and `inet`, with connection tracking.
@@ -25,7 +25,7 @@ pub enum Seen {
     Answered(Answer),
 }
 
-/// How a sender was notified.
+/// The notification of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// A TCP reset.

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 /// Rules and frames.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// How the sides are connected.
+    /// The connection between the sides.
     pub mode: Mode,
     /// A rule file that both accept.
     pub rules: String,
@@ -69,7 +69,8 @@ pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
     Ok(Both { seen, counts: kernel.into_iter().zip(adit).collect() })
 }
 
-/// How often the frames of intended differences are removed: the frames after them are evaluated again each time.
+/// The number of times that the frames of intended differences are removed: the frames after them are evaluated again
+/// each time.
 const ROUNDS: usize = 12;
 
 /// The rest of a case without the frames whose difference is intended.

@@ -60,7 +60,7 @@ struct Tally {
     moved: usize,
     /// Resets that ended a connection.
     resets: usize,
-    /// How often each intended difference occurred.
+    /// The number of times that each intended difference occurred.
     wanted: BTreeMap<&'static str, usize>,
     /// Rules that adit refuses although nft accepts them.
     refused: BTreeMap<String, usize>,

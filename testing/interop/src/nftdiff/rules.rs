@@ -149,7 +149,7 @@ pub const PREROUTING: &str = "hook prerouting";
 /// The most rules of a chain.
 const RULES: u64 = 9;
 
-/// What may follow in one rule, given the comparisons before it.
+/// The statements that may follow in one rule, given the comparisons before it.
 #[derive(Clone, Copy)]
 struct Scope {
     family: &'static str,

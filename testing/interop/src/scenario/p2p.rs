@@ -15,7 +15,7 @@ use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::tcp;
 
-/// How long traffic may be interrupted after a death: silence, openvpn's wait, and a handshake.
+/// The maximum interruption of traffic after a death: silence, openvpn's wait, and a handshake.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 /// Which end knows the address of the other.

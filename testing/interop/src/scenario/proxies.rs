@@ -192,7 +192,7 @@ pub(super) fn dante(
     Daemon::spawn("danted", command)
 }
 
-/// How all traffic is routed into the tunnel.
+/// The way in which all traffic is routed into the tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Routing {
     /// Half routes of the main table, as openvpn sets them.

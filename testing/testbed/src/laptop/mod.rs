@@ -53,7 +53,7 @@ pub const VPN_NAME: &str = "vpn.example";
 /// The VPN server's name with addresses of both families.
 pub const VPN_NAME6: &str = "vpn6.example";
 
-/// One of the laptop's two access networks.
+/// An access network of the laptop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// `eth0`: 192.168.1.0/24, IPv4 only.

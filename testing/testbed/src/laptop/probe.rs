@@ -26,7 +26,7 @@ pub struct Probe<'a> {
     from: &'a Namespace,
 }
 
-/// How long one request waits for its answer before the next one is sent.
+/// The time that one request waits for its answer before the next one is sent.
 const TRY: Duration = Duration::from_millis(250);
 /// The pause between two requests of which the first was refused.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -57,7 +57,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("min_wal_size", "32MB"),
 ];
 
-/// Those settings that do not affect the server's speed.
+/// The settings that do not affect the server's speed.
 const ASIDE: &[&str] = &["external_pid_file", "log_min_messages", "log_line_prefix"];
 
 /// The options of a cluster.

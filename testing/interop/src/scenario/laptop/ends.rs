@@ -1,4 +1,4 @@
-//! How clients end, and the state that they leave on the laptop.
+//! The ends of clients, and the state that they leave on the laptop.
 
 use std::fs;
 use std::net::IpAddr;

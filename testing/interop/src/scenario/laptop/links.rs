@@ -32,7 +32,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 pub(super) const LINK: &str = "loses its host route with the link";
 pub(super) const OLD_NETWORK: &str = "keeps a host route by the network that was left";
 
-/// How long the link is down.
+/// The time for which the link is down.
 const FLAP: Duration = Duration::from_secs(3);
 /// The share of one core that a client without a network may use; it should use next to none.
 const IDLE: f64 = 0.2;
@@ -140,7 +140,7 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// How long a client may take to recover when its link does. Recovery takes two seconds at most on an idle machine.
+/// The time limit for a client to recover when its link does. Recovery takes two seconds at most on an idle machine.
 const BACK: Duration = Duration::from_secs(3);
 
 /// The interface is down for three seconds.

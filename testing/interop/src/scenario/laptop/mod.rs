@@ -186,7 +186,7 @@ struct ConnectedLaptop<'a> {
 /// The time limit for an answer that should arrive. Recovery takes well under 3 s on an idle machine; this is for a
 /// busy one.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a scenario waits for an answer that must not arrive.
+/// The time that a scenario waits for an answer that must not arrive.
 const NO_REPLY_WAIT: Duration = Duration::from_millis(700);
 
 impl<'a> Laptop<'a> {
