@@ -4,6 +4,7 @@ pub mod budget;
 mod common;
 mod control_channel;
 mod data_channel;
+mod exit;
 mod idle;
 mod key_negotiation;
 mod packet_sizes;
@@ -14,11 +15,11 @@ mod settings;
 pub(crate) use budget::Budget;
 pub use common::OCC_MAGIC;
 pub(crate) use common::{
-    RESEND_WRAPPED_KEY, WallClock, exit_notice, inner_mtu, is_exit_notice, misframed,
-    options_string,
+    RESEND_WRAPPED_KEY, WallClock, inner_mtu, is_exit_notice, misframed, options_string,
 };
 pub(crate) use control_channel::ControlChannel;
 pub(crate) use data_channel::{Agreement, DataChannel, Noticed, PeerTerms, all_routes};
+pub(crate) use exit::ExitNotices;
 pub(crate) use idle::{Idle, session_end, silence_end};
 pub(crate) use key_negotiation::Event;
 use packet_sizes::PacketSizes;

@@ -1,18 +1,11 @@
 //! The end of a client, with its exit notices.
 
-use std::time::Duration;
-
-use adit_engine::{Command, Instant};
+use adit_engine::Instant;
 
 use super::{ClientEngine, Exiting, Out, State};
 use crate::negotiate::ControlMessage;
 use crate::reason::Reason;
-use crate::session::exit_notice;
-
-/// The interval at which exit notices on the data channel are repeated.
-const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
-/// The time to wait for the acknowledgement of an exit notice on the control channel.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+use crate::session::ExitNotices;
 
 impl ClientEngine {
     /// Ends the client for good, after an exit notice if one is configured.
@@ -23,17 +16,16 @@ impl ClientEngine {
     pub(super) fn end(&mut self, now: Instant, why: Reason, out: &mut Out) {
         match std::mem::replace(&mut self.state, State::Stopped) {
             State::Up(mut tunnel) if tunnel.exit_attempts.is_some() => {
-                let attempts = tunnel.exit_attempts.unwrap_or(1).max(1);
-                let mut notices_left = attempts;
-                if tunnel.exit_by_control {
+                let attempts = tunnel.exit_attempts.unwrap_or(1);
+                let notices = if tunnel.exit_by_control {
                     let message = ControlMessage::Exit.encode();
                     let _ = tunnel.control_channel.send_message(message);
                     let _ = tunnel.control_channel.flush(now, self.clock.at(now), out);
-                    notices_left = 0;
-                }
-                let next =
-                    if notices_left > 0 { now } else { now + EXIT_PATIENCE * attempts.into() };
-                let leaving = Exiting { tunnel: *tunnel, notices_left, next, why };
+                    ExitNotices::on_control_channel(now, attempts, why)
+                } else {
+                    ExitNotices::on_data_channel(now, attempts, why)
+                };
+                let leaving = Exiting { tunnel: *tunnel, notices };
                 self.state = State::Exiting(Box::new(leaving));
                 self.tick(now, out);
             }
@@ -48,7 +40,7 @@ impl ClientEngine {
     /// Stops the client after its exit notices.
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
-            State::Exiting(leaving) => leaving.why.clone(),
+            State::Exiting(leaving) => leaving.notices.reason.clone(),
             _ => Reason::EndRequested,
         };
         self.stop(why, out);
@@ -56,14 +48,10 @@ impl ClientEngine {
 
     pub(super) fn tick_exit(&mut self, now: Instant, out: &mut Out) {
         let State::Exiting(leaving) = &mut self.state else { return };
-        let acknowledged =
-            leaving.tunnel.exit_by_control && leaving.tunnel.control_channel.all_acknowledged();
-        if leaving.notices_left > 0 && leaving.next <= now {
-            leaving.notices_left -= 1;
-            leaving.next = now + EXIT_NOTICE_EVERY;
-            out.plane(Command::SendData(leaving.tunnel.data.peer, exit_notice()));
-        } else if acknowledged || leaving.next <= now || leaving.tunnel.control_channel.expired(now)
-        {
+        let Exiting { tunnel, notices } = &mut **leaving;
+        let acknowledged = tunnel.exit_by_control && tunnel.control_channel.all_acknowledged();
+        let over = notices.tick(now, tunnel.data.peer, out);
+        if over || acknowledged || tunnel.control_channel.expired(now) {
             return self.gone(out);
         }
         self.settle(now, Ok(()), out);

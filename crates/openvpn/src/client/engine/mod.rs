@@ -15,7 +15,7 @@ use crate::negotiate::{ControlMessage, PushAssembler, ReplyItem};
 use crate::p2p::RemotePolicy;
 use crate::reason::Reason;
 use crate::session::{
-    Budget, ControlChannel, DataChannel, Noticed, WallClock, is_exit_notice, misframed,
+    Budget, ControlChannel, DataChannel, ExitNotices, Noticed, WallClock, is_exit_notice, misframed,
 };
 use crate::tls::{ClientTls, TlsSession};
 
@@ -94,9 +94,7 @@ struct Tunnel {
 /// The end of a session, with its exit notices.
 struct Exiting {
     tunnel: Tunnel,
-    notices_left: u8,
-    next: Instant,
-    why: Reason,
+    notices: ExitNotices,
 }
 
 impl ClientEngine {
@@ -353,7 +351,7 @@ impl Engine for ClientEngine {
                 control_channel.into_iter().chain(data).min()
             }
             State::Exiting(leaving) => {
-                let next = Some((leaving.next, "exit notice"));
+                let next = Some(leaving.notices.deadline());
                 [next, leaving.tunnel.control_channel.deadline()].into_iter().flatten().min()
             }
         }

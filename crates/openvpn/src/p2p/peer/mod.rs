@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_engine::{
-    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Seed, UnixTime,
+    Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Seed, UnixTime,
 };
 
 use super::config::{PeerConfig, PeerTls};
@@ -25,7 +25,7 @@ use crate::packet::{Opcode, SessionId, split_front};
 use crate::reason::Reason;
 use crate::server::Responder;
 use crate::session::{
-    Budget, ControlChannel, DataChannel, Event, Noticed, WallClock, exit_notice, is_exit_notice,
+    Budget, ControlChannel, DataChannel, Event, ExitNotices, Noticed, WallClock, is_exit_notice,
     misframed,
 };
 use crate::tls::{PeerIdentity, TlsSession};
@@ -42,10 +42,6 @@ const MAX_OF_ONE: usize = 2;
 const INVITED_EVERY: Duration = Duration::from_secs(5);
 /// The maximum number of ids of servers' resets that are recorded.
 const MAX_RESETS: usize = 64;
-/// The interval at which exit notices on the data channel are repeated.
-const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
-/// The time to wait for the acknowledgement of an exit notice on the control channel.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// One end of a point-to-point tunnel with TLS.
 pub struct PeerEngine {
@@ -88,11 +84,7 @@ enum State {
     /// Open to a peer whose address is configured; `None` if any sender is accepted.
     Open(Option<Link>),
     /// The end of a session, with its exit notices.
-    Exiting {
-        notices_left: u8,
-        next: Instant,
-        why: Reason,
-    },
+    Exiting(ExitNotices),
     Stopped,
 }
 
@@ -117,6 +109,13 @@ struct Session {
     data: DataChannel,
     exit_by_control: bool,
     identity: PeerIdentity,
+}
+
+impl Session {
+    /// Returns whether the peer has acknowledged EXIT on the control channel.
+    fn exit_is_acknowledged(&self) -> bool {
+        self.exit_by_control && self.control_channel.all_acknowledged()
+    }
 }
 
 impl PeerEngine {
@@ -195,7 +194,7 @@ impl PeerEngine {
                 self.config.settings.float
                     || (ours.socket(), ours.remote()) == (link.socket(), link.remote())
             }
-            State::Exiting { .. } => self
+            State::Exiting(_) => self
                 .session
                 .as_ref()
                 .is_some_and(|session| session.control_channel.link.remote() == link.remote()),
@@ -231,7 +230,7 @@ impl PeerEngine {
         if let Some(at) = self.attempts.iter().position(known) {
             return self.attempt_frame(now, at, packet, out);
         }
-        if matches!(self.state, State::Exiting { .. }) {
+        if matches!(self.state, State::Exiting(_)) {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }
@@ -368,18 +367,12 @@ impl PeerEngine {
         match &mut self.state {
             State::New => return self.start(now, out),
             State::Waiting { until } if *until <= now => return self.start(now, out),
-            State::Exiting { notices_left, next, .. } => {
-                let session = self.session.as_ref();
-                let told = session.is_none_or(|session| {
-                    session.exit_by_control && session.control_channel.all_acknowledged()
+            State::Exiting(notices) => {
+                let over = self.session.as_ref().is_none_or(|session| {
+                    session.exit_is_acknowledged() || notices.tick(now, session.data.peer, out)
                 });
-                if told || (*notices_left == 0 && *next <= now) {
+                if over {
                     return self.gone(out);
-                }
-                if let (true, Some(session)) = (*next <= now, session) {
-                    *notices_left = notices_left.saturating_sub(1);
-                    *next = now + EXIT_NOTICE_EVERY;
-                    out.plane(Command::SendData(session.data.peer, exit_notice()));
                 }
             }
             State::Dialing | State::Open(_) => {
@@ -452,10 +445,8 @@ impl PeerEngine {
             Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
         // The wait after the exit notice may end with its acknowledgement.
-        if matches!(self.state, State::Exiting { notices_left: 0, .. })
-            && self.session.as_ref().is_none_or(|session| {
-                session.exit_by_control && session.control_channel.all_acknowledged()
-            })
+        if matches!(self.state, State::Exiting(_))
+            && self.session.as_ref().is_none_or(Session::exit_is_acknowledged)
         {
             self.gone(out);
         }
@@ -478,7 +469,7 @@ impl Engine for PeerEngine {
         let state = match &self.state {
             State::New => Some((Instant::default(), "start")),
             State::Waiting { until } => Some((*until, "connect-retry")),
-            State::Exiting { next, .. } => Some((*next, "exit notice")),
+            State::Exiting(notices) => Some(notices.deadline()),
             State::Dialing | State::Open(_) | State::Stopped => None,
         };
         let attempts =

@@ -2,11 +2,11 @@
 
 use adit_engine::{Command, Instant, Output};
 
-use super::{EXIT_PATIENCE, Out, PeerEngine, State};
+use super::{Out, PeerEngine, State};
 use crate::client::{ClientEvent, Next};
 use crate::negotiate::ControlMessage;
 use crate::reason::Reason;
-use crate::session::{session_end, silence_end};
+use crate::session::{ExitNotices, session_end, silence_end};
 
 impl PeerEngine {
     /// Ends the session and restarts.
@@ -39,7 +39,7 @@ impl PeerEngine {
             }
             // The other ends restart their handshakes themselves.
             (State::Open(None), None) => {}
-            (State::New | State::Exiting { .. } | State::Stopped, _) => {}
+            (State::New | State::Exiting(_) | State::Stopped, _) => {}
         }
     }
 
@@ -56,17 +56,13 @@ impl PeerEngine {
             (Some(session), State::Open(_), Some(times))
                 if !session.control_channel.link.is_stream() =>
             {
-                let times = times.max(1);
-                let by_control = session.exit_by_control;
-                if by_control {
-                    let message = ControlMessage::Exit.encode();
-                    let _ = session.control_channel.send_message(message);
-                }
-                let patience = EXIT_PATIENCE.saturating_mul(times.into());
-                self.state = match by_control {
-                    true => State::Exiting { notices_left: 0, next: now + patience, why },
-                    false => State::Exiting { notices_left: times, next: now, why },
+                let notices = if session.exit_by_control {
+                    let _ = session.control_channel.send_message(ControlMessage::Exit.encode());
+                    ExitNotices::on_control_channel(now, times, why)
+                } else {
+                    ExitNotices::on_data_channel(now, times, why)
                 };
+                self.state = State::Exiting(notices);
                 self.tick(now, out);
             }
             _ => self.stop(why, out),
@@ -76,7 +72,7 @@ impl PeerEngine {
     /// Stops the engine after its exit notices.
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
-            State::Exiting { why, .. } => why.clone(),
+            State::Exiting(notices) => notices.reason.clone(),
             _ => Reason::EndRequested,
         };
         self.stop(why, out);
@@ -100,7 +96,7 @@ impl PeerEngine {
         }
         let link = match (&self.state, session) {
             (State::Open(Some(link)), _) => Some(*link),
-            (State::Exiting { .. }, Some(session)) => Some(session.control_channel.link),
+            (State::Exiting(_), Some(session)) => Some(session.control_channel.link),
             (State::Open(None), Some(session)) if session.control_channel.link.is_stream() => {
                 Some(session.control_channel.link)
             }
@@ -116,7 +112,7 @@ impl PeerEngine {
         match self.state {
             State::Stopped => return,
             // We were leaving anyway.
-            State::Exiting { .. } => return self.gone(out),
+            State::Exiting(_) => return self.gone(out),
             _ => {}
         }
         let had_session = self.session.is_some();

@@ -5,8 +5,6 @@
 
 mod streams;
 
-use std::time::Duration;
-
 use adit_engine::command::{DataKey, KeyLimits, KeySlot, Protection};
 use adit_engine::{
     Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, SocketId, UnixTime,
@@ -18,7 +16,7 @@ use super::pending_streams::PendingStreams;
 use crate::client::{ClientEvent, Next, Remotes};
 use crate::reason::Reason;
 use crate::session::{
-    Budget, Idle, PeerTerms, all_routes, exit_notice, inner_mtu, is_exit_notice, misframed,
+    Budget, ExitNotices, Idle, PeerTerms, all_routes, inner_mtu, is_exit_notice, misframed,
     session_end,
 };
 
@@ -26,8 +24,6 @@ type Out = Outbox<ClientEvent>;
 
 /// The only peer.
 const PEER: PeerId = PeerId(0);
-/// The interval at which exit notices are repeated.
-const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
 /// A ping, in plaintext.
 const PING: [u8; 16] = [
     0x2a, 0x18, 0x7b, 0xf3, 0x64, 0x1e, 0xb4, 0xcb, 0x07, 0xed, 0x2d, 0x0a, 0x98, 0x1f, 0xc7, 0x48,
@@ -69,11 +65,7 @@ enum State {
     Dialing,
     /// Packets can flow.
     Open,
-    Exiting {
-        notices_left: u8,
-        next: Instant,
-        why: Reason,
-    },
+    Exiting(ExitNotices),
     Stopped,
 }
 
@@ -135,7 +127,7 @@ impl StaticEngine {
                     *until = now;
                 }
             }
-            State::New | State::Open | State::Exiting { .. } | State::Stopped => {}
+            State::New | State::Open | State::Exiting(_) | State::Stopped => {}
         }
     }
 
@@ -149,7 +141,7 @@ impl StaticEngine {
             (State::Stopped, _) => {}
             // The end of a connection is sufficient notice.
             (State::Open, Some(times)) if self.link.is_some_and(|link| !link.is_stream()) => {
-                self.state = State::Exiting { notices_left: times.max(1), next: now, why };
+                self.state = State::Exiting(ExitNotices::on_data_channel(now, times, why));
                 self.tick(now, out);
             }
             _ => self.stop(why, out),
@@ -263,7 +255,7 @@ impl StaticEngine {
     fn begin_again(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         match self.state {
             State::Stopped => return,
-            State::Exiting { .. } => return self.gone(out),
+            State::Exiting(_) => return self.gone(out),
             _ => {}
         }
         if self.listens() {
@@ -342,13 +334,11 @@ impl StaticEngine {
         match &mut self.state {
             State::New => self.start(now, out),
             State::Waiting { until } if *until <= now => self.start(now, out),
-            State::Exiting { notices_left, next, .. } if *next <= now => {
-                if *notices_left == 0 {
+            State::Exiting(notices) => {
+                let over = notices.tick(now, PEER, out);
+                if over {
                     return self.gone(out);
                 }
-                *notices_left = notices_left.saturating_sub(1);
-                *next = now + EXIT_NOTICE_EVERY;
-                out.plane(Command::SendData(PEER, exit_notice()));
             }
             _ => {}
         }
@@ -378,7 +368,7 @@ impl StaticEngine {
     /// Stops the engine after its exit notices.
     fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
-            State::Exiting { why, .. } => why.clone(),
+            State::Exiting(notices) => notices.reason.clone(),
             _ => Reason::EndRequested,
         };
         self.stop(why, out);
@@ -413,7 +403,7 @@ impl Engine for StaticEngine {
         let of_state = match &self.state {
             State::New => Some((Instant::default(), "start")),
             State::Waiting { until } => Some((*until, "connect-retry")),
-            State::Exiting { next, .. } => Some((*next, "exit notice")),
+            State::Exiting(notices) => Some(notices.deadline()),
             State::Dialing | State::Open | State::Stopped => None,
         };
         let streams = self.streams_deadline().map(|at| (at, "connections that wait"));
