@@ -1,4 +1,4 @@
-//! What the traffic generators manage on a bare veth pair, beside iperf3: the ceiling of everything that the lab measures.
+//! Measures the traffic generators and iperf3 on a bare veth pair: the ceiling of everything that the lab measures.
 //!
 //!     sudo cargo run --release -p adit-lab --example generators
 

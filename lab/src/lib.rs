@@ -1,4 +1,4 @@
-//! `adit-lab`: measures adit beside its peers, so that anybody can repeat it.
+//! `adit-lab`: measures adit and comparable programs, repeatably.
 //!
 //! A [`record::Record`] is what one trial leaves behind; [`metric`] names its figures; [`subject`] is what is measured.
 #![forbid(unsafe_code)]

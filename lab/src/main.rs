@@ -1,4 +1,4 @@
-//! `adit-lab`: measures adit beside its peers, and parts of adit alone.
+//! `adit-lab`: measures adit and comparable programs, and parts of adit alone.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -127,7 +127,8 @@ impl Measurement {
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Sets figures from a distribution: by metric, the share of all that came within it. What was not recorded stays out.
+    /// Sets figures from a distribution: by metric, the share of all that came within it. Shares that were not recorded
+    /// are left out.
     pub fn set_times(&mut self, latency: &Latency, figures: &[(&str, f64)]) {
         for (name, share) in figures {
             if let Some(ms) = latency.at(*share) {

@@ -88,7 +88,7 @@ fn run(sandbox: &Sandbox, subjects: &[Subject]) -> Result<()> {
     })
 }
 
-/// A testbed and how the tunnels on it are to be.
+/// A testbed and the specification of the tunnels on it.
 struct Place {
     name: &'static str,
     testbed: Kind,

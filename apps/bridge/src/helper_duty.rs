@@ -58,7 +58,7 @@ pub(crate) enum PortRequest {
     Switch {
         /// The port.
         side: PortSide,
-        /// Whether it is to be on.
+        /// Whether to switch it on.
         on: bool,
     },
 }

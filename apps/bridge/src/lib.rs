@@ -281,7 +281,7 @@ struct Running {
     rules: Option<Rules>,
     routed: Option<Routed>,
     instance: String,
-    /// Which ports are to be looked for.
+    /// The ports that are missing.
     missing: [bool; 2],
     links: Links,
     /// Only of a bridge that carries the state of links across.

@@ -176,7 +176,7 @@ async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>,
     }))
 }
 
-/// A network is there: this machine's own, then nothing is to be done; or another machine's.
+/// The network exists already: it is this machine's own, and there is nothing to do; or it is another machine's.
 async fn there(
     dir: Option<&Path>,
     target: &Target,

@@ -164,7 +164,7 @@ impl HostState {
         write_whole(&self.paths.undo_file(), 0o600, &text)
     }
 
-    /// Undoes everything, newest change first. What cannot be undone is left and reported.
+    /// Undoes everything, newest change first. Changes that cannot be undone are left and reported.
     pub(super) fn undo_all(&mut self) {
         for (key, former) in self.undo.sysctls.drain(..).rev() {
             let path = self.sysctl_root.join(&key);

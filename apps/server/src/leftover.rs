@@ -26,7 +26,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// The parts of the undo file that are shown. What else is there is for who undoes it.
+/// The parts of the undo file that are shown. The other parts are needed only to undo it.
 #[derive(Deserialize)]
 struct Undo {
     #[serde(default)]

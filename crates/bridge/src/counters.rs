@@ -68,7 +68,7 @@ pub struct SideTotals {
     pub large: u64,
     /// Frames that left by the other port.
     pub forwarded: u64,
-    /// Fragments that were held until the others arrived; they count as forwarded when they leave. Of a router, also
+    /// Fragments that were held until the others arrived; they count as forwarded when they leave. For a router, also
     /// packets for itself, and packets that waited for a neighbour.
     pub held: u64,
     /// Frames dropped, in the order of [`Drop::ALL`].

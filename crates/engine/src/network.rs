@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// A block of addresses that one party may control alone: the unit in which quotas of unauthenticated senders are counted.
 ///
-/// An IPv4 address counts by itself. Of IPv6 a host has a /64 to choose its addresses from, and a site a /48 or /56.
+/// An IPv4 address counts by itself. An IPv6 host has a /64 to choose its addresses from, and a site a /48 or /56.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Network {
     /// One IPv4 address.

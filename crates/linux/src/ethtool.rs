@@ -43,7 +43,7 @@ pub fn set_features(interface: &str, wanted: &[(&str, bool)]) -> io::Result<()> 
     let control = Control::new(interface)?;
     let before = control.features()?;
     let blocks = before.len().div_ceil(32);
-    // Per block of 32 features: which are to be changed, and their values.
+    // Per block of 32 features: the mask of those to change, and their values.
     let mut request = vec![0; 2 + 2 * blocks];
     request[0] = SET_FEATURES;
     request[1] = blocks as u32;

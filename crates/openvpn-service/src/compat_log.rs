@@ -31,7 +31,7 @@ fn udp(address: SocketAddr) -> &'static str {
     if address.is_ipv4() { "UDPv4" } else { "UDPv6" }
 }
 
-/// The line about a stream that is to be opened.
+/// The line about a stream before it is opened.
 pub fn dialling(remote: SocketAddr) {
     say!(1, "TCP/UDP: Preserving recently used remote address: {}", address(remote));
     say!(1, "Attempting to establish TCP connection with {}", address(remote));

@@ -20,7 +20,7 @@ pub enum Signal {
     User2,
 }
 
-/// Signals that wait until they are taken. Of those beyond, equal ones are one, as always.
+/// Signals that wait until they are taken. Beyond those, equal signals are merged, as always.
 const WAITING: usize = 8;
 
 /// The signals that end, restart or question a running program.

@@ -32,7 +32,7 @@ impl Forger {
         Ok(Self { socket, from, to, packet: Vec::new() })
     }
 
-    /// Sends one. What does not fit into the socket is lost.
+    /// Sends one. A packet that does not fit into the socket is lost.
     pub(super) fn send(&mut self, payload: &[u8]) -> bool {
         encode(self.from, self.to, payload, &mut self.packet)
             && self.socket.send_to(&self.packet, &SocketAddr::V4(self.to).into()).is_ok()

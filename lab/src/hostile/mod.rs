@@ -108,7 +108,7 @@ impl Adversary {
         Self::start(host, rate, move || Client::connect(config, &target))
     }
 
-    /// Starts an unauthenticated peer that sends `rate` packets a second. Of `config` it uses the wrapping key alone.
+    /// Starts an unauthenticated peer that sends `rate` packets a second. It uses only the wrapping key of `config`.
     ///
     /// # Errors
     /// Its sockets cannot be made.

@@ -8,7 +8,7 @@ use adit_testbed::failure::{Context, Result};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 
-/// A process under observation. What is known of it stays when it ends.
+/// A process under observation. Its figures stay when it ends.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: u32,

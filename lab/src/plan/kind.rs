@@ -13,7 +13,7 @@ pub struct Description {
     pub name: &'static str,
     /// In one line.
     pub what: &'static str,
-    /// The axes that it has beside `subjects`; those of the first group are part of every point.
+    /// The axes that it has besides `subjects`; those of the first group are part of every point.
     pub axes: &'static [Axis],
 }
 

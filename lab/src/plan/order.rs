@@ -10,7 +10,7 @@ use super::{Kind, Plan, Scenario, Settings};
 use crate::record::{Point, TrialKey};
 use crate::subject::Subject;
 
-/// One trial that is to be run.
+/// A trial to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
     /// Its name in the results.

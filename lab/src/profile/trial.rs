@@ -1,4 +1,4 @@
-//! The verb: one trial of a scenario, sampled.
+//! The command `profile`: one trial of a scenario, sampled.
 
 use std::fs;
 use std::path::{Path, PathBuf};

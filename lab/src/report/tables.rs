@@ -257,7 +257,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// The figures beside the reference's: first that by which the scenario is judged.
+    /// The figures next to the reference's, beginning with the one by which the scenario is judged.
     fn ratios(&self) -> Option<Table> {
         let reference = self.reference()?;
         let primary = self.primary().filter(|name| better(name) != Better::Neither)?;

@@ -57,7 +57,7 @@ impl Device {
         }
     }
 
-    /// Hands a packet to the kernel. What a device that is down refuses is lost, as on a cable.
+    /// Hands a packet to the kernel. A packet that the device refuses because it is down is lost, as on a cable.
     pub(super) fn write(&self, packet: &[u8]) {
         let header = [0; VnetHeader::LEN];
         let _: io::Result<usize> =

@@ -66,7 +66,7 @@ pub struct Arguments {
     /// The way of a packet to the peer.
     #[arg(long, value_enum, default_value = "row")]
     form: Form,
-    /// Connections beside the one that listens.
+    /// Connections besides the one that listens.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=90))]
     pool: u16,
     /// SELECTs under way at once; their answers are taken in the order of the notifications. The original has one.

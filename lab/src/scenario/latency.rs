@@ -24,7 +24,7 @@ pub(super) fn run(
     measure(&run, settings)
 }
 
-/// Round trips of the first client, idle and beside its bulk.
+/// Round trips of the first client, idle and during its bulk transfer.
 pub(super) fn measure(run: &TrialRun, settings: &Settings) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };

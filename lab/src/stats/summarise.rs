@@ -27,7 +27,8 @@ const GROWING: [&str; 5] = [
     "client_pss_mib",
 ];
 
-/// Summarises the trials of a run by the rules in the head of this module's parent. Of two records with the same key the later counts.
+/// Summarises the trials of a run by the rules in the head of this module's parent. If two records have the same key,
+/// the later one counts.
 pub fn summarise(records: &[Record]) -> Summary {
     let (a_a, others): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|record| record.a_a);
     let (a_a, noise) = summarise_a_a(&rows(&a_a));

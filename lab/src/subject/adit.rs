@@ -32,7 +32,7 @@ pub(super) fn rules() -> String {
 pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, String> {
     let told = first_line(program, &["--version"], "cargo build --release -p adit-cli")?;
     let source = if of_revision {
-        // Built under its full sha.
+        // The build directory is named by the full SHA.
         program.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into())
     } else {
         // A binary of before would be measured under the name of what it is not.
@@ -44,7 +44,7 @@ pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, Strin
     Ok(source.map_or(told.clone(), |source: String| format!("{told} ({source})")))
 }
 
-/// The `adit` beside this program, or that which `ADIT` names; of a test, that of the folder above.
+/// The `adit` beside this program, or the one that `ADIT` names; for a test, the one in the folder above.
 pub(super) fn beside() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("ADIT") {
         let path = PathBuf::from(path);

@@ -90,7 +90,7 @@ pub(super) fn rules(others: u32) -> String {
     text
 }
 
-/// The bridge runs beside the server, whose device is `public`; the client's is `private`.
+/// The bridge runs on the server's host, whose device is `public`; the client's is `private`.
 pub(super) fn start(
     toolchain: &Toolchain,
     bridging: Bridging,

@@ -1,4 +1,4 @@
-//! Whether a subject's tunnels stand on a testbed.
+//! Checks that a subject's tunnels are up on a testbed.
 
 use std::path::Path;
 

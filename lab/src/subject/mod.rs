@@ -69,7 +69,7 @@ impl Subject {
     pub const OPENVPN: Subject =
         Subject::Vpn(Vpn::of(Implementation::Openvpn, Carrier::Udp, Variant::Default));
 
-    /// All that have a name of their own; beside them there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
+    /// All that have a name of their own; besides, there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
     pub fn named() -> impl Iterator<Item = Subject> {
         let bridges = [
             Bridging::Plain,

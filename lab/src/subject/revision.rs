@@ -72,7 +72,7 @@ pub(super) fn of_this_tree() -> Option<String> {
     output(command).ok().map(|text| text.trim().to_owned())
 }
 
-/// A source file that has changed since the binary was built, by the list of them that cargo leaves beside it.
+/// A source file that has changed since the binary was built, by the list of them that cargo leaves next to it.
 pub(super) fn newer_source(binary: &Path) -> Option<PathBuf> {
     let built = std::fs::metadata(binary).ok()?.modified().ok()?;
     let list = std::fs::read_to_string(binary.with_extension("d")).ok()?;

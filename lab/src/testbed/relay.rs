@@ -9,7 +9,7 @@
 //!
 //! The ends of the veth pairs are TUN devices whose descriptors the relay holds: so every packet passes alone and whole (a device
 //! without offloads has the kernel cut super-packets and finish checksums), there is no third IP stack that would have to
-//! forward, and one descriptor has both a packet's reading and its writing. What the relay adds of its own is measured: for
+//! forward, and one descriptor has both a packet's reading and its writing. The relay's own delay is measured: for
 //! every packet the time between its intended arrival and its writing. The time that a packet waits to be read is not in
 //! that figure; it is waking up from the same sleep as for a delayed packet, and has the same size.
 

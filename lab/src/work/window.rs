@@ -1,6 +1,6 @@
 //! The accounting, without any I/O: the window that all flows share, what falls into it, and whether the trial counts.
 //!
-//! All times are nanoseconds of the boot clock, which both ends share. What arrives is attributed by the time stamp that
+//! All times are nanoseconds of the boot clock, which both ends share. Arrivals are attributed by the time stamp that
 //! the receiver took right after its read, never by when a counter was read.
 
 use crate::record::Flow;
@@ -101,7 +101,7 @@ pub fn judge(frame: &Frame, accounts: &[Account]) -> Measured {
             invalid.push(format!("flow {name} never started"));
         }
     }
-    // One that starves beside others is a finding, which the fairness and the coverage show.
+    // A flow that starves while others do not is a finding, which the fairness and the coverage show.
     let starved = accounts.iter().all(|account| account.bytes == 0);
     if starved && !accounts.is_empty() && invalid.is_empty() {
         invalid.push("no flow carried anything".to_owned());

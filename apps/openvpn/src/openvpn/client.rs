@@ -374,7 +374,7 @@ impl ClientHooks<'_> {
     }
 
     fn current(&self) -> Status {
-        // The plane counts what is on the wire. What reaches the TUN is less by the framing of each
+        // The plane counts bytes on the wire. The TUN receives less, by the framing of each
         // packet: 8 bytes of header and 16 of tag.
         let inside = |bytes: u64, packets: u64| bytes.saturating_sub(packets.saturating_mul(24));
         let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.traffic.data;

@@ -146,7 +146,7 @@ async fn answer(client: &Client, question: &str) -> Result<Option<String>, tokio
     Ok(None)
 }
 
-/// Connects, and lets a task poll the connection, for who needs no notifications.
+/// Connects, and lets a task poll the connection, for callers that need no notifications.
 ///
 /// # Errors
 /// As [`connect`].

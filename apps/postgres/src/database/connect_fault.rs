@@ -24,7 +24,7 @@ pub struct ConnectFault {
     pub refuses_role: bool,
     /// It has no connection left, for the role or at all.
     pub is_full: bool,
-    /// Another host of the same database would say the same.
+    /// Whether another host of the same database would report the same error.
     pub(super) final_: bool,
 }
 

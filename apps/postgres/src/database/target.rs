@@ -180,7 +180,7 @@ impl Target {
         Self::resolve(text, env, false)
     }
 
-    /// As [`Self::of_operator`], for who writes nothing: a standby will do.
+    /// As [`Self::of_operator`], for commands that write nothing: a standby will do.
     ///
     /// # Errors
     /// As there.

@@ -106,7 +106,7 @@ struct End {
 }
 
 impl Link {
-    /// Connects. What comes by notification goes to `listener`. Call inside a `LocalSet`.
+    /// Connects. Notifications go to `listener`. Call inside a `LocalSet`.
     pub(super) async fn open(
         target: &Target,
         purpose: &str,

@@ -352,7 +352,7 @@ impl Node {
         self.unsettled.clone_from(&directory.unsettled);
     }
 
-    /// Says who came and went, and makes routes follow.
+    /// Logs nodes that joined or left, and updates the routes.
     async fn reconcile(&mut self) {
         let Some(directory) = self.shared.directory.borrow().clone() else { return };
         let mut now_said = BTreeMap::new();

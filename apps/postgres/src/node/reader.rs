@@ -27,7 +27,7 @@ const EPOCHS: &str = "SELECT s.stream, e.record, e.signature, e.enc, e.sealed, \
 
 /// The row, and how old it is by the database's clock; `None` if it is none.
 pub(super) fn dated(row: &Row) -> Option<Dated<'_>> {
-    // The two times stand behind the row as it was sent.
+    // The two times follow the columns of the row.
     let time = |at| Some(i64::from_be_bytes(value(row, at)?.try_into().ok()?));
     let age_us = time(FIELDS + 1)?.saturating_sub(time(FIELDS)?);
     Some(Dated { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The columns of a [`Query::Page`]'s answer. Of `chain` only auditors know what to do with it; its place stays.
+/// The columns of a [`Query::Page`]'s answer. Only auditors use `chain`; for others its place stays empty.
 fn select(from: &str, more: &str) -> String {
     let columns = sql::SENT_COLUMNS.replace("chain", "NULL::bytea");
     format!("SELECT {columns}, ts, statement_timestamp() FROM {from} {more}")

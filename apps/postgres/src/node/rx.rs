@@ -154,7 +154,7 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    /// Sends what is to be asked now.
+    /// Sends the queries that are due.
     fn ask(&mut self) {
         let (shared, reader) = (self.shared, self.reader);
         if self.watch.ask(now()) {

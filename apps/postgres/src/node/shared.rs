@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) receivers: RefCell<BTreeMap<StreamId, Receiver>>,
     /// There is something to send.
     pub(super) work: Notify,
-    /// The host's routes are to be brought in line with the directory.
+    /// The host's routes must be reconciled with the directory.
     pub(super) changed: Notify,
     /// A leaf was closed.
     pub(super) rotated: Notify,

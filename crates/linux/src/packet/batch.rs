@@ -41,7 +41,7 @@ pub struct Frame<'a> {
     pub vnet: &'a mut [u8; VNET_LEN],
     /// The frame, from the destination address on, VLAN tags inside.
     pub bytes: &'a mut [u8],
-    /// Whether it is to be sent; false at first.
+    /// Whether to send it; false at first.
     pub keep: &'a mut bool,
 }
 
@@ -165,7 +165,7 @@ impl FrameBatch {
         })
     }
 
-    /// Returns whether a frame of the burst is to be sent.
+    /// Returns whether a frame of the burst will be sent.
     pub fn is_kept(&self, at: usize) -> bool {
         at < self.filled && self.spans.get(at).is_some_and(|span| span.keep)
     }
@@ -332,7 +332,7 @@ impl FrameBatch {
         (to.saturating_sub(from), None)
     }
 
-    /// Returns the header and bytes of a frame that is to be sent.
+    /// Returns the header and bytes of a frame to send.
     fn kept(&self, at: usize) -> Option<(&[u8; VNET_LEN], &[u8])> {
         let span = self.spans.get(at).filter(|span| span.keep)?;
         let start = at * SLOT + span.start;
@@ -401,7 +401,7 @@ fn insert_tag(slot: &mut [u8], span: &mut Span, vnet: &mut [u8; VNET_LEN], tag: 
     slot.copy_within(TAG..TAG + ADDRESSES, 0);
     slot[ADDRESSES..ADDRESSES + TAG].copy_from_slice(&tag);
     (span.start, span.len) = (0, span.len + TAG);
-    // The offsets count from the frame's start: hdr_len of a super-packet, csum_start if a checksum is to be computed.
+    // The offsets count from the frame's start: hdr_len of a super-packet, csum_start if a checksum must be computed.
     let mut shift = |at: usize| {
         let value = u16::from_ne_bytes([vnet[at], vnet[at + 1]]).saturating_add(TAG as u16);
         vnet[at..at + 2].copy_from_slice(&value.to_ne_bytes());

@@ -22,7 +22,7 @@ use nix::unistd::{Gid, Group, Pid, Uid, User};
 
 use crate::process;
 
-/// The least amount of memory that must be lockable, if all memory is to be locked.
+/// The least amount of memory that must be lockable, if all memory is locked.
 const LOCKED_MEMORY: u64 = 100 << 20;
 
 /// The privileges that remain.

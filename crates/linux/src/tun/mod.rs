@@ -36,7 +36,7 @@ pub enum TunMode {
     Tap,
 }
 
-/// The work that may be left undone in packets, by the kernel for us and by us for the kernel.
+/// The offloads in use: work on packets that the kernel leaves to us, and that we leave to the kernel.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunOffloads {
     /// Checksums may be partial. The others require it.

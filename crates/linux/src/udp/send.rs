@@ -138,7 +138,7 @@ fn describe(
     Some(header)
 }
 
-/// Returns whether the call is to be repeated: after a signal, and once after an error that may be the last ICMP
+/// Returns whether to repeat the call: after a signal, and once after an error that may be the last ICMP
 /// message's about another datagram (the next call reports it, and only once; the error queue has it too).
 pub(super) fn is_transient(error: &io::Error, pending: &mut bool) -> bool {
     match error.raw_os_error() {

@@ -16,7 +16,7 @@ use adit_engine::{Instant, Link, Outbox, Rate, TokenBucket};
 pub const RENEGOTIATIONS: Rate = Rate::one_in(Duration::from_secs(1), 2);
 /// Repeated push requests that are answered. OpenVPN's clients repeat theirs every 5 s.
 pub const PUSH_REPLIES: Rate = Rate::one_in(Duration::from_secs(2), 2);
-/// Moves to another address that the engine follows. Of several within the interval it follows the
+/// Moves to another address that the engine follows. Of several moves within the interval it follows the
 /// last one.
 pub const MOVES: Rate = Rate::one_in(Duration::from_secs(1), 4);
 /// Events about the peer's messages: unknown or malformed control messages, findings about the

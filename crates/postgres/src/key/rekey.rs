@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(attempt.ring.generation(), Generation(3));
     }
 
-    /// A member, or a node that was removed, signs one of its own: it has the key before, and the database's help.
+    /// A current or removed member that has the former key and the database's help signs a key of its own.
     #[test]
     fn no_other_node_signs_a_rekey() {
         for node in [2, 3] {

@@ -160,7 +160,7 @@ impl KeyRing {
         self.taken.iter().flat_map(ends).filter(|at| *at > now).min()
     }
 
-    /// The file of keys, secret: a line for each key, and who got the newest one.
+    /// The file of keys, secret: a line for each key, and the nodes that received the newest one.
     pub fn to_text(&self) -> Zeroizing<String> {
         // Enough for all of it: a string that grows leaves copies behind.
         let nodes = self.members.as_ref().map_or(0, |members| members.nodes.len());

@@ -138,7 +138,7 @@ fn a_nodes_mac_is_never_a_networks() {
     );
 }
 
-/// The encodings stand in databases for years: these numbers never change under this version.
+/// The encodings stay in databases for years: these numbers never change under this version.
 #[test]
 fn known_answers_of_every_encoding() {
     assert_eq!(hex(&node().mac(&network()).unwrap()), KNOWN_NODE);
@@ -571,7 +571,7 @@ fn an_old_epoch_opens_with_the_ring_and_a_new_one_only_with_the_new_key() {
     assert!(matches!(wrong, Err(EpochOpenError::Field)));
 }
 
-/// The network's second key beside the first.
+/// A ring with the network's second key and the first.
 fn renewed() -> KeyRing {
     let mut ring = KeyRing::from(network());
     let key = network().successor(&mut random(3)).unwrap();

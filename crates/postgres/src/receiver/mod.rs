@@ -300,7 +300,7 @@ impl Receiver {
         true
     }
 
-    /// Answers [`Query::Page`]: appends to `out` what is to be delivered.
+    /// Answers [`Query::Page`]: appends the packets to deliver to `out`.
     pub fn page<'a>(
         &mut self,
         now: Instant,

@@ -19,7 +19,7 @@ const ALL_PAUSE: Duration = Duration::from_millis(500);
 /// All streams are looked at this often without any reason.
 const ALL_AGAIN: Duration = Duration::from_secs(600);
 
-/// Which streams are to be looked at.
+/// The streams that a reader queries.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Look {
     /// None: every wake-up was heard.

@@ -152,7 +152,7 @@ impl Stream {
         (epoch.0 > 0).then_some(Previous { epoch, last_seq, chain: None, opened: None })
     }
 
-    /// Returns the checkpoint that is to be signed now.
+    /// Returns the checkpoint to sign now.
     pub(super) fn to_sign(&self, stream: StreamId) -> Option<Unsigned> {
         self.unsigned?;
         let Previous { epoch, last_seq: seq, chain, .. } = self.committed?;
@@ -220,7 +220,7 @@ impl Leaves {
         }
     }
 
-    /// Whether the newest leaf is to be followed by another.
+    /// Whether another leaf must follow the newest one.
     pub(super) fn is_full(&self, now: Instant) -> bool {
         self.newest.is_none_or(|leaf| leaf.is_full(now, self.config.leaf_bytes))
     }

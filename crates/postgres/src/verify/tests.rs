@@ -551,7 +551,7 @@ fn with_a_collision() -> Log {
     log
 }
 
-/// AES-GCM's tag commits to nothing for who knows its key: a reader of the epoch, the sender, the auditor. The chain does.
+/// AES-GCM's tag commits to nothing for a holder of its key: a reader of the epoch, the sender, the auditor. The chain does.
 #[test]
 fn another_row_under_the_same_tag_breaks_the_chain() {
     let log = with_a_collision();

@@ -72,7 +72,7 @@ pub struct Summary {
     pub rows: u64,
     /// Rows that were opened, and that the sender has signed through the chain.
     pub proven: u64,
-    /// Rows that were opened and stand in the chain behind the last signature.
+    /// Rows that were opened and that follow the last signature in the chain.
     pub unsigned: u64,
     /// Volatile epochs without rows: a crash may have emptied them.
     pub emptied: u64,

@@ -242,7 +242,7 @@ fn genuine_rows_behind_a_flood_are_found() {
     world.traffic(10, 3);
     world.pass(20);
     let before = world.came.len();
-    // The genuine ones stand behind tens of thousands of the same numbers and pages of others.
+    // The genuine ones come after tens of thousands of the same numbers and pages of others.
     let leaf = newest_leaf(&mut world);
     let genuine = leaf.split_off(leaf.len() - 10);
     leaf.extend((0..60_000).map(|n| forged(&like, genuine[0].seq - 1 + n % 2, epoch, now)));

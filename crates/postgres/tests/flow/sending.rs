@@ -42,7 +42,7 @@ fn sealer(opening: &Opening) -> Sealer {
     Sealer::new(&secret, Audit::Headers, opening.stream, opening.epoch, hash).unwrap()
 }
 
-/// Answers everything that is to be opened, as a database without anything in it does; what else is wanted.
+/// Answers everything that is to be opened, as an empty database does; returns the remaining requests.
 fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Want) {
     let mut opened = Vec::new();
     loop {

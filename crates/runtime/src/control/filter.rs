@@ -106,7 +106,7 @@ pub struct FlowTotals {
 pub struct FlowReport {
     /// `tcp`, `udp`, `icmp` or a number.
     pub protocol: String,
-    /// Address and port of who began it.
+    /// Address and port of its originator.
     pub source: String,
     /// Address and port of the other.
     pub destination: String,

@@ -205,7 +205,7 @@ pub(super) fn fires(deadline: Option<(Instant, &'static str)>) {
     }
 }
 
-/// Whether inputs are shown: they are to be timed then.
+/// Whether inputs are traced, and must therefore be timed.
 pub(super) fn inputs() -> bool {
     wanted(INPUTS.into())
 }

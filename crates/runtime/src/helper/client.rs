@@ -39,7 +39,7 @@ pub struct Helper {
     pending: Mutex<HashMap<u64, Waiter>>,
     /// Host events that have not been taken yet.
     events: Mutex<VecDeque<HostEvent>>,
-    /// Wakes who waits for an event.
+    /// Wakes the task that waits for an event.
     happened: Notify,
     lost: AtomicBool,
     /// Wakes those who wait for the end.

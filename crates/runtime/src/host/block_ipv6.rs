@@ -25,7 +25,7 @@ const LOOPBACK: u32 = 1;
 /// The routes that block IPv6.
 #[derive(Debug, Default)]
 pub(super) struct BlockIpv6 {
-    /// Whether IPv6 is to be kept in.
+    /// Whether to block IPv6 outside the tunnel.
     on: bool,
     /// Whether it is.
     complete: bool,
@@ -91,7 +91,7 @@ impl Host {
     /// machine's routes change.
     ///
     /// # Errors
-    /// A route could not be added or removed. What is in force stays.
+    /// A route could not be added or removed. The rules in force stay.
     pub(super) async fn block_ipv6(&mut self, remote: Option<IpAddr>) -> Result<(), String> {
         (self.block6.on, self.block6.remote) = (true, remote);
         let blocked = self.try_block().await;

@@ -165,7 +165,7 @@ impl Host {
         Ok(around)
     }
 
-    /// Adds what a plan wants. What is there already is added again, since another program may have
+    /// Adds the rules and routes of a plan. Existing ones are added again, since another program may have
     /// removed it.
     async fn put_wanted(
         &mut self,
@@ -433,7 +433,7 @@ impl Host {
         }
     }
 
-    /// Removes all rules and routes, rules first. What cannot be removed stays in the undo log, for the
+    /// Removes all rules and routes, rules first. Entries that cannot be removed stay in the undo log, for the
     /// next start.
     async fn clear_policy(&mut self) {
         if self.unfinished.take().is_some() {

@@ -1,4 +1,4 @@
-//! The machine's side of a tunnel: device, addresses, routes. What is applied is undone in reverse.
+//! The machine's side of a tunnel: device, addresses, routes. Changes are undone in reverse order.
 
 mod apply;
 mod block_ipv6;

@@ -4,7 +4,7 @@
 //! another interface (the one that keeps the server reachable) stays, and would lead nowhere once
 //! the machine is on another network. So each is written down before it is added, and the next
 //! start removes those of processes that are gone. The same holds for rules of policy routing and
-//! kernel settings. What a kill switch keeps stays until it is released.
+//! kernel settings. The rules of a kill switch stay until it is released.
 
 mod entry;
 

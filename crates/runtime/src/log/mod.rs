@@ -117,7 +117,7 @@ const WORKERS: [&str; 2] = ["plane-", "bridge-"];
 /// Begins to log, or changes how.
 ///
 /// # Errors
-/// The target cannot be opened. What was in force before stays.
+/// The target cannot be opened. The former target stays in force.
 pub fn start(settings: Settings) -> std::io::Result<()> {
     let sink = Sink::open(&settings.target)?;
     let verb = settings.verb;

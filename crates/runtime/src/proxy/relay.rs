@@ -178,7 +178,7 @@ impl Pump {
         }
     }
 
-    /// From the data plane to the proxy. What the sockets do not take is lost, as on any path.
+    /// From the data plane to the proxy. Packets that the sockets do not take are lost, as on any path.
     fn outward(&mut self) {
         let Self { near, far, relay, client, header, batch, scratch, train, .. } = self;
         let Ok(_) = near.recv_burst(batch) else { return };

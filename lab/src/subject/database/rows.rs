@@ -12,7 +12,7 @@ use super::{Nodes, Rows, Scheme};
 use crate::rows::{CounterValues, MARK, READY, TABLE, TRIGGER};
 use crate::testbed::Database;
 
-/// Connections of each end beside the one that listens: on two cores 4 to 45 made no difference, and 2 give a third.
+/// Connections of each end besides the one that listens: on two cores 4 to 45 made no difference, and 2 give a third.
 const POOL: &str = "16";
 /// The time limit for reading the counters.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -286,7 +286,7 @@ fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
     Ok("refused until they were right again".into())
 }
 
-/// The database claims that everything is to be written in the clear.
+/// The database claims that everything must be written in the clear.
 fn forged_policy(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
     let forge =
