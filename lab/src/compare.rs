@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// In one sentence.
+    /// The result in one sentence.
     pub verdict: String,
     /// Whether B is slower or otherwise worse anywhere.
     pub worse: bool,

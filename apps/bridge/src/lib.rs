@@ -463,7 +463,7 @@ impl Running {
         self.look_at_links().await;
     }
 
-    /// Follows what happens to the interfaces: their MTU, and whether they have a link.
+    /// Follows the state of the interfaces: their MTU, and whether they have a link.
     async fn look_at_links(&mut self) {
         let mut running = [None; 2];
         for (side, running) in Side::BOTH.into_iter().zip(&mut running) {

@@ -71,7 +71,7 @@ pub(super) struct Carry {
 }
 
 impl Carry {
-    /// For ports that may have been switched on just now.
+    /// Creates the state for ports that may have been switched on just now.
     pub fn new(now: Nanos) -> Self {
         Self { off: None, settles: [Some(now.after(SETTLE)); 2] }
     }

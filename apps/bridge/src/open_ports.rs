@@ -21,7 +21,7 @@ pub(super) struct Station {
 /// The ports of one bridge.
 pub(super) struct Ports {
     specs: [PortSpec; 2],
-    /// For questions alone, which need no rights.
+    /// Used for queries only, which need no rights.
     net: Net,
     opener: Opening,
     started: u64,
@@ -36,7 +36,7 @@ enum Opening {
 }
 
 impl Ports {
-    /// In the process's network namespace, inside a runtime.
+    /// Opens the ports in the process's network namespace. Call inside a runtime.
     pub fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
         let opener = match helper::current() {
             Some(helper) => Opening::Helper(helper),

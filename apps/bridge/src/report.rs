@@ -78,7 +78,7 @@ impl Running {
         }
     }
 
-    /// For the log, on a signal.
+    /// Writes the report to the log, on a signal.
     pub(super) fn tell(&mut self) {
         let report = self.report();
         for port in report.bridge.iter().flat_map(|bridge| &bridge.ports) {

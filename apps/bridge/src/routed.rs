@@ -127,7 +127,7 @@ impl Routed {
         Ok(Self { router: Arc::new(Mutex::new(router)) })
     }
 
-    /// For the workers.
+    /// The part that the workers use.
     pub fn router(&self) -> Arc<Mutex<Router>> {
         Arc::clone(&self.router)
     }

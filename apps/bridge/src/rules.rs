@@ -54,7 +54,7 @@ impl Rules {
         Summary::of(self.firewall().filter().ruleset())
     }
 
-    /// For the log.
+    /// Returns a summary for the log.
     pub fn summary(&self) -> String {
         let file = self.file.display();
         let Summary { rules, sees, drops, .. } = self.in_force();

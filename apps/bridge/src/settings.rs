@@ -146,7 +146,7 @@ impl BridgeOptions {
     /// Reads the text of a settings file.
     ///
     /// # Errors
-    /// What is wrong with it, with its line.
+    /// The error, with its line.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
         let raw: Raw = toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))?;
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());

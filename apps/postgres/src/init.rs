@@ -59,7 +59,7 @@ pub enum Initialised {
         paths: Box<Paths>,
         /// The settings of the node.
         settings: Box<Settings>,
-        /// For the next node.
+        /// The invitation for the next node.
         invitation: Invitation,
         /// The steps that were done, in words.
         done: Vec<String>,

@@ -26,7 +26,7 @@ pub const VALID: Duration = Duration::from_secs(24 * 3600);
 pub struct Invitation {
     /// The URL for the next node: the database and the token. Secret.
     pub url: Zeroizing<String>,
-    /// For how long.
+    /// The validity of the invitation.
     pub valid: Duration,
     /// No node needs to run when it is used.
     pub offline: bool,

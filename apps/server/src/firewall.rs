@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(drops_forwarded(&serde_json::json!({}), "adit0").len(), 0);
     }
 
-    /// With real nft: the remedies are commands that work, and that we then see.
+    /// Runs the real nft: the remedies are commands that work, and their effect is visible.
     #[test]
     fn the_remedies_can_be_typed_as_they_are() {
         adit_testbed::needs_root!();

@@ -123,7 +123,7 @@ fn drop_all_but_needed(paths: &Paths) -> Result<(), Fault> {
     privileges.drop().map_err(|error| Fault::environment(error.to_string()))
 }
 
-/// Whether plain root, without its power over file modes, reads and writes what it must.
+/// Returns whether root without its power over file modes can read and write all required files.
 fn open_to_root(paths: &Paths) -> bool {
     let folders = [&paths.config, &paths.data, &paths.run];
     let owned = folders.iter().all(|folder| fs::metadata(folder).is_ok_and(|m| m.uid() == 0));

@@ -171,9 +171,9 @@ pub struct DataKey {
     pub key_id: u8,
     /// The packet format and its algorithms.
     pub protection: Protection,
-    /// For packets we send.
+    /// The id in packets that we send.
     pub seal: DirectionKey,
-    /// For packets we receive.
+    /// The id in packets that we receive.
     pub open: DirectionKey,
     /// When to report [`Notice::KeyNearLimit`].
     pub limits: KeyLimits,

@@ -15,7 +15,7 @@ impl Seed {
     /// Creates a seed that `fill` writes in place, so that no copy is left elsewhere.
     ///
     /// # Errors
-    /// Those of `fill`.
+    /// Fails as `fill` does.
     pub fn try_with<E>(fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
         let mut seed = Self(Box::new([0; Self::LEN]));
         fill(seed.0.as_mut_slice())?;

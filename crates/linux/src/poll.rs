@@ -113,7 +113,7 @@ impl Poller {
     /// system call.
     ///
     /// # Errors
-    /// Those of [`Poller::wait`].
+    /// Fails as [`Poller::wait`] does.
     pub fn wait_precisely(&self, events: &mut Events, timeout: Duration) -> io::Result<usize> {
         let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
         match rustix::event::poll(&mut epoll, Some(&timespec(timeout))) {

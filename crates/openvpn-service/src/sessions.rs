@@ -46,7 +46,7 @@ struct Sample {
 }
 
 impl Sessions {
-    /// In the order of their ids.
+    /// Iterates over the sessions in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &Session> {
         self.open.values()
     }

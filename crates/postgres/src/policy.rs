@@ -43,7 +43,7 @@ macro_rules! words {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// As in the configuration and in the database.
+            /// Returns the word for it in the configuration and in the database.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }

@@ -21,7 +21,7 @@ pub struct Key {
 /// Checks the name of a device, which goes into nft rules and file names below /proc/sys.
 ///
 /// # Errors
-/// What is wrong with it, and what to write.
+/// The error, and the correction.
 pub fn checked_device(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || name.len() > MAX_DEVICE_NAME || !name.chars().all(allowed) {

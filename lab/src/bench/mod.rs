@@ -1,4 +1,4 @@
-//! In memory: what the engines and the data path cost without any I/O.
+//! Measures the cost of the engines and the data path in memory, without any I/O.
 
 mod handshakes;
 mod instructions;

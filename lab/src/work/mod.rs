@@ -80,7 +80,7 @@ impl Measured {
         self.mbps_of("")
     }
 
-    /// The same of those flows whose name begins with `prefix`, such as `up`.
+    /// Returns the same for the flows whose name begins with `prefix`, such as `up`.
     pub fn mbps_of(&self, prefix: &str) -> f64 {
         let flows = self.flows.iter().filter(|flow| flow.name.starts_with(prefix));
         let bytes: u64 = flows.map(|flow| flow.bytes).sum();

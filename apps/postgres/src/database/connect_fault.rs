@@ -1,4 +1,4 @@
-//! Why there is no connection, and what to do.
+//! Errors of connection attempts, and their remedies.
 
 use std::error::Error as _;
 use std::fmt;
@@ -86,7 +86,7 @@ impl ConnectFault {
         ))
     }
 
-    /// From the library's error.
+    /// Converts the library's error.
     pub(super) fn new(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
         if let Some(error) = error.as_db_error() {
             return Self::refused(target, host, error);

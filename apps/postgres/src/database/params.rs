@@ -72,7 +72,7 @@ impl Environment {
         Self { user: Some(user.to_owned()), ..Self::default() }
     }
 
-    /// With these variables and nothing else.
+    /// Creates an environment with these variables and nothing else.
     #[cfg(test)]
     pub(super) fn with(vars: &[(&str, &str)], home: Option<PathBuf>) -> Self {
         let vars = vars.iter().map(|(k, v)| ((*k).to_owned(), Zeroizing::new((*v).to_owned())));

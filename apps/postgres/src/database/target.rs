@@ -183,7 +183,7 @@ impl Target {
     /// As [`Self::of_operator`], for commands that write nothing: a standby will do.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`Self::of_operator`] does.
     pub fn of_reader(text: &str, env: &Environment) -> Result<Self, Fault> {
         Self::resolve(text, env, true)
     }

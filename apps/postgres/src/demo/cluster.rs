@@ -142,7 +142,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Ok(pid) = i32::try_from(server.id()) {
-            // At once, without writing back what is thrown away anyhow.
+            // Stop at once, without writing back data that is deleted anyway.
             let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
         }
         let begun = Instant::now();

@@ -23,7 +23,7 @@ use world::{DATABASE, NAMES, World};
 /// A command of the user, or a query, with its output.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// As it is typed.
+    /// The command line.
     pub command: String,
     /// The output.
     pub output: String,
@@ -62,9 +62,9 @@ pub struct Holding {
 /// One bulk transfer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Transfer {
-    /// From which machine.
+    /// The machine that sends.
     pub from: &'static str,
-    /// To which.
+    /// The machine that receives.
     pub to: &'static str,
     /// Payload that arrived, Mb/s.
     pub megabits_per_second: f64,
@@ -191,7 +191,7 @@ fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fau
     Ok(())
 }
 
-/// What just happened, as rows.
+/// A query that shows the last packets as rows.
 const PACKETS: &str = r#"SELECT ts::time(3), "from", "to", proto, src, dst, len FROM adit.log
   WHERE proto IN (1, 58) ORDER BY ts DESC LIMIT 4"#;
 /// And all of it, in sums.

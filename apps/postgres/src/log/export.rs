@@ -24,12 +24,12 @@ const LEAST_ROWS: usize = 8;
 /// Bytes that are gathered before they are written.
 const WRITE: usize = 256 * 1024;
 
-/// Which packets.
+/// The packets to export.
 #[derive(Copy, Clone, Debug)]
 pub struct ExportOptions {
-    /// From then on, in microseconds since 1970.
+    /// The start of the export, in microseconds since 1970.
     pub since: i64,
-    /// Until before then.
+    /// The end of the export, exclusive.
     pub until: i64,
 }
 

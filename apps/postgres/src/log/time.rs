@@ -5,7 +5,7 @@ use std::error::Error;
 use bytes::{BufMut, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// From 1970 to 2000, where the database's times begin, in microseconds.
+/// The time from 1970 to 2000, when the database's times begin, in microseconds.
 const EPOCH: i64 = 946_684_800_000_000;
 
 /// A time, in microseconds since 1970. The database's infinities are the furthest there are.

@@ -32,7 +32,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// For people.
+    /// The name for people.
     pub(super) fn name(&self) -> String {
         format!("{} > {}", self.from, self.to)
     }

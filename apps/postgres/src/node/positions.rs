@@ -20,7 +20,7 @@ use adit_postgres::{EpochNo, Seq, StreamId};
 /// Bytes of a line with its newline.
 const LINE: usize = 45 + 65;
 
-/// In place of a chain's value.
+/// The filler in place of a chain's value.
 const NO_CHAIN: Fingerprint = Fingerprint([0; 32]);
 
 /// Lines that are kept; beyond, streams are not taken down.

@@ -151,7 +151,7 @@ impl Node {
         }
     }
 
-    /// For the log, on a signal.
+    /// Writes the report to the log, on a signal.
     pub(super) fn tell(&self) {
         let report = self.postgres();
         say!(

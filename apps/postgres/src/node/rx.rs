@@ -1,4 +1,4 @@
-//! From the database to the device.
+//! Carries packets from the database to the device.
 //!
 //! ```text
 //!   notification ─┐                     ┌─► epochs of several streams ─► check ─► receiver

@@ -1,4 +1,4 @@
-//! From the device into the database.
+//! Carries packets from the device into the database.
 //!
 //! ```text
 //!   device ──► push (route, queue) ──► work ──► wants: Resume, Open, Batch ──► commit, wake ──► committed

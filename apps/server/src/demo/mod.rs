@@ -36,7 +36,7 @@ pub struct Ping {
 pub struct Transfer {
     /// `TCP` or `UDP`.
     pub protocol: &'static str,
-    /// From this end to the other: `client` or `server`.
+    /// The sending end: `client` or `server`.
     pub from: &'static str,
     /// Payload that arrived, Mb/s.
     pub megabits_per_second: f64,
@@ -148,7 +148,7 @@ fn list(end: &End) -> String {
 /// Checks all requirements of a demo, and reports everything missing at once.
 ///
 /// # Errors
-/// What is missing, with the remedies.
+/// Returns the missing programs and rights, with their remedies.
 pub fn check_machine() -> Result<(), Fault> {
     let needed = doctor::for_a_tunnel();
     let missing: Vec<String> = needed

@@ -14,7 +14,7 @@ use super::{Mode, Net, NetError};
 /// The default table of routes.
 pub const MAIN_TABLE: u32 = 254;
 
-/// What the kernel does with packets that a route matches.
+/// The kernel's treatment of packets that a route matches.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RouteKind {
     /// Forwards them.
@@ -43,7 +43,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// The gateway is on the link even if no address says so.
     pub onlink: bool,
-    /// What the kernel does with the packets.
+    /// The kernel's treatment of the packets.
     pub kind: RouteKind,
 }
 

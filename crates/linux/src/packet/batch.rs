@@ -179,7 +179,7 @@ impl FrameBatch {
     /// if there is none.
     ///
     /// # Errors
-    /// Those of [`TunQueue::read`], if there is not a single frame.
+    /// Fails as [`TunQueue::read`] does, if there is not a single frame.
     pub fn receive_from_tap(
         &mut self,
         queue: &TunQueue,

@@ -203,7 +203,7 @@ impl PacketSocket {
     /// Sends one frame.
     ///
     /// # Errors
-    /// Those of [`FrameBatch::send_to_socket`].
+    /// Fails as [`FrameBatch::send_to_socket`] does.
     pub fn send(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> io::Result<()> {
         let parts = [io::IoSlice::new(vnet), io::IoSlice::new(frame)];
         loop {

@@ -308,7 +308,7 @@ fn checked_name(name: &str) -> Result<&str, TunError> {
 /// one frame of at most the device's MTU. It blocks, and serves only as a baseline for measurements.
 ///
 /// # Errors
-/// Those of [`TunDevice::open`].
+/// Fails as [`TunDevice::open`] does.
 pub fn plain_tap(name: &str) -> Result<OwnedFd, TunError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     Ok(open_and_set(checked_name(name)?, libc::IFF_TAP | libc::IFF_NO_PI, flags)?.0)

@@ -15,7 +15,7 @@ pub struct TunParts {
     pub ifindex: u32,
     /// The offloads in force.
     pub offloads: TunOffloads,
-    /// For each queue its number of flow queues, 0 if it has none.
+    /// The number of flow queues of each queue, 0 if it has none.
     pub flow_queues: Vec<usize>,
 }
 

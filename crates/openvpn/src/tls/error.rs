@@ -78,7 +78,7 @@ pub struct CertificateError {
     pub problem: CertificateProblem,
     /// The subject of the refused certificate, printable; empty if it could not be read.
     pub subject: String,
-    /// What is wrong and how to correct it, in one or two sentences.
+    /// The problem and its correction, in one or two sentences.
     pub detail: String,
 }
 

@@ -27,7 +27,7 @@ use crate::{Generation, NodeId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRing {
     newest: NetworkKey,
-    /// At most [`GENERATIONS`].
+    /// The known keys, at most [`GENERATIONS`].
     former: BTreeMap<Generation, NetworkKey>,
     /// The nodes that got the newest key; `None` if it is the first one here.
     members: Option<Members>,
@@ -40,7 +40,7 @@ pub struct KeyRing {
 struct Taken {
     generation: Generation,
     at: Instant,
-    /// From then on epochs open under it.
+    /// The time from which epochs open under it.
     seals: Instant,
 }
 
@@ -259,7 +259,7 @@ mod tests {
         Renewal { key, members, made: MADE }
     }
 
-    /// With a second key, taken at 1000 s, a second after it was made.
+    /// Returns a ring with a second key, taken at 1000 s, a second after it was made.
     fn renewed() -> KeyRing {
         let mut ring = KeyRing::from(first());
         let renewal = renewal(&ring, &[1, 3]);

@@ -120,7 +120,7 @@ fn standing(
     let mut dropped = Vec::new();
     for now in from..to {
         put(queues, ms(now), A, now as u32, 60_000);
-        // As many leave as come, but for the drops.
+        // Except for the drops, as many leave as arrive.
         if now >= from + standing {
             let before = queues.dropped.codel;
             take(queues, ms(now), A, patience);

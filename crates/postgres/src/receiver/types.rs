@@ -41,7 +41,7 @@ pub enum Query {
     Epochs {
         /// Returns only epochs after this one.
         after: EpochNo,
-        /// At most so many.
+        /// The maximum number of results.
         limit: u32,
     },
     /// The rows with `seq > after AND seq <= until` of a leaf. Answer: [`super::Receiver::page`].
@@ -50,9 +50,9 @@ pub enum Query {
         leaf: LeafNo,
         /// Only rows behind this one.
         after: Seq,
-        /// And not behind this one.
+        /// Only rows up to this one.
         until: Seq,
-        /// At most so many.
+        /// The maximum number of results.
         limit: u32,
         /// `ORDER BY seq DESC` instead of `ORDER BY seq`: a starting reader looks for the newest.
         newest_first: bool,

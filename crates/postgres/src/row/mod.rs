@@ -42,15 +42,15 @@ pub struct Columns {
 pub struct Row<'a> {
     /// Its number.
     pub seq: Seq,
-    /// Under which key.
+    /// The epoch of its key.
     pub epoch: EpochNo,
-    /// In which stream.
+    /// The stream of the row.
     pub stream: StreamId,
     /// The columns in the clear.
     pub columns: Columns,
     /// The AEAD's tag; any length.
     pub tag: &'a [u8],
-    /// On the last row of a batch; any length.
+    /// Padding, on the last row of a batch; any length.
     pub chain: Option<&'a [u8]>,
     /// The packet, sealed or (audit policy full) in the clear.
     pub payload: &'a [u8],

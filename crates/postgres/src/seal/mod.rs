@@ -1,7 +1,7 @@
 //! Packets into authenticated rows and back.
 //!
 //! An epoch's secret gives two keys. AES-256-GCM under one seals each packet: the nonce is four zero bytes and the
-//! row's number, and what is authenticated beside it is stream, epoch, number and every column with its presence. Under
+//! row's number, and the authenticated data are stream, epoch, number and every column with its presence. Under
 //! audit policy `full` the packet is in the clear, before these, in the authenticated data, and nothing is sealed.
 //! HMAC-SHA256 under the other chains the batches, over all of each row: see [`Chain`].
 

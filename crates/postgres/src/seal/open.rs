@@ -1,4 +1,4 @@
-//! From a row to the packet.
+//! Opens a row and restores its packet.
 
 use adit_crypto::CryptoError;
 use adit_crypto::aead::CounterKey;

@@ -1,4 +1,4 @@
-//! From a packet to a row.
+//! Seals a packet into a row.
 
 use adit_crypto::CryptoError;
 use adit_crypto::aead::CounterKey;

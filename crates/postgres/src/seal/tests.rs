@@ -197,7 +197,7 @@ fn other_secrets_records_policies_streams_and_epochs_open_nothing() {
     let other = EpochSecret::new([0xa4; 32]);
     let open = |secret: &EpochSecret, audit, stream, epoch, hash| {
         let opener = Opener::new(secret, audit, stream, epoch, hash).unwrap();
-        // As an attacker would place it.
+        // Open the row as an attacker would place it.
         opener.open(&Row { stream, epoch, ..row }, &mut Vec::new())
     };
     let (headers, forged) = (Audit::Headers, Err(Refused::Forged));

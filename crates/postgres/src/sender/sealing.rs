@@ -1,4 +1,4 @@
-//! From a super-packet to rows.
+//! Splits and seals super-packets into rows.
 
 use adit_wire::ip::Ip;
 use adit_wire::split::Segments;

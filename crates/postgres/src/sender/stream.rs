@@ -55,11 +55,11 @@ pub(super) struct Stream {
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// Nothing is known of what the database has.
+    /// The database's state is unknown.
     Down,
     /// [`Want::Resume`] was given.
     Resuming,
-    /// As the database says.
+    /// The state that the database reports.
     Known(Resumed),
     /// [`Want::Open`] was given, for this leaf.
     Opening(Opening, Option<Leaf>),
@@ -78,9 +78,9 @@ pub(super) enum State {
 pub(super) struct Leaf {
     pub(super) no: LeafNo,
     pub(super) bytes: u64,
-    /// From then on it is old.
+    /// The time from which it is old.
     pub(super) due: Instant,
-    /// The database refused to go on in it.
+    /// The database refused further rows in it.
     pub(super) unfit: bool,
 }
 

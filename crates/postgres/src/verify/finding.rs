@@ -133,7 +133,7 @@ pub enum Finding {
     },
     /// A number occurs twice.
     Twice {
-        /// In which epoch.
+        /// The epoch.
         epoch: EpochNo,
         /// Which.
         seq: Seq,
@@ -145,14 +145,14 @@ pub enum Finding {
     },
     /// Packet, tag or number differ from what the sender wrote, and the original cannot be determined.
     Altered {
-        /// In which epoch.
+        /// The epoch.
         epoch: EpochNo,
         /// Which.
         seq: Seq,
     },
     /// A column is not what the sender wrote.
     Column {
-        /// In which epoch.
+        /// The epoch.
         epoch: EpochNo,
         /// Which row.
         seq: Seq,
@@ -161,14 +161,14 @@ pub enum Finding {
     },
     /// The sender itself wrote columns that are not the packet's.
     Untrue {
-        /// In which epoch.
+        /// The epoch.
         epoch: EpochNo,
         /// Which row.
         seq: Seq,
     },
     /// The chain does not go through a batch whose rows are all there.
     Chain {
-        /// In which epoch.
+        /// The epoch.
         epoch: EpochNo,
         /// The batch's first row.
         from: Seq,
@@ -177,7 +177,7 @@ pub enum Finding {
     },
     /// Rows at an epoch's end that no batch ends with.
     Unfinished {
-        /// In which epoch.
+        /// The epoch.
         epoch: EpochNo,
         /// The first.
         from: Seq,
@@ -186,9 +186,9 @@ pub enum Finding {
     },
     /// The chain is not what the sender signed.
     Vouched {
-        /// In which epoch.
+        /// The epoch.
         epoch: EpochNo,
-        /// At which row.
+        /// The row.
         seq: Seq,
         /// The record that says so.
         by: Signed,

@@ -475,7 +475,7 @@ fn an_added_row_is_named() {
     let copy = log.at(2).clone();
     log.rows.push(copy);
     assert_eq!(log.findings(), ["epoch 1: row 2 stands there more than once"]);
-    // At the end of the log, made up.
+    // Forged rows at the end of the log.
     let mut log = self::log();
     let made_up = Stored { seq: 14, ..log.at(13).clone() };
     log.rows.push(made_up);
@@ -812,7 +812,7 @@ fn what_has_expired_is_judged_by_all_bounds_since_it_was_opened() {
     let cases = [
         // Shortened a week ago: what was older than a day went at once.
         (vec![kept(0, 30, 1 << 30), kept(today - 7, 1, 1 << 30)], 0),
-        // Lengthened a week ago: what was older than a day was gone before.
+        // The retention was extended a week ago: rows older than a day had expired before.
         (vec![kept(0, 1, 1 << 30), kept(today - 7, 30, 1 << 30)], 0),
         // Short for a time, which ended before the epoch was opened.
         (vec![kept(0, 1, 1 << 30), kept(today - 12, 30, 1 << 30)], 1),

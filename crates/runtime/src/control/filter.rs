@@ -47,9 +47,9 @@ pub struct FilterReport {
 /// Elements that were added to sets while rules were in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedElements {
-    /// Now, in all sets.
+    /// The current number, in all sets.
     pub now: u64,
-    /// At most.
+    /// The maximum.
     pub limit: u64,
     /// Changes that were refused because there was no room.
     pub refused: u64,
@@ -77,13 +77,13 @@ pub struct RuleCounter {
 /// Connection tracking as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTotals {
-    /// Now.
+    /// The current number.
     pub now: u64,
-    /// At most.
+    /// The maximum.
     pub limit: u64,
     /// Memory of the table.
     pub bytes: u64,
-    /// Now, by state.
+    /// The current numbers, by state.
     pub states: BTreeMap<String, u64>,
     /// Since the start.
     pub entered: u64,

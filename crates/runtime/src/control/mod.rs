@@ -20,7 +20,7 @@ pub use report::{
 pub use socket::{Asked, Server, bind, exchange, is_stopped, listener_of, silent};
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
 
-/// For the fuzzer: a line that a process was asked by, or that it answers.
+/// Parses a request or response line. For the fuzzer.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<Request>(bytes) {

@@ -31,7 +31,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 pub struct DemoOptions {
     /// Leave it up until the user interrupts.
     pub hold: bool,
-    /// For each bulk transfer.
+    /// The duration of each bulk transfer.
     pub duration: Duration,
     /// The program itself, which is server and client.
     pub program: PathBuf,

@@ -49,7 +49,7 @@ pub const QUESTION_LIMIT: usize = 1024;
 /// The number of times that the driver polls the data plane's queues before everything else has its turn.
 const LOOKS: u32 = 4;
 
-/// What [`Driver::next`] returns.
+/// The result of [`Driver::next`].
 #[derive(Debug)]
 pub enum Event<E> {
     /// The engine emitted an event.

@@ -41,9 +41,9 @@ pub(super) enum StreamEvent {
 /// A connection to a server, direct or through a relay.
 #[derive(Debug)]
 pub(super) enum Connection {
-    /// For a stream.
+    /// A stream.
     Stream(TcpStream),
-    /// For datagrams, by a proxy.
+    /// An association with a proxy, for datagrams.
     Relay(Association),
 }
 

@@ -10,19 +10,19 @@ use adit_engine::{Input, Instant, Link};
 use crate::log::wanted;
 use crate::say;
 
-/// From here on each control packet is named.
+/// The verbosity from which each control packet is named.
 const NAMES: u8 = 6;
-/// From here on the life of sessions and keys in the data plane is followed.
+/// The verbosity from which sessions and keys in the data plane are traced.
 const KEYS: u8 = 7;
-/// From here on its bytes are shown: what is on the wire, encrypted but for the header.
+/// The verbosity from which its bytes on the wire are shown, encrypted except for the header.
 const BYTES: u8 = 8;
 /// From this level on, negotiated parameters and all other commands and notices of the data plane are logged.
 const DETAILS: u8 = 9;
-/// From here on timers are shown.
+/// The verbosity from which timers are shown.
 const TIMERS: u8 = 10;
-/// From here on every input of the engine is shown, with what came of it.
+/// The verbosity from which every input of the engine is shown, with its outcome.
 const INPUTS: u8 = 11;
-/// Bytes that are shown at most.
+/// The maximum number of bytes shown.
 const MAX_SHOWN: usize = 128;
 /// Routes that are shown at most.
 const MAX_LISTED: usize = 16;

@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// A capture without a request for so long has ended.
 const PATIENCE: u64 = 10_000_000_000;
 
-/// At most one capture at a time.
+/// The capture in progress; at most one at a time.
 #[derive(Debug, Default)]
 pub(super) struct Capture {
     running: Option<Running>,

@@ -95,7 +95,7 @@ impl Members {
     }
 }
 
-/// As the filter wants them.
+/// Returns the addresses in the filter's form.
 pub(super) fn ranges(nets: &[IpNet]) -> Vec<IpRange> {
     nets.iter().map(|net| IpRange::prefix(net.addr(), net.prefix_len())).collect()
 }

@@ -87,7 +87,7 @@ impl Live {
         Ok(Self::new(firewall, path))
     }
 
-    /// For a firewall that is there already, with rules from this file.
+    /// Wraps an existing firewall, with rules from this file.
     pub fn new(firewall: Arc<Firewall>, configured: PathBuf) -> Self {
         // Lines are fetched once a second: none is so urgent that a worker must wake anybody.
         firewall.logs().on_record(|| {});

@@ -128,7 +128,7 @@ pub fn main(arguments: &[OsString], kinds: &[DutyKind]) -> Option<ExitCode> {
     (name == Path::new(NAME)).then(|| serve::main(kinds))
 }
 
-/// For the fuzzer: what a network process under foreign control might send.
+/// Handles a message that a compromised network process might send. For the fuzzer.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(asked) = protocol::parse(bytes) {

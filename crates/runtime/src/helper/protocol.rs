@@ -293,7 +293,7 @@ pub enum HelperMessage {
 /// Reads a request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error in it.
 pub fn parse(bytes: &[u8]) -> Result<NumberedRequest, String> {
     if bytes.len() > MESSAGE_LIMIT {
         return Err(format!("longer than {MESSAGE_LIMIT} bytes"));

@@ -1,4 +1,4 @@
-//! From what a tunnel asks for to the routes that the kernel gets.
+//! Computes the kernel's routes from a tunnel's request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

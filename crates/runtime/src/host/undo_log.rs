@@ -357,7 +357,7 @@ fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
     found
 }
 
-/// For the fuzzer: the undo actions of a log.
+/// Returns the undo actions of a log. For the fuzzer.
 pub(super) fn fuzz(bytes: &[u8]) {
     let page = serde_json::Deserializer::from_slice(bytes).into_iter::<Changes>().next();
     let Some(Ok(page)) = page else { return };

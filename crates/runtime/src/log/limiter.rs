@@ -125,7 +125,7 @@ pub struct LogLimiter {
 
 #[derive(Debug)]
 struct Count {
-    /// For the line about what was left out.
+    /// The name for the line about omitted events.
     name: Option<String>,
     logged: u32,
     suppressed: u64,

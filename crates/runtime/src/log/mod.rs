@@ -77,7 +77,7 @@ pub struct Settings {
     pub style: Style,
     /// Lines above this level are left out.
     pub verb: u8,
-    /// At most this many consecutive lines from one place; `None`: no limit.
+    /// The maximum number of consecutive lines from one place; `None`: no limit.
     pub mute: Option<u32>,
     /// The destination.
     pub target: Target,

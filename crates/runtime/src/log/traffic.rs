@@ -7,7 +7,7 @@ use adit_openvpn_data::Plane;
 use super::wanted;
 use crate::say;
 
-/// From here on traffic is counted in the log.
+/// The verbosity from which traffic is counted in the log.
 const TRAFFIC: u8 = 5;
 
 /// The counters at the last look.

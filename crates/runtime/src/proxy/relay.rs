@@ -178,7 +178,7 @@ impl Pump {
         }
     }
 
-    /// From the data plane to the proxy. Packets that the sockets do not take are lost, as on any path.
+    /// Relays packets from the data plane to the proxy. Packets that the sockets do not take are lost, as on any path.
     fn outward(&mut self) {
         let Self { near, far, relay, client, header, batch, scratch, train, .. } = self;
         let Ok(_) = near.recv_burst(batch) else { return };
@@ -199,7 +199,7 @@ impl Pump {
         }
     }
 
-    /// From the proxy to the data plane.
+    /// Relays packets from the proxy to the data plane.
     fn inward(&mut self) {
         let Self { near, far, relay, client, batch, scratch, train, .. } = self;
         let (Ok(_), Some(&client)) = (far.recv_burst(batch), client.get()) else { return };

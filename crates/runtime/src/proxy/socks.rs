@@ -52,7 +52,7 @@ impl SocksProxy {
         port: u16,
     ) -> Result<(Option<SocketAddr>, Vec<u8>), String> {
         self.greet(wire).await?;
-        // From which address they will come is not known yet.
+        // Their source address is not known yet.
         send(wire, &[VERSION, UDP_ASSOCIATE, 0, IPV4, 0, 0, 0, 0, 0, 0]).await?;
         let relay = reply(wire).await?;
         Ok((relay, [&[0, 0, 0][..], &address(host, port)?].concat()))

@@ -11,7 +11,7 @@ const HEADER: &str = "# Written by adit for ";
 const KEPT: &str = "#= ";
 /// Before the target of the original, where that was a symbolic link.
 const LINK: &str = "#-> ";
-/// In place of an original that did not exist.
+/// The marker in place of an original that did not exist.
 const ABSENT: &str = "#! absent";
 /// The original's last line had no line feed.
 const OPEN_END: &str = "#! no final line feed";
