@@ -1,4 +1,4 @@
-//! Which files belong to a node of which network.
+//! The files of a node, by network.
 
 use std::fs;
 use std::io;

@@ -38,7 +38,7 @@ pub struct Settings {
     pub device: String,
     /// Longest IP packet that it sends, bytes; `None`: as the network's settings say.
     pub packet_size: Option<usize>,
-    /// When what it sends counts as stored; `None`: as the network's settings say.
+    /// When its packets count as stored; `None`: as the network's settings say.
     pub durability: Option<Durability>,
 }
 

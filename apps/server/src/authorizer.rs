@@ -12,7 +12,7 @@ use adit_runtime::authorize::{Answer, Authorizer};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// Why a client may not connect until it is enabled again: it goes on trying, slowly.
+/// Why a client may not connect until it is enabled again: it keeps trying, slowly.
 const DISABLED: &str = "the client is disabled";
 
 /// The registry as it is on disk, read again when the file has changed.

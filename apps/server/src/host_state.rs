@@ -23,7 +23,7 @@ const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Undo {
-    /// Which boot of the machine the changes belong to: a reboot undid them already.
+    /// The boot of the machine that the changes belong to: a reboot undid them already.
     boot: String,
     /// nft table to remove.
     table: Option<String>,

@@ -220,7 +220,8 @@ pub struct Reloaded {
 /// runs, the only other process that can.
 ///
 /// # Errors
-/// There is none or more than one, it may not be asked, or it could not read its files; then it goes on with what it had.
+/// There is none or more than one, it may not be asked, or it could not read its files; then it continues with the
+/// former ones.
 pub fn reload(paths: &Paths, name: Option<&str>) -> Result<Reloaded, Fault> {
     let mut instances = instances(paths)?;
     let own = paths.control_socket();

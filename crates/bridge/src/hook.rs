@@ -11,7 +11,7 @@ use adit_wire::VnetHeader;
 use crate::port::Side;
 use crate::routed::{Outgoing, RoutedBurst, RoutedHook, Router};
 
-/// How frames are evaluated.
+/// The way in which frames are evaluated.
 #[derive(Clone, Debug)]
 pub enum Policy {
     /// Every frame passes.

@@ -285,7 +285,7 @@ pub enum Reaction {
     Stop,
 }
 
-/// Why [`Service::serve`] came back.
+/// The reason why [`Service::serve`] returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// A signal that the hooks answered with [`Reaction::Stop`].

@@ -1,4 +1,4 @@
-//! When a server releases memory after clients have disconnected.
+//! Decides when a server releases memory after clients have disconnected.
 
 /// Seconds after the last client disconnected at which memory is released again: after the workers went idle,
 /// after the rate limiters expired, and after log deduplication expired.

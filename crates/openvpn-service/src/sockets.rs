@@ -41,7 +41,7 @@ pub fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpListener,
     sockets::listen(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
 }
 
-/// Why there is no socket.
+/// The reason why a socket could not be opened.
 pub fn unbound(
     transport: Transport,
     listener: &Listener,

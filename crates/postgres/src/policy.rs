@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which columns anybody with access to the tables can read. It is part of the signed epoch record.
+/// The columns that every role with access to the tables can read. It is part of the signed epoch record.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Audit {
     /// Everything: the header columns, and the packet itself in `payload`, authenticated.

@@ -1,4 +1,4 @@
-//! Which node owns which addresses: where a packet goes, and what may come from whom (WireGuard's allowed-ips).
+//! The addresses of each node: the destination of a packet, and the allowed sources of each peer (WireGuard's allowed-ips).
 //!
 //! Built again from the verified node records whenever a node comes or goes: that is rare, looking up is not.
 

@@ -24,7 +24,8 @@ pub fn now() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime() + ADVANCED.load(Relaxed))
 }
 
-/// Sets [`now`] forward, as it goes on while the machine sleeps. All other clocks stay. For a test that is alone in its
+/// Sets [`now`] forward, as it advances while the machine sleeps. All other clocks stay. For a test that is alone in
+/// its
 /// process.
 #[doc(hidden)]
 pub fn advance_for_test(time: Duration) {

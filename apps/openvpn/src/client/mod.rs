@@ -49,7 +49,7 @@ const FAREWELL: Duration = Duration::from_secs(8);
 
 /// The options of a [`Client`].
 pub struct Options {
-    /// Which engine, with its configuration.
+    /// The engine, with its configuration.
     pub engine: Kind,
     /// The options of sockets.
     pub dial: DialSettings,
@@ -183,7 +183,7 @@ pub enum Reaction {
     Leave,
 }
 
-/// Why a client came back.
+/// The reason why a client returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The engine ended.
@@ -538,7 +538,7 @@ impl<E: DrivenEngine> Running<E> {
         }
     }
 
-    /// The session goes on: only what differs is touched.
+    /// The session continues: only differences are applied.
     async fn updated(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
         let (plan, notes) = hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));

@@ -187,7 +187,7 @@ fn conclude(ended: Ended, with_password: bool) -> Result<ExitCode, Fault> {
     }
 }
 
-/// Why a client ended, and what to do.
+/// The reason why a client ended, and its remedy.
 fn explain(reason: &Reason, with_password: bool) -> Fault {
     match reason {
         Reason::EndRequested | Reason::Checked => Fault::ours("it was asked to end"),

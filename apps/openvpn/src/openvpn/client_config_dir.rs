@@ -113,7 +113,7 @@ impl Source {
                  digits and -_.@ as common name"
             ));
         };
-        // A client that is called so has none of its own, and is not let in by what is for the others.
+        // A client of this name has no file of its own, and the default file does not admit it.
         if own != DEFAULT
             && let Some(file) = self.read(own)?
         {

@@ -107,7 +107,7 @@ impl ConnectFault {
         Self::client(target, host, error)
     }
 
-    /// The library itself would not go on. Its errors have words and no kinds.
+    /// The library itself gave up. Its errors have texts and no kinds.
     fn client(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
         let said = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         if said.contains("password missing") {

@@ -38,14 +38,14 @@ const TLS_FOLLOWS: u8 = b'S';
 const READY_FOR_QUERY: u8 = b'Z';
 const PARAMETER_STATUS: u8 = b'S';
 
-/// Why a connection was ended.
+/// The reason why a connection was closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Refused {
     /// One message claims that many bytes.
     Message(u32),
     /// No message is that short.
     Short(u32),
-    /// The login goes on and on.
+    /// The login does not end.
     Login,
     /// And so do the parameters.
     Reports,
@@ -119,7 +119,7 @@ impl Frames {
                 Place::Opaque => return Ok(()),
                 Place::Ended(refused) => return Err(*refused),
                 Place::Answer => {
-                    // The library takes whatever is not this one byte for a no, and goes on without TLS.
+                    // The library takes any other byte for a no, and continues without TLS.
                     self.place = if *first == TLS_FOLLOWS { Place::Opaque } else { START };
                     read = rest;
                 }

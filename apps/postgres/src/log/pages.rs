@@ -85,7 +85,7 @@ impl Leaf {
 /// Column of a page's rows behind the sent ones.
 pub(super) const TS: usize = 13;
 
-/// Which rows of a leaf.
+/// A range of rows of a leaf.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Span {
     pub(super) after: Seq,

@@ -124,7 +124,7 @@ impl Tail<'_, '_> {
         rows.drain(..surplus);
     }
 
-    /// The last rows of a stream's newest leaf, and where to go on.
+    /// The last rows of a stream's newest leaf, and the position after them.
     async fn begin<'w>(&self, way: &'w Way, lines: i64) -> Result<(Cursor<'w>, Vec<Row>), Stop> {
         let mut cursor = Cursor { way, leaf: LeafNo(0), after: Seq(i64::MIN) };
         let Some(leaf) = Leaf::newest(&self.view.client, way.id).await? else {

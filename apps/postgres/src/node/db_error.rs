@@ -1,4 +1,4 @@
-//! Why the database does not do what it is asked, in words that stay the same while the cause does.
+//! Errors of the database, with texts that stay the same while the cause does.
 
 use tokio_postgres::error::SqlState;
 
@@ -9,7 +9,7 @@ pub(crate) struct DbError {
     pub(crate) message: String,
     /// Whether the table asked for is gone.
     pub(super) no_table: bool,
-    /// Which bound of the network was reached, if that is the reason.
+    /// The limit of the network that was reached, if that is the reason.
     pub(super) bound: Option<Bound>,
 }
 

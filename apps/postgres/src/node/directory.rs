@@ -21,7 +21,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 use super::db_error::DbError;
 pub(crate) use super::pins::Pins;
 
-/// Rows of the tables that are looked at: some may be made up.
+/// The number of rows read from the tables: some may be forged.
 const ROWS: i64 = 4 * limits::PEERS as i64;
 
 pub(crate) const NETWORK: &str =
@@ -59,7 +59,7 @@ pub(crate) struct Directory {
     pub(crate) network: NetworkRecord,
     /// The settings that its owner has signed.
     pub(crate) settings: Rc<History>,
-    /// Why the settings in the database are not believed: then `settings` are those of before.
+    /// The reason why the settings in the database are not trusted: then `settings` are the former ones.
     pub(crate) unsettled: Option<String>,
     pub(crate) nodes: Vec<Known>,
     /// Nodes that are left out, by name, and why.

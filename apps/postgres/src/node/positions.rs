@@ -26,7 +26,7 @@ const NO_CHAIN: Fingerprint = Fingerprint([0; 32]);
 /// Lines that are kept; beyond, streams are not taken down.
 const LINES: usize = 8192;
 
-/// Which way.
+/// The kind of a position.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Way {
     Received,

@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub(super) target: Target,
     pub(super) keys: NodeKeys,
     pub(super) ring: RefCell<KeyRing>,
-    /// Why a key of the network was not taken, as it was logged last.
+    /// The reason why a key of the network was refused, as it was logged last.
     pub(super) key_trouble: RefCell<Option<String>>,
     /// The path of the key ring.
     pub(super) ring_file: PathBuf,
@@ -66,7 +66,7 @@ pub(super) struct Shared {
     pub(super) health: RefCell<Health>,
     pub(super) counters: Counters,
     pub(super) forgeries: Cell<Forgeries>,
-    /// When the last warning of numbers that this node never gave was.
+    /// The time of the last warning about numbers that this node never gave.
     pub(super) numbers_warned: Cell<Option<Instant>>,
     /// Whether sessions are known to be this node's own.
     pub(super) own_sessions: tokio::sync::OnceCell<()>,

@@ -123,7 +123,7 @@ pub struct Guard {
     sequence: u32,
     /// Interfaces that were added.
     added: Vec<String>,
-    /// Why there is no second line of rules.
+    /// The reason why there is no second line of rules.
     gap: Option<GuardError>,
 }
 

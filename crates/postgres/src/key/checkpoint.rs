@@ -1,4 +1,4 @@
-//! A sender's signature on its chain while an epoch goes on.
+//! A sender's signature on its chain during an epoch.
 //!
 //! ```text
 //!   signed:  "adit-pg2 checkpoint" | hash of the epoch's record and signature | seq | chain

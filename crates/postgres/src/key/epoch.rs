@@ -52,7 +52,7 @@ pub struct Epoch {
     pub leaf: LeafNo,
     /// The number of its first packet.
     pub first_seq: Seq,
-    /// Which columns its rows show in the clear.
+    /// The columns that its rows show in the clear.
     pub audit: Audit,
     /// When its rows count as stored. A crash of the database may empty a volatile leaf.
     pub durability: Durability,

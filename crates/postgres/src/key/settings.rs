@@ -35,7 +35,7 @@ pub struct NetworkSettings {
     pub made: UnixTime,
     /// Longest IP packet in a row in bytes.
     pub packet_size: i32,
-    /// Which columns are stored in the clear.
+    /// The columns that are stored in the clear.
     pub audit: Audit,
     /// When a packet counts as stored.
     pub durability: Durability,

@@ -170,7 +170,7 @@ impl Codel {
             return true;
         }
         self.dropping = true;
-        // Not long ago: go on at the rate that was right then.
+        // Not long ago: continue at the rate that was right then.
         let delta = self.count.saturating_sub(self.last_count);
         let recent = now.since(self.drop_next) < interval.saturating_mul(16);
         self.count = if delta > 1 && recent { delta } else { 1 };

@@ -529,7 +529,7 @@ impl Receiver {
         (self.forged_pages, self.unknown_asked) = (0, false);
     }
 
-    /// When to ask [`Self::query`] at the latest; an instant in the past: at once. `None` while a query is outstanding.
+    /// The latest time to call [`Self::query`]; an instant in the past: at once. `None` while a query is outstanding.
     pub fn deadline(&self) -> Option<Instant> {
         if self.asked.is_some() {
             return None;

@@ -16,7 +16,7 @@ pub struct Epoch {
     pub leaf: LeafNo,
     /// The number of its first packet.
     pub first_seq: Seq,
-    /// Which of the network's keys it is under.
+    /// The generation of the network's key that it is under.
     pub generation: Generation,
     /// The time since it was opened, by the database's clock alone.
     pub age_ms: u64,

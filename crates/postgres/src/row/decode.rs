@@ -7,7 +7,7 @@ use super::copy::{FAMILY_4, FAMILY_6, Fields};
 use super::{Columns, Row};
 use crate::{EpochNo, Seq, StreamId};
 
-/// Why values are no row.
+/// The reason why values are not a row.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
     /// A column that is never null is.

@@ -9,7 +9,7 @@ use crate::limits::{PACKET_RANGE, PADDING};
 use crate::row::{Columns, Row, columns};
 use crate::{Audit, EpochNo, StreamId};
 
-/// Why a row is not delivered.
+/// The reason why a row is not delivered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// It belongs to another stream or epoch.

@@ -9,7 +9,7 @@ use crate::limits::{EPOCH_PACKETS, PACKET_RANGE, PADDING};
 use crate::row::{CHAIN_LEN, TAG_LEN, columns, copy};
 use crate::{Audit, EpochNo, Seq, StreamId};
 
-/// Why a packet was not sealed. Nothing was written, and its number is still free.
+/// The reason why a packet was not sealed. Nothing was written, and its number is still free.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The row would not fit into a page.
@@ -162,7 +162,7 @@ impl Sealer {
         self.record_hash
     }
 
-    /// Which epoch this is.
+    /// Returns the number of the epoch.
     #[must_use]
     pub fn epoch(&self) -> EpochNo {
         self.epoch

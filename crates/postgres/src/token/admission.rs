@@ -55,7 +55,7 @@ pub struct Admission {
     pub sealed: Vec<u8>,
 }
 
-/// Why a node does not answer.
+/// The reason why a node does not answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// Made without the network's key, or for another network.

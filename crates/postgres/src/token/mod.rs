@@ -74,7 +74,7 @@ pub struct Token {
     pub secret: JoinSecret,
 }
 
-/// Why a text is not a token.
+/// The reason why a text is not a token.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Something else altogether.

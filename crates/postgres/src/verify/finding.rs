@@ -154,7 +154,7 @@ pub enum Finding {
     Column {
         /// The epoch.
         epoch: EpochNo,
-        /// Which row.
+        /// The row.
         seq: Seq,
         /// The name of each column, its value, and the value that the sender wrote.
         columns: Vec<(&'static str, String, String)>,
@@ -163,7 +163,7 @@ pub enum Finding {
     Untrue {
         /// The epoch.
         epoch: EpochNo,
-        /// Which row.
+        /// The row.
         seq: Seq,
     },
     /// The chain does not go through a batch whose rows are all there.

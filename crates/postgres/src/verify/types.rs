@@ -10,7 +10,7 @@ use crate::key::epoch::Wrap;
 use crate::key::settings::History;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
-/// Which stream.
+/// The stream and its nodes.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// The network's tag.
@@ -57,7 +57,7 @@ pub struct EpochRow<'a> {
     pub checkpoint: Option<CheckpointRow<'a>>,
     /// Column `record` of the next epoch of the stream: says at which row the chain will be asked for.
     pub next: Option<&'a [u8]>,
-    /// When its leaf was dropped, the database says: no rows, no wraps.
+    /// The time at which its leaf was dropped, according to the database: no rows, no wraps.
     pub expired: Option<UnixTime>,
 }
 

@@ -553,7 +553,7 @@ fn what_cannot_be_sent_is_counted_by_reason() {
     sender.push(ms(10), Some(A), VnetHeader { gso: Gso::Other(9), ..vnet }, &packet[..2000]);
     assert!(sender.batch(ms(10)).is_none(), "nothing of that is fit");
     assert_eq!((sender.stats().dropped.no_route, sender.stats().dropped.malformed), (1, 5));
-    // And the seal goes on.
+    // The seal continues.
     plain(&mut sender, A, config.packet_size);
     let batch = sender.batch(ms(10)).unwrap();
     assert_eq!(unsealed(&batch.parts[0])[0].0, Seq(2));

@@ -68,7 +68,7 @@ pub struct World {
     pub next_id: u64,
     /// Numbers of the packets that came, in order.
     pub came: Vec<u64>,
-    /// When each of those came, milliseconds after it was sent.
+    /// The time at which each of those arrived, in milliseconds after it was sent.
     pub waits: Vec<u64>,
     pub liar: Option<Liar>,
     random: Random,

@@ -14,7 +14,7 @@ pub struct RuleFiles {
     pub texts: BTreeMap<String, String>,
 }
 
-/// The rules in force and what came of them.
+/// The rules in force and their counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FilterReport {
     /// Name of the control socket.

@@ -22,7 +22,7 @@ pub struct PostgresReport {
     pub key_generation: i32,
     /// Serial number of the network's settings that are in force; 0 before the network is known.
     pub settings: i64,
-    /// Why the settings in the database are not believed.
+    /// The reason why the settings in the database are not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsettled: Option<String>,
     /// The connection that writes.
@@ -54,7 +54,7 @@ pub struct LinkReport {
     pub up: bool,
     /// The number of times it has been opened.
     pub opened: u64,
-    /// Why it is down.
+    /// The reason why it is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }

@@ -97,7 +97,7 @@ pub enum Response {
         /// The number of sessions concerned.
         count: usize,
     },
-    /// Files were read again: what came of it.
+    /// The result of reading files again.
     Reloaded(Box<ReloadReport>),
     /// Not done, and why.
     Error {

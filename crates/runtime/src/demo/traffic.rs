@@ -25,7 +25,7 @@ const UDP_TRAIN: usize = 44;
 /// Trains under way at most: the sender waits for the receiver, as a real-time application adapts
 /// its rate, instead of filling queues until they overflow. About 1 MB.
 const UDP_WINDOW: u64 = 16;
-/// When nothing arrived for so long, all that is under way is lost.
+/// The time without arrivals after which packets still in flight count as lost.
 const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// One direction of a transfer, as the threads see it.

@@ -257,7 +257,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                         continue;
                     }
                     let mut answer = answer(&*self.authorizer, question);
-                    // Most are at hand. One that is not is asked again by a task, with a waker of its own.
+                    // Most are ready. One that is not is polled again by a task, with a waker of its own.
                     let mut nobody = Context::from_waker(Waker::noop());
                     if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
                         self.feed(Input::AuthResponse(ticket, reply));
@@ -463,7 +463,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             if self.backend.send_control(link, frame) {
                 self.control.sent(frame.len());
             } else {
-                // Nothing is sent twice on a stream: without this packet the session cannot go on.
+                // Nothing is sent twice on a stream: without this packet the session cannot continue.
                 self.send_errors.full += 1;
                 self.end_stream(link);
             }

@@ -48,7 +48,7 @@ impl Drop for Lookup {
     }
 }
 
-/// Which of a name's addresses is next.
+/// Chooses the next one of a name's addresses.
 ///
 /// Dialling the same target again tries its next address; after the last the name is looked up
 /// again, since the reason may be that it has moved. The address that worked last comes first, and

@@ -1,4 +1,4 @@
-//! Which client had an address last: connections belong to it, also while it is away.
+//! The last client of each address: connections belong to it, also while it is away.
 
 use std::collections::HashMap;
 

@@ -20,7 +20,7 @@ impl Live {
         totals(&self.firewall.tracker().stats())
     }
 
-    /// Which filter it is.
+    /// Returns the report that identifies the filter.
     pub(super) fn brief(&self) -> FilterReport {
         FilterReport {
             file: self.file.clone(),

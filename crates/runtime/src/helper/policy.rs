@@ -22,7 +22,7 @@ const BUFFER_LIMIT: usize = 1 << 30;
 pub struct Policy {
     /// The device.
     pub device: Option<Device>,
-    /// Which plans may be brought into force.
+    /// The plans that may be brought into force.
     pub plans: Option<Box<dyn PlanCheck>>,
     /// Files that may be read.
     pub readable: BTreeSet<PathBuf>,
@@ -40,7 +40,7 @@ pub struct Policy {
     pub sockets: Sockets,
     /// Whether other servers may be kept reachable.
     pub remotes: bool,
-    /// Which requests of this command alone are allowed.
+    /// The requests that only this command may make.
     pub own: Option<Box<dyn RequestCheck>>,
 }
 
@@ -102,7 +102,7 @@ impl Policy {
     /// Whether a request is one that the configuration asks for.
     ///
     /// # Errors
-    /// Why not.
+    /// The configuration does not ask for it, and why.
     pub fn check(&self, request: &Request) -> Result<(), String> {
         match request {
             Request::Begin { .. } => Err("begin: the configuration is known already".into()),

@@ -212,7 +212,7 @@ pub struct OpenedDevice {
     pub flow_queues: Vec<usize>,
 }
 
-/// Why a request was not carried out.
+/// The reason why a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Problem {

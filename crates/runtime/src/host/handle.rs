@@ -155,7 +155,7 @@ impl HostHandle {
     /// As [`Host::event`].
     ///
     /// # Errors
-    /// The helper is gone, without which the tunnel cannot go on.
+    /// The helper is gone, without which the tunnel cannot continue.
     pub async fn event(&mut self) -> Result<HostEvent, Fault> {
         match self {
             Self::Own(host) => Ok(host.event().await),
@@ -181,7 +181,7 @@ impl HostHandle {
         }
     }
 
-    /// Returns when the helper is gone, without which the tunnel cannot go on. Cancel-safe.
+    /// Returns when the helper is gone, without which the tunnel cannot continue. Cancel-safe.
     pub async fn lost(&self) -> Fault {
         match self {
             Self::Own(_) => std::future::pending().await,

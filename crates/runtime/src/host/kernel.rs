@@ -116,7 +116,7 @@ pub(super) mod faults {
 
     type Chooses = dyn FnMut(usize, Operation) -> Option<i32> + Send;
 
-    /// Which operations fail, shared by all clones.
+    /// The operations that fail, shared by all clones.
     #[derive(Clone, Default)]
     pub(in crate::host) struct Faults(Arc<Mutex<Plan>>);
 

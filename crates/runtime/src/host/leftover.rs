@@ -34,7 +34,7 @@ fn unclaimed() -> io::Result<Vec<Rule>> {
     runtime.block_on(async { Ok(orphan_rules::rules(&Net::open()?).await) })
 }
 
-/// Why tunnels that run do not have the rules and routes that they ask for.
+/// Returns the reasons why running tunnels do not have the rules and routes that they ask for.
 pub fn unfinished() -> Vec<String> {
     undo_log::problems()
 }

@@ -1,4 +1,4 @@
-//! Which process, in which network namespace, a file of /run/adit belongs to.
+//! The process and network namespace that a file of /run/adit belongs to.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -53,7 +53,7 @@ pub(super) struct Changes {
     /// A kill switch: rules and routes outlive the process.
     #[serde(default)]
     kept: bool,
-    /// The tunnel has ended, though its process may go on with another one.
+    /// The tunnel has ended, though its process may continue with another one.
     #[serde(default)]
     closed: bool,
     /// Why the rules and routes are not those that the tunnel asks for.
@@ -276,7 +276,8 @@ pub(super) fn kept() -> Vec<(PathBuf, Changes)> {
     dead().into_iter().filter(|(_, page)| page.kept && !page.is_empty()).collect()
 }
 
-/// Why running tunnels of this network namespace do not have the rules and routes that they ask for.
+/// Returns the reasons why running tunnels of this network namespace do not have the rules and routes that they ask
+/// for.
 pub(super) fn problems() -> Vec<String> {
     alive(Path::new(FOLDER)).into_iter().filter_map(|page| page.problem).collect()
 }

@@ -216,7 +216,7 @@ impl Host {
         ServerPath { hop, sources, alternative }
     }
 
-    /// Which routes are this tunnel's.
+    /// Returns a predicate for this tunnel's routes.
     pub(super) fn own_routes(&self) -> impl Fn(&Route) -> bool + use<> {
         let device = self.link().map(|(_, index)| index);
         let ours: Vec<Route> = self.routes().chain(self.block6.routes()).copied().collect();

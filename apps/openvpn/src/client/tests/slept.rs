@@ -194,7 +194,7 @@ fn dial(folder: &Path) {
     let limit = Duration::from_secs(30);
     until("the first session", limit, || Ok(seen.ups.load(SeqCst) == 1 && answered())).unwrap();
     assert!(way().contains("dev tun0"), "{}", way());
-    // Not as long as the server may be silent: the session goes on.
+    // Not as long as the server may be silent: the session continues.
     adit_runtime::clock::advance_for_test(KEEPALIVE.timeout / 2);
     std::thread::sleep(Duration::from_secs(3));
     assert!(answered());

@@ -1,4 +1,4 @@
-//! How a client dials, ends, and restarts.
+//! Dialling, end and restart of a client.
 
 use std::time::Duration;
 

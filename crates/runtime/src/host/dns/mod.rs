@@ -25,7 +25,7 @@ use resolv_conf::{Original, Owner};
 /// The interval between checks of the settings.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Times that resolv.conf is written again within [`PERIOD`]. A program that goes on replacing it wins.
+/// Times that resolv.conf is written again within [`PERIOD`]. A program that keeps replacing it wins.
 const AGAIN_LIMIT: u32 = 8;
 
 /// After this long without a change the count begins again.
