@@ -30,7 +30,7 @@ use crate::tables::{MAX_PEER_ID, Tables};
 use crate::upcall::{self, Upcalls};
 use crate::worker::{Tun, Worker};
 
-/// What happens to packets from one peer to another.
+/// The treatment of packets from one peer to another.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Relay {
     /// They go to the TUN device like everything else; the kernel's routes and firewall decide.
@@ -42,7 +42,7 @@ pub enum Relay {
     Deny,
 }
 
-/// How to start a plane.
+/// The parameters of a plane.
 #[derive(Debug)]
 pub struct PlaneConfig {
     /// The TUN device; `None` for `dev null`.
@@ -65,7 +65,7 @@ pub struct PlaneConfig {
 pub struct Plane<F: Format> {
     shared: Arc<Shared<F>>,
     workers: Vec<JoinHandle<()>>,
-    /// Where control seals its own messages.
+    /// The arena in which control seals its own messages.
     arena: Mutex<Arena>,
 }
 
@@ -363,7 +363,7 @@ impl<F: Format> Plane<F> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.in_band_received())
     }
 
-    /// Where a peer is now, floats included.
+    /// Returns the current link of a peer, after any change of its address.
     pub fn link(&self, id: PeerId) -> Option<Link> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
     }
@@ -373,7 +373,7 @@ impl<F: Format> Plane<F> {
         self.shared.tables.streams.of(&link).is_some_and(|stream| stream.is_unacknowledged())
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
@@ -398,7 +398,7 @@ impl<F: Format> Plane<F> {
         }
     }
 
-    /// What the table of stations counts; `None` without a TAP device.
+    /// Returns the counters of the table of stations; `None` without a TAP device.
     pub fn mac_totals(&self) -> Option<MacTotals> {
         self.shared.ethernet.as_ref().map(|switch| switch.macs.totals())
     }

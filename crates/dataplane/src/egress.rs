@@ -42,14 +42,14 @@ pub struct Span {
 pub enum Progress {
     /// Yes.
     Done,
-    /// The arena is full: send what it holds, clear it, and go on with the same segments.
+    /// The arena is full: send its contents, clear it, and continue with the same segments.
     Full,
 }
 
-/// How one peer wants its packets.
+/// The shape of one peer's packets.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Shape<F: Format> {
-    /// What is added inside the encryption.
+    /// The bytes added inside the encryption.
     encapsulation: Option<F::Encapsulation>,
     /// Limits for SYNs.
     pub mtu: InnerMtu,
@@ -60,7 +60,7 @@ pub struct Shape<F: Format> {
 }
 
 impl<F: Format> Shape<F> {
-    /// What a peer's settings ask for.
+    /// Returns the shape that a peer's settings require.
     pub fn of(spec: &PeerSpec, train: usize) -> Self {
         let encapsulation = F::encapsulation(spec);
         Self { encapsulation, mtu: spec.mtu, train, stream: spec.link.is_stream() }

@@ -20,7 +20,7 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     type Tx: Debug + Default + Send;
     /// The incomplete packets of one peer.
     type Reassembly: Debug + Default + Send;
-    /// What is added to each packet of a peer before it is sealed.
+    /// The bytes added to each packet of a peer before it is sealed.
     type Encapsulation: Copy + Debug + Default;
 
     /// The most bytes by which a packet grows when it is sent, in all its fragments together.
@@ -86,10 +86,10 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     fn size_reply(received: u16, sent: u16) -> Vec<u8>;
 }
 
-/// What the first bytes of a datagram say.
+/// The parsed header of a datagram.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Header {
-    /// What the datagram carries.
+    /// The contents of the datagram.
     pub kind: Kind,
     /// Bytes at the start that are equal in all datagrams of one run.
     pub len: usize,
@@ -100,7 +100,7 @@ impl Header {
     pub(crate) const NONE: Self = Self { kind: Kind::Data { peer: None, key: 0 }, len: 0 };
 }
 
-/// What a datagram carries.
+/// The contents of a datagram.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// A packet of the data plane.
@@ -141,9 +141,9 @@ pub struct Origin {
 /// Why an authentic text holds no packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Rejected {
-    /// What to count.
+    /// The reason to count.
     pub reason: DropReason,
-    /// What to report, once per peer.
+    /// The error to report, once per peer.
     pub error: Option<FramingError>,
 }
 
@@ -202,7 +202,7 @@ pub trait Sealer {
 
 /// Code that seals packets and is compiled once for each kind of key.
 pub trait SealBurst {
-    /// What it returns.
+    /// The result type.
     type Output;
 
     /// Seals packets with `sealer`.

@@ -30,7 +30,7 @@ use crate::upcall::MAX_CONTROL;
 
 /// Longest in-band message handed up.
 const MAX_IN_BAND: usize = 512;
-/// How often one peer may move to another address.
+/// The rate at which one peer may move to another address.
 const MOVES: Rate = Rate::per_second(100);
 
 /// The results of one received burst. Borrows the receive buffers: nothing is copied.
@@ -68,7 +68,7 @@ pub(crate) struct LazyState<'a> {
     pub buffers: Buffers<'a>,
 }
 
-/// How a run is divided into packets.
+/// The division of a run into packets.
 trait RunLayout: Copy {
     /// Whether the transport changes, repeats and reorders nothing, so that a packet that fails
     /// authentication or comes twice is an attack, or means that the ends are out of step.

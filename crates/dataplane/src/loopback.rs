@@ -37,7 +37,7 @@ pub struct LoopbackPlane<F: Format> {
     filter_hook: Option<Box<FilterHook>>,
 }
 
-/// What becomes of a received packet.
+/// The outcome of a received packet.
 #[derive(Debug)]
 pub enum Delivered<'d, 'a> {
     /// It would be written to the TUN device.

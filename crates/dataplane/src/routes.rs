@@ -26,14 +26,14 @@ struct Family<A, P: Prefix> {
     /// Shared by all parts without hosts: thirty-two separate ones would keep as many pages of memory in use, depending
     /// on where they were allocated.
     none: Arc<Hosts<A>>,
-    /// How many there are: without any, look-ups skip the table.
+    /// The number of entries: without any, look-ups skip the table.
     entered: usize,
     prefixes: PrefixMap<P, PeerId>,
 }
 
 type Hosts<A> = HashMap<A, PeerId, BuildHasherDefault<Mixer>>;
 
-/// Of a family's addresses. More would make small tables slower to copy.
+/// The number of parts of a family's addresses. More would make small tables slower to copy.
 const PARTS: usize = 16;
 
 impl<A, P: Prefix> Default for Family<A, P>
@@ -148,7 +148,7 @@ type Page = Vec<Option<Arc<[IpNet]>>>;
 
 const PAGE: u32 = 32;
 
-/// What each peer owns, in pages: a change of routes copies one of them, and not a list for each peer.
+/// The addresses of each peer, in pages: a change of routes copies one of them, and not a list for each peer.
 #[derive(Clone, Debug, Default)]
 struct Owned(HashMap<u32, Arc<Page>>);
 

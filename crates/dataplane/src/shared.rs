@@ -63,9 +63,9 @@ pub(crate) struct Shared<F: Format> {
     pub failure: OnceLock<Failure>,
     /// Set once a peer may send fragmented or compressed packets.
     pub needs_scratch: AtomicBool,
-    /// How often the workers were asked to release their buffers.
+    /// The number of times that the workers were asked to release their buffers.
     pub release_requests: AtomicU64,
-    /// How often keys were retired. The workers clear their stacks then, which may hold copies.
+    /// The number of times that keys were retired. The workers then clear their stacks, which may hold copies.
     pub retired_keys: AtomicU64,
     /// When worker 0 checks the peers' timers next, in nanoseconds; [`NO_SWEEP`]: not before it is woken.
     pub sweep_at: AtomicU64,

@@ -22,13 +22,13 @@ impl Group {
         Self { id, members }
     }
 
-    /// How many there are.
+    /// Returns the number of sockets.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Those that a worker receives from: every one belongs to exactly one worker, or what the kernel
-    /// puts into it is never read.
+    /// Returns the sockets that a worker receives from. Every socket belongs to exactly one worker; otherwise
+    /// its packets would never be read.
     pub fn of_worker(
         &self,
         worker: usize,

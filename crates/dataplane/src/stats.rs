@@ -138,7 +138,7 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// How often batches of a length were seen, in powers of two.
+/// The number of batches of each length, in powers of two.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Histogram {
     /// Batches of 1, 2, 3-4, 5-8, 9-16, 17-32, 33-64 and more.
@@ -152,7 +152,7 @@ pub struct Histogram {
 impl Histogram {
     /// Number of buckets.
     pub const BUCKETS: usize = 8;
-    /// What each bucket holds.
+    /// The lengths in each bucket.
     pub const LABELS: [&'static str; Self::BUCKETS] =
         ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65+"];
 
@@ -188,7 +188,7 @@ impl Default for Offloads {
     }
 }
 
-/// What the plane counted since its start.
+/// The plane's counters since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Dropped packets, indexed like [`DropReason::ALL`].
@@ -218,7 +218,7 @@ pub(crate) struct Stats {
     pub gates: Gates,
 }
 
-/// Those of one thread.
+/// The counters of one thread.
 #[derive(Debug)]
 pub(crate) struct Counters {
     drops: [AtomicU64; REASONS],
@@ -292,12 +292,12 @@ impl Stats {
         }
     }
 
-    /// What this thread does from now on is counted as the worker's with this index.
+    /// Attributes the further counts of this thread to the worker with this index.
     pub fn count_as(worker: usize) {
         WORKER.set(worker);
     }
 
-    /// What this thread counts with.
+    /// Returns the counters of this thread.
     #[inline]
     pub fn own(&self) -> &Counters {
         self.workers.get(WORKER.get()).unwrap_or(&self.control)
@@ -346,7 +346,7 @@ impl Counters {
 }
 
 impl Totals {
-    /// How many packets were dropped for a reason.
+    /// Returns the number of packets that were dropped for a reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count)
     }

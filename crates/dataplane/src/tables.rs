@@ -19,7 +19,7 @@ use crossbeam_utils::CachePadded;
 /// The highest number of a peer, which bounds the table of peers.
 pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
 
-/// Of peers; a table of a thousand then has as many pages.
+/// The number of peers in a page; a table of a thousand then has as many pages.
 const PAGE: usize = 32;
 
 /// [`PAGE`] places.
@@ -81,7 +81,7 @@ impl<F: Format> PeerTable<F> {
     }
 }
 
-/// Where packets of one peer come from.
+/// The source address of one peer's packets.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 enum Address {
     Datagram(SocketId, SocketAddr),
@@ -99,7 +99,7 @@ type Addresses = HashMap<Address, PeerId>;
 pub(crate) struct Tables<F: Format> {
     pub peers: ArcSwap<PeerTable<F>>,
     pub routes: ArcSwap<Routes>,
-    /// How often peers or routes were published.
+    /// The number of times that peers or routes were published.
     version: AtomicU64,
     pub sockets: ArcSwap<Sockets>,
     pub streams: Streams,

@@ -15,7 +15,7 @@ use crate::stream::StreamEnd;
 
 /// Control packets of known peers that are queued.
 const MAX_FRAMES: usize = 2048;
-/// How many of these may be of links that only have a handshake: hosts that can begin one must not
+/// The number of these that may belong to links without a session: hosts that can only begin a handshake must not
 /// crowd out those with a session.
 const MAX_HANDSHAKE_FRAMES: usize = MAX_FRAMES / 2;
 /// Control packets of one known peer that may wait: several windows full of unacknowledged ones.
@@ -105,7 +105,7 @@ pub struct Upcalls(Arc<Queues>);
 #[derive(Clone, Debug)]
 pub(crate) struct UpcallSender(Arc<Queues>);
 
-/// What came on a link. An end follows the packets before it, hence one queue for both.
+/// An input on a link. An end follows the packets before it, hence one queue for both.
 #[derive(Debug)]
 enum Item {
     Packet(Vec<u8>),
@@ -129,7 +129,7 @@ struct Frames {
     waiting: Counts<Source>,
 }
 
-/// What a packet counts for.
+/// The source that a packet is charged to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 enum Source {
     Link(Link),
@@ -181,7 +181,7 @@ impl Frames {
     }
 }
 
-/// How many items of each kind wait. A kind of which none waits takes no memory.
+/// The number of waiting items of each kind. A kind without any takes no memory.
 #[derive(Debug)]
 struct Counts<K>(HashMap<K, usize>);
 
@@ -237,7 +237,7 @@ impl Notices {
                     return true;
                 }
             }
-            // What follows is about another peer of the same number.
+            // Later notices are about another peer of the same number.
             Notice::PeerGone(peer, _) => drop(self.moves.remove(&peer)),
             Notice::InBand(peer, _) => {
                 let waiting = self.in_band.of(&peer);
@@ -432,7 +432,7 @@ mod tests {
         )
     }
 
-    /// Of another network each.
+    /// Returns a link in another network for each `n`.
     fn other(n: u16) -> Link {
         let [a, b] = n.to_be_bytes();
         Link::datagram(SocketId(0), None, ([10, a, b, 1], 1194).into())

@@ -37,7 +37,7 @@ mod tests {
         let run = decompress(Compression::Lz4, &RUN, 1500, &mut memory).unwrap();
         assert_eq!(run.len(), 1 + 4 + 15 + 255 + 226 + 5);
         assert!(run.ends_with(b"aabcdef"));
-        // What was in the memory before does not show.
+        // The previous contents of the memory are not visible.
         let again = decompress(Compression::Lzo, &ZEROS, 600, &mut memory).unwrap();
         assert_eq!(again, [0; 512]);
     }

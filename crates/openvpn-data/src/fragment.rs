@@ -23,7 +23,7 @@ pub const MAX_FRAGMENTS: usize = 32;
 pub const MAX_WAITING: usize = 25;
 /// Bytes of incomplete packets of one peer. Beyond it the oldest packet is dropped.
 pub const MAX_HELD: usize = 256 << 10;
-/// How long a packet may stay incomplete.
+/// The time for which a packet may stay incomplete.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// All pieces of a packet were sealed within this many packet ids. Sequence numbers come again after
 /// 256 packets of at least two pieces each: what is further apart belongs to two packets.
@@ -126,7 +126,7 @@ impl<'t> Fragments<'t> {
         Some(Self { text, sequence: *sequence, size, count, next: 0 })
     }
 
-    /// How many datagrams it becomes.
+    /// Returns the number of datagrams that it becomes.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -186,7 +186,7 @@ struct Partial {
 pub struct Reassembler {
     /// Oldest first; at most [`MAX_WAITING`].
     partial: Vec<Partial>,
-    /// Of all texts together; at most [`MAX_HELD`].
+    /// The size of all texts together; at most [`MAX_HELD`].
     held: usize,
     /// Packets given up because a piece did not come, since the last look.
     lost: usize,
@@ -219,7 +219,7 @@ impl Reassembler {
         }
     }
 
-    /// How many packets were given up since this was asked last.
+    /// Returns the number of packets that were given up since the last call.
     pub fn take_lost(&mut self) -> usize {
         mem::take(&mut self.lost)
     }
@@ -315,7 +315,7 @@ struct Fragment<'t> {
 }
 
 impl Fragment<'_> {
-    /// Where it goes in the packet. `None` if no packet can have such a piece.
+    /// Returns its place in the packet. `None` if no packet can have such a fragment.
     fn place(&self) -> Option<(usize, usize)> {
         let start = usize::from(self.number).checked_mul(self.size)?;
         let end = start.checked_add(self.body.len())?;

@@ -21,7 +21,7 @@ pub const OCC_MTU_REPLY: u8 = 5;
 const LZO_STUB: u8 = 0xfa;
 const SWAP_STUB: u8 = 0xfb;
 const V2_ESCAPE: u8 = 0x50;
-/// What follows the escape.
+/// The byte that follows the escape.
 const V2_PLAIN: u8 = 0;
 const V2_LZ4: u8 = 1;
 const V2_LZO: u8 = 2;
@@ -32,7 +32,7 @@ const LZ4: u8 = 0x69;
 /// Bytes that framing adds at most.
 pub const MAX_ADDED: usize = 2;
 
-/// How a packet is compressed.
+/// The compression of a packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Compression {
     /// An LZ4 block.

@@ -46,7 +46,7 @@ pub struct SenderState {
     stream: Option<u64>,
 }
 
-/// What is added inside the encryption.
+/// The bytes added inside the encryption.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Encapsulation {
     framing: Framing,

@@ -68,7 +68,7 @@ impl DataHeader {
 pub struct Sealed<'a> {
     /// Packet id: for the replay window, and part of the nonce.
     pub packet_id: u32,
-    /// What is authenticated but not encrypted.
+    /// The bytes that are authenticated but not encrypted.
     pub aad: &'a [u8],
     /// The authentication tag.
     pub tag: &'a [u8; TAG_LEN],
@@ -96,7 +96,7 @@ pub fn parse(datagram: &mut [u8]) -> Option<Sealed<'_>> {
 pub struct EpochSealed<'a> {
     /// Epoch (16 bits) and counter (48 bits): for key, replay window and nonce.
     pub packet_id: u64,
-    /// What is authenticated but not encrypted.
+    /// The bytes that are authenticated but not encrypted.
     pub aad: &'a [u8],
     /// The authentication tag.
     pub tag: &'a [u8; TAG_LEN],

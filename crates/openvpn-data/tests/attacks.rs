@@ -1,4 +1,4 @@
-//! What must hold under attack: each test lets exactly one check fail.
+//! Properties that must hold under attack: each test lets exactly one check fail.
 
 #[path = "../../dataplane/tests/common/mod.rs"]
 mod common;

@@ -22,7 +22,7 @@ fn suite(cipher: Option<BlockCipher>, digest: Option<Digest>) -> BlockSuite {
     BlockSuite { cipher, digest }
 }
 
-/// One of each shape; what differs within a shape is the crypto crate's to test.
+/// Returns one format of each shape; differences within a shape are tested by the crypto crate.
 fn formats() -> Vec<Protection> {
     let cbc = suite(Some(BlockCipher::Aes256Cbc), Some(Digest::Sha1));
     let long = suite(Some(BlockCipher::Aes128Cbc), Some(Digest::Sha512));
@@ -208,7 +208,7 @@ fn a_wrong_mac_and_wrong_padding_are_counted_alike() {
 fn under_a_static_key_every_datagram_from_the_peer_is_data() {
     let protection = Protection::Static(suite(Some(BlockCipher::Aes256Cbc), Some(Digest::Sha1)));
     let (mut server, _) = pair(protection, None);
-    // What would be a control packet, an unknown opcode, and a data packet of another peer.
+    // The first bytes of a control packet, an unknown opcode, and a data packet of another peer.
     for first in [7 << 3, 31 << 3, 9 << 3, 0] {
         assert!(server.open(home(), &[first; 60]).is_empty());
     }

@@ -1,4 +1,5 @@
-//! What a data plane keeps of peers that have gone. Alone in its process: it looks at what all threads have in use.
+//! The memory that a data plane keeps of peers that have gone. Alone in its process: it reads the memory in use by all
+//! threads.
 
 #[path = "../../dataplane/tests/common/mod.rs"]
 mod common;

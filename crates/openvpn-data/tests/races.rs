@@ -25,11 +25,11 @@ const ENOUGH: Duration = Duration::from_secs(2);
 const CLIENT: u8 = 2;
 const PEER: PeerId = PeerId(CLIENT as u32);
 
-/// What one of the two threads of a race has to do, and how many packets it let through.
+/// The task of one of the two threads of a race, and the number of packets that it accepted.
 #[derive(Default)]
 struct Lane {
     given: Mutex<Option<(Link, Vec<u8>)>>,
-    /// How long it tarries, in turns of a loop.
+    /// The delay, in iterations of a loop.
     delay: AtomicUsize,
     passed: AtomicUsize,
 }
@@ -248,7 +248,7 @@ fn packet_ids_are_given_once_by_all_workers() {
 fn seal_on_all_workers(protection: Protection, nonce: usize) {
     let key = |id, at_server| Box::new(DataKey { protection, ..*key(CLIENT, id, at_server) });
     let (server, [client]) = world(Relay::Kernel, [CLIENT]);
-    // Threads take turns as they please: what one has sealed may wait while others go on.
+    // The scheduler decides the order of threads: a packet sealed by one may wait while others continue.
     let wide = PeerSpec { replay_window: 65536, ..spec(link(200, 1194)) };
     let mut client = End { memory: client.memory, ..client };
     client.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id: Some(PEER.0), ..wide }));

@@ -19,7 +19,7 @@ use common::{End, packet, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PEER: PeerId = PeerId(0);
-/// What control has the plane say; any bytes will do.
+/// The control packet that the plane sends; any bytes will do.
 const WORD: &[u8] = b"a word of control";
 
 fn boot_clock() -> Instant {

@@ -31,7 +31,7 @@ fn halves() -> [DirectionKey; 2] {
     })
 }
 
-/// What a packet was captured with.
+/// The settings with which a packet was captured.
 struct Captured {
     name: String,
     suite: BlockSuite,

@@ -34,7 +34,7 @@ struct Server {
     upcalls: Upcalls,
     listener: TcpListener,
     next: u64,
-    /// What was drained and not asked for yet.
+    /// Upcalls that were drained and not asked for yet.
     seen: Vec<Upcall>,
 }
 
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-/// Where clients believe the server to be.
+/// The clients' address of the server.
 fn there() -> Link {
     Link::stream(1, ([127, 0, 0, 1], 1194).into())
 }
@@ -308,7 +308,7 @@ fn what_waits_for_a_slow_reader_is_bounded_and_has_no_gap() {
     }
     let at = control_at.expect("the control packet was lost");
     assert!(at + 32 < sent, "it came at {at} of {sent}, behind what waited");
-    // And goes on with the next id.
+    // It continues with the next id.
     server.until(|plane| plane.totals().dropped(DropReason::StreamFull) > 0);
     a.send(3, 1);
     let frame = loop {
@@ -356,8 +356,9 @@ fn one_that_stops_reading_disturbs_no_other() {
     drop(slow);
 }
 
-/// Of four workers each owns the streams of two clients that talk and of one that stopped reading, and is sent to by
-/// the others' clients.
+/// Each of four workers owns the streams of two clients that communicate and of one that stopped reading, and receives
+/// packets
+/// from the others' clients.
 #[test]
 fn streams_of_several_workers_go_on_while_one_of_each_is_not_read() {
     let (windows, window) = (40, 32u8);
@@ -596,7 +597,7 @@ fn strangers_on_streams_leave_room_for_known_peers() {
     let mut strangers: Vec<_> = (0..20).map(|_| server.stranger(None)).collect();
     for (socket, _) in &mut strangers {
         for _ in 0..60 {
-            // Those beyond the bound are closed.
+            // Connections beyond the limit are closed.
             let _ = socket.write_all(&framed(&[7 << 3, 1]));
         }
     }

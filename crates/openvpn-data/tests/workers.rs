@@ -146,7 +146,7 @@ struct Client {
     generation: u8,
     poller: Poller,
     batch: RecvBatch,
-    /// Who sent it, and its number.
+    /// The flow of each packet, and its number.
     received: Vec<(Flow, u32)>,
 }
 
@@ -484,7 +484,7 @@ fn clients_come_move_and_go_while_all_talk_across_workers() {
     }
 }
 
-/// Where two wait for each other, though not for ever.
+/// A point at which two threads wait for each other, with a time limit.
 #[derive(Default)]
 struct Meeting(AtomicUsize);
 

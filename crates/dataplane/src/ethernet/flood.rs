@@ -5,7 +5,7 @@ use adit_engine::Rate;
 
 /// Copies that all peers together, or the device, may cause: a fraction of what one core seals and sends.
 pub(crate) const TOTAL_COPIES: Rate = Rate::per_second(100_000);
-/// Copies that one peer may cause, so that it leaves something to the others.
+/// The number of copies that one peer may cause, so that others get their share.
 pub(crate) const PEER_COPIES: Rate = Rate::per_second(20_000);
 
 /// Bytes of flooded frames kept in one turn.
@@ -15,7 +15,7 @@ const MAX_KEPT: usize = 128 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Floods {
     bytes: Vec<u8>,
-    /// Where each frame ends.
+    /// The end of each frame.
     ends: Vec<usize>,
 }
 

@@ -58,7 +58,7 @@ struct Station {
     heard: AtomicU64,
 }
 
-/// What the table of stations counts.
+/// Counters of the table of stations.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct MacTotals {
     /// Stations known now.

@@ -37,7 +37,7 @@ pub(crate) struct Switch {
     pub from_peers: TokenBucket,
 }
 
-/// Where a frame from the device goes, and where its IP packet starts (its end if it carries none).
+/// The destination of a frame from the device, and the offset of its IP packet (its end if it carries none).
 #[derive(Debug)]
 pub(crate) struct Outward<F: Format> {
     /// `None`: to all peers.

@@ -12,11 +12,11 @@ pub struct Run {
     pub len: usize,
     /// Packets of it.
     pub count: usize,
-    /// What follows.
+    /// The bytes that follow.
     pub next: Next,
 }
 
-/// What follows a run.
+/// The kind of bytes that follow a run.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Next {
     /// A packet that begins otherwise.
@@ -80,7 +80,7 @@ pub fn run<F: Format>(bytes: &[u8], max: usize, headerless: bool) -> Run {
 pub struct Packets<'a>(&'a mut [u8]);
 
 impl<'a> Packets<'a> {
-    /// Of the bytes that [`run`] found.
+    /// Iterates over the packets that [`run`] found.
     pub fn new(run: &'a mut [u8]) -> Self {
         Self(run)
     }
@@ -99,8 +99,8 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
-/// Of packets back to back of which `sent` bytes have left: how many are gone as a whole, and how
-/// many bytes are left of the one that has begun to leave.
+/// Returns the progress in packets back to back of which `sent` bytes have left: the number of complete packets, and
+/// the remaining bytes of the packet that is partly sent.
 pub(crate) fn progress(packets: &[u8], sent: usize) -> (usize, usize) {
     let (mut whole, mut end) = (0usize, 0usize);
     while end < sent {
@@ -146,7 +146,7 @@ mod tests {
         // One that is too short for its header takes no other with it.
         let bytes = framed(&[&[DATA, 0], &data]);
         assert_eq!(run::<Trivial>(&bytes, 100, false), Run { len: 4, count: 1, next: Next::Other });
-        // Where it names no peer only the first byte counts.
+        // If it names no peer, only the first byte counts.
         let bytes = framed(&[&[CONTROL, 1], &[CONTROL, 2], &[CONTROL + 1, 2]]);
         assert_eq!(run::<Trivial>(&bytes, 100, false), Run { len: 8, count: 2, next: Next::Other });
     }

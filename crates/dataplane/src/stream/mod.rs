@@ -20,10 +20,10 @@ use pending::Pending;
 /// so refuse more.
 pub const MAX_FRAME: u16 = 9_600;
 
-/// What is added to an inner packet at most: an Ethernet header, framings, and the longest data format.
+/// The maximum size added to an inner packet: an Ethernet header, framings, and the longest data format.
 const FRAME_ADDED: u16 = 256;
 
-/// How to serve a stream.
+/// The options of a stream.
 #[derive(Copy, Clone, Debug)]
 pub struct StreamOptions {
     /// Data packets that may wait while the socket is full (`tcp-queue-limit`).
@@ -184,7 +184,7 @@ impl Rx {
     }
 }
 
-/// How much of the queue was sent.
+/// The extent to which the queue was sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Drained {
     /// All. `held`: workers wait for it.
@@ -331,8 +331,8 @@ impl Stream {
         let _ = self.socket.shutdown();
     }
 
-    /// How many bytes the socket took; `None` if it is broken, which its owner will hear from the
-    /// poller.
+    /// Returns the number of bytes that the socket took; `None` if it is broken, which the poller reports to its
+    /// owner.
     fn try_send(&self, bytes: &[u8]) -> Option<usize> {
         if self.is_ended() {
             return None;

@@ -1,5 +1,5 @@
-//! What a full socket did not take yet: sealed packets in the order of their ids, and control
-//! packets that go ahead of all that has not begun to leave. No I/O.
+//! The data that a full socket has not accepted yet: sealed packets in the order of their ids, and control
+//! packets, which precede all data that is not partly sent. No I/O.
 
 use super::frames::{self, LENGTH};
 
@@ -13,16 +13,16 @@ pub(crate) struct Pending {
     bytes: Vec<u8>,
     /// Bytes that have left already.
     gone: usize,
-    /// Where the packet that has begun to leave ends; `gone` if none has.
+    /// The end of the packet that is partly sent; `gone` if there is none.
     begun: usize,
-    /// Where the control packets end; not before `begun`.
+    /// The end of the control packets; not before `begun`.
     control: usize,
     /// Packets, the begun one included.
     packets: usize,
 }
 
 impl Pending {
-    /// What is to be sent.
+    /// Returns the bytes to send.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(self.gone..).unwrap_or(&[])
     }
@@ -161,7 +161,7 @@ mod tests {
             taken += 1;
         }
         assert_eq!(taken, 65, "64 KiB");
-        // What has begun is no longer in the way, and data does not count.
+        // The partly sent packet is no longer in the way, and data does not count.
         pending.append(&framed(2, 60_000), 1, 0);
         pending.advance(101 + 1002);
         assert!(pending.insert_control(&[9; 1000]));

@@ -52,7 +52,7 @@ impl<F: Format> Worker<F> {
             if keepalive.interval > Duration::ZERO {
                 if now >= peer.last_sent() + keepalive.interval {
                     self.transmitter.ping(peer);
-                    // What could not be sent now is tried after another interval.
+                    // A ping that could not be sent now is tried after another interval.
                     wake_at(now + keepalive.interval);
                 } else {
                     wake_at(peer.last_sent() + keepalive.interval);

@@ -80,7 +80,7 @@ pub(crate) struct Worker<F: Format> {
     batch: RecvBatch,
     merger: Merger<'static>,
     relays: Vec<Relayed<'static>>,
-    /// What was received from a stream; empty until there is one.
+    /// The bytes received from a stream; empty until there is one.
     stream_buffer: Vec<u8>,
     /// Buffers for reassembled and decompressed packets; empty until a peer sends such.
     scratch: Vec<Vec<u8>>,

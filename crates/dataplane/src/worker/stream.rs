@@ -25,10 +25,10 @@ const BUFFER: usize = 256 << 10;
 /// Bytes sealed before they are sent: what is beyond it adds no speed, but delay when the socket is
 /// full.
 const BURST: usize = 128 << 10;
-/// What an ordinary super-packet adds to a burst.
+/// The size that an ordinary super-packet adds to a burst.
 const SUPER_PACKET: usize = 72 << 10;
 
-/// How the packets of one burst are sent.
+/// The way in which the packets of one burst are sent.
 pub(super) enum TxPath {
     Datagrams,
     Stream(Arc<Stream>),

@@ -47,13 +47,13 @@ const EINVAL_TRAINS: u32 = 16;
 /// Seals into an arena and sends from it.
 pub(super) struct Transmitter<F: Format> {
     pub(super) shared: SharedRef<F>,
-    /// Of the worker.
+    /// The worker's index.
     index: usize,
     pub(super) arena: Arena,
     scratch: SendScratch,
     pub(super) state: State<F>,
     frames: Frames<F>,
-    /// What its reader has still to hand out.
+    /// The packets that its reader has still to return.
     pieces: VecDeque<Vec<u8>>,
     einval: u32,
     too_big: TooBig,
@@ -496,7 +496,7 @@ enum SendFailure {
     Oversize,
     /// The device cannot do GSO.
     Device,
-    /// One of the two before.
+    /// Either of the two before.
     Invalid,
     /// The destination cannot be reached.
     Fatal,

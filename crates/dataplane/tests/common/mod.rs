@@ -125,7 +125,7 @@ impl End {
         notices
     }
 
-    /// How many upcalls waited; they are forgotten.
+    /// Returns the number of upcalls that waited, and drops them.
     pub fn upcalls_taken(&mut self) -> u64 {
         let mut count = 0;
         self.upcalls.drain(|_| count += 1);

@@ -183,7 +183,7 @@ fn syns_are_clamped_behind_the_header_and_its_tags() {
         let sealed = server.seal_one(&tagged(here, there));
         let out = client.open(link(200, 1194), &sealed);
         assert_eq!(out[0][at..at + 2], 1300u16.to_be_bytes(), "sent");
-        // What only looks like a SYN is left alone.
+        // A frame that only resembles a SYN is not changed.
         let mut other = tagged(here, there);
         other[12 + 4 * tags] = 0x88;
         let sealed = server.seal_one(&other);

@@ -72,7 +72,7 @@ fn clients_that_are_kept_apart_need_a_rule_and_not_only_a_policy() {
     assert!(sends(&mut server, &mut a, 2, &packet(2, SERVER, 1)).0, "as the policy says");
     assert!(sends(&mut server, &mut a, 2, &packet(2, 3, 1)).1.is_empty());
     assert_eq!(sends(&mut server, &mut b, 3, &packet(3, 2, 1)).1, [2]);
-    // Where they may talk anyway, the policy is enough.
+    // If they may communicate anyway, the policy is enough.
     let (mut server, [mut a, _b]) = world(Relay::Direct, [2, 3]);
     guard(&mut server, "policy accept;");
     assert_eq!(sends(&mut server, &mut a, 2, &packet(2, 3, 1)).1, [3]);
@@ -131,7 +131,7 @@ fn a_reload_judges_known_connections_again() {
     assert_eq!(server.seal(&tcp(SERVER, 2, (80, 4000), 500, 101, SYN | ACK, 0)).len(), 1);
     let data = |seq| tcp(2, SERVER, ports, seq, 501, ACK, 100);
     assert!(sends(&mut server, &mut a, 2, &data(101)).0);
-    // The same rules again: the connection goes on.
+    // The same rules again: the connection continues.
     firewall.replace(filter(stateful));
     assert!(sends(&mut server, &mut a, 2, &data(201)).0);
     firewall.replace(filter("policy drop; ct state established tcp dport 443 accept"));
@@ -265,7 +265,7 @@ fn stations_of_two_clients_with_one_address_share_no_flow() {
     assert!(sends(&mut server, &mut a, 2, &frame((2, server_mac), &long)).0);
     assert!(!sends(&mut server, &mut b, 3, &frame((3, server_mac), &long)).0);
     assert!(server.seal(&frame((server_mac, 3), &udp((53, 4000), 100, true))).is_empty());
-    // What Alice asks Bob is answered by him alone.
+    // Only Bob answers Alice's requests to him.
     assert_eq!(sends(&mut server, &mut a, 2, &frame((2, 3), &udp((5000, 53), 4, false))).1, [3]);
     assert!(
         sends(&mut server, &mut a, 2, &frame((2, 3), &udp((5000, 53), 100, false))).1.is_empty()

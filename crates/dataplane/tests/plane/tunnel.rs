@@ -209,7 +209,8 @@ fn traffic_passes_without_any_offload() {
     assert_eq!(totals.offloads, Offloads::NONE);
 }
 
-/// What one end sealed the other has opened, or is about to: nothing was dropped after it had its
+/// Checks that one end has opened, or is about to open, all packets that the other sealed: none was dropped after it
+/// had its
 /// packet id.
 fn nothing_is_missing(a: &Side, b: &Side) {
     let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
@@ -234,7 +235,7 @@ fn traffic_passes_over_a_stream() {
     }
 }
 
-/// What a client cannot send stays where its queue can act on it: in the TUN device.
+/// Packets that a client cannot send stay in the TUN device, where its queue can act on them.
 #[test]
 fn a_client_whose_stream_is_full_stops_reading_the_device() {
     adit_testbed::needs_root!();

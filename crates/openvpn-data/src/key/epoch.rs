@@ -71,7 +71,7 @@ struct ReceiveState {
     replay_window: u32,
 }
 
-/// What opens the packets of one epoch.
+/// The key that opens the packets of one epoch.
 #[derive(Debug)]
 struct ReceiveKey {
     epoch: u16,
@@ -126,7 +126,7 @@ impl Epoch {
             due = due.max(u32::from(send.epoch).saturating_add(1));
         }
         while u32::from(send.epoch) < due {
-            // At the last epoch, or if the library fails: the key goes on until its limit.
+            // At the last epoch, or if the library fails, the key is used until its limit.
             if send.advance(self.cipher).is_err() {
                 break;
             }
@@ -215,7 +215,7 @@ impl ReceiveState {
 enum Age {
     Retiring,
     Current,
-    /// How many epochs lie between it and the current one.
+    /// The number of epochs between it and the current one.
     Future(usize),
 }
 
@@ -471,7 +471,7 @@ mod tests {
         to_epoch(&one, NEAR_END);
         seal(&one).unwrap();
         assert!(one.near_limit());
-        // Or when the peer comes there: its packets may be up to four epochs ahead each time.
+        // Or the peer follows: its packets may be up to four epochs ahead each time.
         assert!(!other.near_limit());
         let (ahead, _) = pair();
         for epoch in (5..NEAR_END + 4).step_by(FUTURE) {

@@ -92,7 +92,7 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
     (parts.next().is_none() && station).then_some(bytes)
 }
 
-/// What goes with `dev tap` only, and what does not go with it.
+/// Checks directives that require `dev tap` or conflict with it.
 pub(super) fn check(raw: &mut RawConfig) -> Result<(), ConfigError> {
     let tap = raw.is_ethernet();
     for name in ["server-bridge", "lladdr"] {
@@ -149,7 +149,7 @@ impl RawConfig {
     }
 }
 
-/// `ifconfig` of a client, or beside `server-bridge`: with a TAP device it means a netmask.
+/// `ifconfig` of a client, or together with `server-bridge`: with a TAP device it means a netmask.
 pub(super) fn own_address(raw: &RawConfig) -> Result<Option<Ipv4Net>, ConfigError> {
     match &raw.ifconfig_pair {
         Some((local, mask, location)) if raw.is_ethernet() => {

@@ -145,7 +145,7 @@ fn small_blocks(name: &str, directive: &str, location: &Location) -> ConfigError
     )
 }
 
-/// What is no AEAD is authenticated by the digest of `auth`, and must be: else anybody on the way
+/// Ciphers other than AEADs are authenticated by the digest of `auth`, and must be: otherwise any host on the path
 /// could write into the tunnel.
 fn needs_digest(
     raw: &mut RawConfig,
@@ -172,7 +172,7 @@ fn needs_digest(
     Ok(())
 }
 
-/// What the options string names: it enables nothing by itself.
+/// Returns the cipher that the options string names: it enables nothing by itself.
 pub(super) fn named(raw: &RawConfig) -> String {
     match (&raw.fallback, &raw.cipher) {
         (Some((name, _)), _) | (None, Some((name, _))) => name.to_ascii_uppercase(),

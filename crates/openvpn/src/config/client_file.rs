@@ -14,14 +14,14 @@ pub const MAX_CLIENT_FILE: usize = 64 << 10;
 /// Most warnings of one file.
 const MAX_WARNINGS: usize = 8;
 
-/// What the server's own configuration says on the files of its clients.
+/// The rules of the server's own configuration for its clients' files.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ClientRules {
     /// `max-routes-per-client`.
     pub max_routes: u32,
     /// `ifconfig-push-constraint`: where addresses of `ifconfig-push` must lie.
     pub constraint: Option<Ipv4Net>,
-    /// What may be pushed.
+    /// The options that may be pushed.
     pub push: PushRules,
 }
 
@@ -36,7 +36,7 @@ impl Default for ClientRules {
 pub struct ClientFile {
     /// `disable`: this client may not in.
     pub disabled: bool,
-    /// What it gets.
+    /// The client's parameters.
     pub grant: auth::ClientParams,
 }
 
@@ -128,7 +128,7 @@ impl RawClientFile {
     }
 }
 
-/// What such a file may have.
+/// Returns the directives that such a file may have.
 fn allowed() -> String {
     let names: Vec<_> = directives::in_client_file().map(|spec| spec.name).collect();
     format!("a client's file may have {}", names.join(", "))
@@ -171,7 +171,7 @@ mod tests {
         let rule = Inactive { after: Duration::from_secs(600), bytes: 5000 };
         assert_eq!(grant.inactive, Some(rule));
         assert_eq!(grant.session_timeout, Some(Duration::from_secs(86_400)));
-        // What is for all does not hold for this one.
+        // The settings for all clients do not hold for this one.
         let off = parse("inactive 0\nsession-timeout 0\n").unwrap().grant;
         assert!(off.inactive.is_some_and(|rule| rule.after.is_zero()));
         assert_eq!(off.session_timeout, Some(Duration::ZERO));

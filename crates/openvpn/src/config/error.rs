@@ -10,9 +10,9 @@ pub struct ConfigError {
     pub line: usize,
     /// The directive; empty where none can be named.
     pub directive: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do; empty where the problem says it.
+    /// The remedy; empty if the problem says it.
     pub remedy: String,
 }
 

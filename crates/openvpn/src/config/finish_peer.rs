@@ -121,7 +121,7 @@ pub(super) fn peer_options(raw: &mut RawConfig) -> Result<PeerOptions, ConfigErr
     Ok(PeerOptions { keys, dial, accepts, tunnel_addrs, force_cookie: raw.force_cookie })
 }
 
-/// Who may connect to an end that listens.
+/// Returns the addresses that may connect to an end that listens.
 fn accepts(raw: &mut RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
     if raw.bind == Some(false) {
         return Err(raw.error(

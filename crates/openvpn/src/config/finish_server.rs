@@ -79,8 +79,8 @@ fn far_end(raw: &RawConfig, network: &Network4) -> Option<Ipv4Addr> {
     }
 }
 
-/// What `server` pushes where clients' addresses are not in one network: how they reach it, and with
-/// client-to-client each other.
+/// Returns the routes that `server` pushes if clients' addresses are not in one network: to the server, and with
+/// client-to-client to each other.
 fn route_to_server(raw: &RawConfig) -> Option<String> {
     let (net, _) = raw.server4.as_ref()?;
     let server = first_host(*net)?;
@@ -116,7 +116,7 @@ fn network4(raw: &mut RawConfig) -> Result<Option<Network4>, ConfigError> {
             location.error("server", "the network has no room for clients", "write a larger one")
         };
         let server = first_host(net).ok_or_else(too_small)?;
-        // Where each client has four addresses, the server's own four and the last four are not given out.
+        // If each client has four addresses, the server's own four and the last four are not given out.
         let (below, above) = if topology == Topology::Subnet { (2, 1) } else { (4, 4) };
         let first = u32::from(net.network()).checked_add(below).ok_or_else(too_small)?;
         let last = u32::from(net.broadcast()).checked_sub(above).ok_or_else(too_small)?;

@@ -50,7 +50,7 @@ pub use options::{
 
 pub use push_filter::PushRules;
 
-/// How config files are read.
+/// Reads config files.
 pub trait Files {
     /// The content of a config file.
     ///

@@ -1,4 +1,4 @@
-//! What sizes allow and forbid together.
+//! Checks combinations of sizes.
 
 use adit_engine::Transport;
 

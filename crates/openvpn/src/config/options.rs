@@ -39,8 +39,8 @@ pub struct Options {
     pub tls: Tls,
     /// Control channel wrapping.
     pub wrap: Wrap,
-    /// What the engines are configured with. Its wrapping is without keys: those of [`Self::wrap`] are read by the
-    /// caller ([`Self::settings`]).
+    /// The engines' settings. Their wrapping is without keys: the caller reads the keys of [`Self::wrap`]
+    /// ([`Self::settings`]).
     pub session: Settings,
     /// `setenv` of other names, for scripts; a value set later replaces an earlier one.
     pub environment: Vec<(String, String)>,
@@ -48,15 +48,15 @@ pub struct Options {
     pub routes: Routes,
     /// User, pid file and the like.
     pub process: Process,
-    /// Where the log goes.
+    /// The destination of the log.
     pub log: Log,
     /// `status`.
     pub status: Option<Status>,
     /// `management PATH unix` or `management ADDRESS PORT`, as written. There is no such interface
     /// yet; a warning says so.
     pub management: Option<Vec<String>>,
-    /// What the operator should read once at the start: directives without effect here, deprecated
-    /// ones, those skipped by `setenv opt` or `ignore-unknown-option`. One line each, with file and line.
+    /// Warnings for the operator at the start: directives without effect here, deprecated ones, and those
+    /// skipped by `setenv opt` or `ignore-unknown-option`. One line each, with file and line.
     pub warnings: Vec<String>,
     /// Every directive that is in force, as written, for the log; blocks and passwords are left out.
     pub directives: Vec<String>,
@@ -101,16 +101,16 @@ pub enum Role {
     Client(Box<ClientOptions>),
     /// `server`, or `mode server` with `tls-server`.
     Server(Box<ServerOptions>),
-    /// One of two points: `secret`, or `tls-client` or `tls-server` alone.
+    /// A point-to-point end: `secret`, or `tls-client` or `tls-server` alone.
     Peer(Box<PeerOptions>),
 }
 
-/// What only one of two points has.
+/// The options of a point-to-point end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerOptions {
-    /// What the keys are made from.
+    /// The source of the keys.
     pub keys: PeerKeys,
-    /// Where to dial. No remotes: the other end is the host that proves it.
+    /// The targets to dial. No remotes: the other end is the host that proves it.
     pub dial: DialOptions,
     /// `proto tcp-server`: connections are waited for, from these addresses (`remote`); empty: from any.
     pub accepts: Option<Vec<IpAddr>>,
@@ -120,7 +120,7 @@ pub struct PeerOptions {
     pub force_cookie: bool,
 }
 
-/// What the keys of a tunnel between two points are made from.
+/// The source of the keys of a point-to-point tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerKeys {
     /// `secret`. [`Options::tls`] is empty.
@@ -138,7 +138,7 @@ pub enum PeerKeys {
     TlsClient,
 }
 
-/// How the other end is reached, by a client or by a point that dials.
+/// The way in which a client, or a point that dials, reaches the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialOptions {
     /// `remote` lines and `<connection>` blocks in their order; never empty on a client.
@@ -149,7 +149,8 @@ pub struct DialOptions {
     pub connect_retry: (Duration, Duration),
     /// `connect-retry-max`: rounds before giving up.
     pub connect_retry_max: Option<u32>,
-    /// How long the other end may take to answer: `server-poll-timeout`, `connect-timeout`; of a point `hand-window`.
+    /// The time limit for the other end to answer: `server-poll-timeout`, `connect-timeout`; for a point-to-point end
+    /// `hand-window`.
     pub connect_timeout: Duration,
     /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
     pub resolv_retry: Option<Duration>,
@@ -174,10 +175,10 @@ impl Default for DialOptions {
     }
 }
 
-/// What only a client has.
+/// The options of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// Where to dial.
+    /// The targets to dial.
     pub dial: DialOptions,
     /// `pull`: ask for the server's options. Always so for now; a client without is refused.
     pub pull: bool,
@@ -197,7 +198,7 @@ pub struct ClientOptions {
     pub auth_retry: AuthRetry,
 }
 
-/// What only a server has.
+/// The options of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// `server` (or `ifconfig` and `ifconfig-pool`).
@@ -230,7 +231,7 @@ pub struct ServerOptions {
     /// `filter`: rules for what passes through the tunnel. Not a directive of the reference
     /// implementation: where a file is for both, `setenv opt` goes before it.
     pub filter: Option<PathBuf>,
-    /// What these files are held to.
+    /// The rules for these files.
     pub client_rules: super::ClientRules,
     /// `compress migrate`.
     pub compress_migrate: bool,
@@ -273,14 +274,14 @@ impl Default for ServerOptions {
 pub struct PoolPersist {
     /// The file.
     pub path: PathBuf,
-    /// How often to write it (default 600 s); zero: it is only read.
+    /// The interval at which it is written (default 600 s); zero: it is only read.
     pub every: Duration,
 }
 
 /// The TUN device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// What packets go to.
+    /// The kind of device.
     pub kind: DeviceKind,
     /// Its name; `None` for the first free `tunN` or `tapN`.
     pub name: Option<String>,
@@ -309,7 +310,7 @@ pub enum DeviceKind {
 /// The local side of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Where to listen, or to send from: one entry per `local`, or one with no host. Empty with `nobind`.
+    /// The addresses to listen on, or to send from: one entry per `local`, or one with no host. Empty with `nobind`.
     pub listen: Vec<Listen>,
     /// Whether a client's streams are bound to that address and port too: openvpn binds them only with `local`,
     /// `lport`, `port` or `bind`.
@@ -348,7 +349,7 @@ impl Default for Socket {
 pub struct Listen {
     /// `local`: address or name; `None` for all addresses.
     pub host: Option<String>,
-    /// That of `local`, or `lport` or `port`, default 1194; 0 for any.
+    /// The port of `local`, or `lport` or `port`, default 1194; 0 for any.
     pub port: u16,
     /// `proto`, or that of `local`.
     pub transport: Transport,
@@ -367,7 +368,7 @@ pub enum Source {
     Inline {
         /// The directive, for messages: `[inline] <ca>`.
         directive: &'static str,
-        /// What stood between the tags.
+        /// The text between the tags.
         text: Zeroizing<String>,
     },
 }

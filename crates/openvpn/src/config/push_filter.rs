@@ -8,12 +8,12 @@ use crate::server::Topology;
 /// Longest option that fits into a PUSH_REPLY.
 const MAX_PUSH: usize = 980;
 
-/// What the server itself has, which a pushed option must fit.
+/// The server's own settings, which a pushed option must fit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PushRules {
-    /// How packets are framed.
+    /// The framing of packets.
     pub framing: Framing,
-    /// How IPv4 addresses are given.
+    /// The topology of IPv4 addresses.
     pub topology: Topology,
     /// Whether each client gets an IPv6 address of its own.
     pub ipv6: bool,
@@ -25,7 +25,7 @@ impl Default for PushRules {
     }
 }
 
-/// What becomes of an option that does not stop the start.
+/// The outcome for an option that does not stop the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
     /// It is pushed.

@@ -1,4 +1,4 @@
-//! What the directives say, before helpers are expanded and what must fit together is checked.
+//! The directives as they were read, before helpers are expanded and combinations are checked.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -36,7 +36,7 @@ pub(super) struct Remote {
     pub(super) port: Option<u16>,
     pub(super) proto: Option<Proto>,
     pub(super) location: Option<Location>,
-    /// Of a `<connection>` block.
+    /// The proxies of a `<connection>` block.
     pub(super) proxies: proxies::Proxies,
     /// `connect-timeout` of a `<connection>` block.
     pub(super) wait: Option<Duration>,
@@ -57,14 +57,14 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 pub(super) struct RawConfig {
     pub(super) options: Options,
-    /// Of a client, and of a point that dials.
+    /// The dial options of a client, and of a point-to-point end that dials.
     pub(super) dial: DialOptions,
     pub(super) client: ClientOptions,
     pub(super) server: ServerOptions,
 
     /// The directory of `cd`.
     pub(super) base: Option<PathBuf>,
-    /// Where each directive stood last.
+    /// The last location of each directive.
     pub(super) seen: HashMap<String, Location>,
     /// Arguments of directives in `<connection>` blocks that concern the whole tunnel.
     shared: HashMap<String, (usize, Directive)>,
@@ -224,7 +224,7 @@ impl RawConfig {
         Ok(())
     }
 
-    /// What concerns the whole tunnel may stand in `<connection>` blocks if all say the same.
+    /// Directives for the whole tunnel may be in `<connection>` blocks if all blocks agree.
     fn shared_by_connections(&mut self, block: usize, d: &Directive) -> Result<(), ConfigError> {
         match self.shared.get(&d.name) {
             Some((other, first))

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 use super::lexer;
 use super::{ConfigError, Files};
 
-/// How deep `config` may include.
+/// The maximum depth of nested `config` directives.
 const MAX_DEPTH: usize = 10;
 /// Most files: a file that includes itself twice would otherwise be read two to the depth times.
 const MAX_FILES: usize = 100;
@@ -47,7 +47,7 @@ pub(super) struct Directive {
     /// Name and arguments; never empty.
     pub(super) name: String,
     pub(super) args: Vec<String>,
-    /// What stood between `<name>` and `</name>`.
+    /// The text between `<name>` and `</name>`.
     pub(super) inline: Option<Zeroizing<String>>,
     /// `setenv opt` stood before it.
     pub(super) optional: bool,
@@ -84,7 +84,7 @@ pub(super) fn read_leniently(args: &[String], files: &dyn Files) -> Vec<Directiv
         depth: 0,
         read: 0,
     };
-    // What follows the first fault is unknown.
+    // The text after the first error is not checked.
     let _ = reader.command_line(args);
     reader.out
 }

@@ -328,7 +328,7 @@ fn unknown_directives_are_skipped_only_where_allowed() {
     assert_eq!(client("setenv FORWARD_COMPATIBLE 1\nnewer\n").warnings.len(), 1);
     // A known directive that is not supported is not from the future.
     assert!(client_error("setenv FORWARD_COMPATIBLE 1\nchroot /x\n").problem.contains("supported"));
-    // What is known is used, allowed or not.
+    // Known ciphers are used, allowed or not.
     let options =
         client("ignore-unknown-option data-ciphers\nsetenv opt data-ciphers AES-128-GCM\n");
     assert_eq!(options.session.ciphers, [Cipher::Aes128Gcm]);

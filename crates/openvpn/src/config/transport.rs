@@ -37,7 +37,7 @@ struct Local {
     proto: Option<Proto>,
 }
 
-/// What these directives say.
+/// The values of these directives.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     locals: Vec<Local>,

@@ -26,7 +26,7 @@ use crate::tables::PeerTable;
 pub(super) struct Reader<'r, F: Format> {
     pub(super) tun: &'r TunQueue,
     pub(super) packet: &'r mut [u8],
-    /// Of [`crate::tables::Tables`], as are the two that follow.
+    /// The version of [`crate::tables::Tables`], like the two fields that follow.
     pub(super) version: u64,
     pub(super) peers: Guard<Arc<PeerTable<F>>>,
     pub(super) routes: Guard<Arc<Routes>>,
@@ -46,7 +46,7 @@ pub(super) struct Reader<'r, F: Format> {
 pub(in crate::worker) struct Routed<F: Format> {
     pub(super) vnet: VnetHeader,
     pub(super) len: usize,
-    /// Where its IP header starts.
+    /// The offset of its IP header.
     pub(super) l2: usize,
     pub(super) peer: Arc<Peer<F>>,
 }

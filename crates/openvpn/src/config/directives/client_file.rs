@@ -13,7 +13,7 @@ use crate::config::client_file::{ClientRules, RawClientFile};
 use crate::config::push_filter::Pushed;
 use crate::config::reader::Directive;
 
-/// Those that are for such files alone.
+/// The directives that only such files may have.
 pub(super) const TABLE: &[Spec] = &[
     only("disable", "", 0, |raw, _| {
         raw.file.disabled = true;

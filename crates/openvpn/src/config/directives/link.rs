@@ -1,4 +1,4 @@
-//! Where the other end is and how packets travel there: servers, proxies, sockets.
+//! The directives of the link to the other end: servers, proxies, sockets.
 
 use std::time::Duration;
 

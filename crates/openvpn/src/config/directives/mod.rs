@@ -34,7 +34,7 @@ pub(super) struct Spec {
     pub(super) name: &'static str,
     /// The arguments, as an operator would write them.
     pub(super) args: &'static str,
-    /// How many arguments there may be.
+    /// The allowed numbers of arguments.
     pub(super) arity: RangeInclusive<usize>,
     /// Whether `<name>` and `</name>` around lines may take the place of the arguments.
     pub(super) block: bool,
@@ -43,11 +43,11 @@ pub(super) struct Spec {
     /// The parser of the line in the file of a single client.
     pub(super) in_client_file: Option<ClientFileParser>,
     pub(super) support: Support,
-    /// What it does, in one sentence; empty where it does nothing.
+    /// Its effect, in one sentence; empty if it has none.
     pub(super) doc: &'static str,
 }
 
-/// How far a directive is supported.
+/// The support level of a directive.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Support {
     /// In force.
@@ -60,7 +60,7 @@ pub(super) enum Support {
     Refused(&'static str, &'static str),
 }
 
-/// Where the arguments go.
+/// The field that the arguments go to.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Field {
     /// Set by the directive's presence.
@@ -73,7 +73,7 @@ pub(super) enum Field {
     Path(fn(&mut RawConfig) -> &mut Option<PathBuf>),
     /// A file, or its content in a block.
     Source(fn(&mut RawConfig) -> &mut Option<Source>),
-    /// What the function makes of them.
+    /// The value that the function makes of them.
     Parsed(Parser),
 }
 
@@ -81,7 +81,7 @@ type Parser = fn(&mut RawConfig, &Directive) -> Result<(), ConfigError>;
 type ConnectionParser = fn(&mut Remote, Option<&Path>, &Directive) -> Result<(), ConfigError>;
 type ClientFileParser = fn(&mut RawClientFile, &Directive) -> Result<(), ConfigError>;
 
-/// What a directive means in a `<connection>` block.
+/// The meaning of a directive in a `<connection>` block.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum InConnection {
     /// It has no place there.
@@ -94,7 +94,7 @@ pub(super) enum InConnection {
     Free,
 }
 
-/// What a directive means to an end of the tunnel.
+/// The meaning of a directive to an end of the tunnel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// It is in force.
@@ -107,7 +107,7 @@ pub(super) enum Fit {
     Refused,
 }
 
-/// What a directive means in each role.
+/// The meaning of a directive in each role.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Roles {
     pub(super) client: Fit,
@@ -263,7 +263,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
     .flatten()
 }
 
-/// Those that the file of a single client may have.
+/// Iterates over the directives that the file of a single client may have.
 pub(super) fn in_client_file() -> impl Iterator<Item = &'static Spec> {
     all().filter(|spec| spec.in_client_file.is_some())
 }

@@ -129,7 +129,7 @@ fn remap_usr1(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// What an end of that version needs to be allowed.
+/// Allows the algorithms that an end of that version needs.
 fn compat_mode(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let mut parts = d.arg(0).split('.').map(str::parse::<u32>);
     let mut part = || match parts.next() {

@@ -1,4 +1,4 @@
-//! What keeps a session alive, what ends it, and when its keys are replaced.
+//! The directives that keep a session alive, end it, and schedule new keys.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ fn ends(roles: Roles) -> String {
     }
 }
 
-/// What else may hold the directive, or be in its place.
+/// Returns the other places where the directive may be, and its alternatives.
 fn places(spec: &Spec) -> String {
     let places = [
         (spec.block, "block"),

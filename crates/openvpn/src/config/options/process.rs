@@ -33,10 +33,10 @@ pub enum Remap {
     Terminate,
 }
 
-/// Where the log goes and how much.
+/// The destination and the verbosity of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// Where to.
+    /// The destination.
     pub to: LogTo,
     /// `verb`, 0 to 11; default 1.
     pub verb: u8,
@@ -48,7 +48,7 @@ pub struct Log {
     pub machine_readable: bool,
 }
 
-/// Where the log goes.
+/// The destination of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTo {
     /// Standard output, as in openvpn; the system log after `daemon`.
@@ -67,7 +67,7 @@ pub enum LogTo {
 pub struct Status {
     /// The file.
     pub path: PathBuf,
-    /// How often it is written; default 60 s. Zero: it is only read at the start.
+    /// The interval at which it is written; default 60 s. Zero: it is only read at the start.
     pub every: Duration,
     /// `status-version`, 1 to 3.
     pub version: u8,

@@ -1,6 +1,6 @@
 use super::UserPass;
 
-/// What a client's streams pass through.
+/// The proxy of a client's streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proxy {
     /// `http-proxy`.
@@ -18,9 +18,9 @@ pub struct HttpProxy {
     pub port: u16,
     /// User name and password, one line each, or from the terminal.
     pub login: Option<UserPass>,
-    /// How to authenticate.
+    /// The authentication scheme.
     pub scheme: ProxyScheme,
-    /// Of HTTP: 1.0 or 1.1.
+    /// The version of HTTP: 1.0 or 1.1.
     pub version: String,
     /// User agent.
     pub agent: Option<String>,

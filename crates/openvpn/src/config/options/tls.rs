@@ -58,7 +58,7 @@ pub struct Identity {
     pub key: Source,
 }
 
-/// Where a key's password comes from.
+/// The source of a key's password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AskPass {
     /// The terminal.
@@ -70,9 +70,9 @@ pub enum AskPass {
 /// `verify-x509-name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyName {
-    /// What to compare with.
+    /// The name to compare with.
     pub name: String,
-    /// What to compare.
+    /// The part of the certificate to compare.
     pub kind: NameKind,
 }
 
@@ -87,7 +87,7 @@ pub enum NameKind {
     NamePrefix,
 }
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// TLS server.

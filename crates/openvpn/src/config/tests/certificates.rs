@@ -1,4 +1,4 @@
-//! What is demanded of the other end's certificate.
+//! Requirements on the other end's certificate.
 
 use super::*;
 use crate::tls::IssuerHash;

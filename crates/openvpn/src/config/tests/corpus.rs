@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// What a configuration meets with.
+/// The outcome for a configuration.
 enum Outcome {
     /// It starts, with a warning about each of these directives, in this order, and no others.
     Starts(&'static [&'static str]),
@@ -48,7 +48,7 @@ fn check(kind: &str, base: &str, rows: &[(&str, &str, Outcome)]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What nearly every provider's profile has; each row adds what its kind has of its own.
+/// The lines that nearly every provider's profile has; each row adds those of its own kind.
 const PROFILE: &str = "client\ndev tun\nremote 203.0.113.7 1194\nresolv-retry infinite\nnobind\npersist-key\n\
                        persist-tun\nremote-cert-tls server\n<ca>\nCA\n</ca>";
 /// The same without a check of the server's certificate.
@@ -127,7 +127,7 @@ fn client_profiles() {
     ]);
 }
 
-/// What an installer of around 2020 writes; each row adds.
+/// The lines that an installer of around 2020 writes; each row adds its own.
 const INSTALLED: &str = "port 1194\nproto udp\ndev tun\nca ca.crt\ncert server.crt\nkey server.key\ntopology subnet\n\
                          server 10.8.0.0 255.255.255.0\nkeepalive 10 120\nuser nobody\ngroup nogroup\n\
                          persist-key\npersist-tun\nverb 3";
@@ -238,7 +238,8 @@ fn files_of_single_clients() {
     assert!(file.grant.push.is_empty() && file.grant.warnings.len() < 10);
 }
 
-/// What a server's file and a client's file push is judged alike, so that a line can be moved from one to the other.
+/// Options pushed by a server's file and by a client's file are judged alike, so that a line can be moved from one to
+/// the other.
 #[test]
 fn pushed_options_are_judged_alike_in_both_files() {
     for lines in ["", "server-ipv6 fd00::/64\n", "compress\n", "comp-lzo no\n"] {

@@ -1,4 +1,4 @@
-//! What ends a session or the program by itself.
+//! Limits that end a session or the program.
 
 use adit_engine::command::Inactive;
 

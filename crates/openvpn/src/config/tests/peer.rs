@@ -76,11 +76,11 @@ fn between_two_points_cipher_is_for_a_peer_that_does_not_negotiate() {
         assert_eq!(parse(&format!("{end}cipher AES-256-CBC\n")), Some(cbc));
         let other = format!("{end}cipher AES-256-CBC\ndata-ciphers-fallback AES-128-GCM\n");
         assert_eq!(parse(&other), Some(Cipher::Aes128Gcm.into()));
-        // What is too weak, or would not be authenticated, enables nothing; they may yet agree.
+        // Ciphers that are too weak, or that would not be authenticated, are not enabled; the ends may still agree.
         assert_eq!(parse(&format!("{end}cipher BF-CBC\n")), None);
         assert_eq!(parse(&format!("{end}cipher AES-256-CBC\nauth none\n")), None);
     }
-    // Where options are pushed it stays a word to the peer.
+    // If options are pushed, it stays a word to the peer.
     assert_eq!(parse("client\nremote 192.0.2.1\ncipher AES-256-CBC\n"), None);
 }
 
