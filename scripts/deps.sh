@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The programs that checks call. `deps.sh check` installs nothing and names what is missing; `deps.sh install` (make setup)
-# installs it with apt-get. Nothing to do is a matter of milliseconds.
+# Handles the programs that the checks call. `deps.sh check` installs nothing and lists what is missing; `deps.sh install` (make
+# setup) installs it with apt-get. Without missing programs it takes milliseconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# program:package, as Debian and its children name them. A file with a slash is looked up unchanged. The build and the unit tests
-# of a user without root.
+# program:package, with the names of Debian and its derivatives. A file with a slash is looked up unchanged.
+# For the build and the unit tests of a user without root.
 needed=(
     cc:gcc make:make openssl:openssl openvpn:openvpn python3:python3 valgrind:valgrind
     /usr/share/easy-rsa/easyrsa:easy-rsa
 )
-# Everything else: network namespaces, peers, databases. Root alone can use it.
+# For everything else: network namespaces, peers, databases. Only root can use it.
 needed_by_root=(
     iperf3:iperf3 nft:nftables ip:iproute2 ping:iputils-ping tcpdump:tcpdump ethtool:ethtool unshare:util-linux
     tinyproxy:tinyproxy-bin microsocks:microsocks danted:dante-server tshark:tshark tincd:tinc wg:wireguard-tools
@@ -39,7 +39,7 @@ find_missing "${needed[@]}"
 postgres=
 if [[ $mode == install ]] || ((EUID == 0)); then
     find_missing "${needed_by_root[@]}"
-    # The server's programs lie outside of PATH on Debian. Tests make clusters of their own in temporary folders.
+    # The server's programs are outside of PATH on Debian. Tests create clusters of their own in temporary folders.
     debian=/usr/lib/postgresql
     if ! compgen -G "$debian/1[5-9]/bin/postgres" >/dev/null && ! compgen -G "$debian/[2-9][0-9]/bin/postgres" >/dev/null &&
         ! command -v postgres >/dev/null; then
@@ -55,7 +55,7 @@ if [[ $mode == check ]]; then
     exit 1
 fi
 
-# For scripts/deny.sh, which fetches a ready binary into a virtual environment.
+# For scripts/deny.sh, which fetches a binary into a virtual environment.
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 if ((${#missing[@]})); then
     if ! command -v apt-get >/dev/null; then
@@ -103,7 +103,7 @@ if ((EUID == 0)) && [[ ! -c /dev/net/tun ]]; then
     [[ -c /dev/net/tun ]] || mknod -m 0666 /dev/net/tun c 10 200
 fi
 
-# Programs for tests of DNS settings that must not be installed, and cargo-deny. What cannot be had is named here, and counted by
-# the test that lacks it.
+# Programs for tests of DNS settings that must not be installed, and cargo-deny. Missing ones are listed here, and counted by the
+# test that needs them.
 scripts/dns-roots.sh
 scripts/deny.sh setup

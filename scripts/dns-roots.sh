@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Unpacks the programs that manage a machine's DNS into target/roots/dns, for tests that run them in private namespaces. They are
-# never installed: systemd-resolved, NetworkManager and resolvconf rewrite /etc/resolv.conf. What cannot be had is named and left out.
+# never installed: systemd-resolved, NetworkManager and resolvconf rewrite /etc/resolv.conf. What is unavailable is listed and
+# left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 base=$PWD/target/roots/dns
 
-# Folder, the program that shows that it is complete, the packages. openresolv and resolvconf exclude each other.
+# Folder, the program that shows that it is complete, packages. openresolv and resolvconf exclude each other.
 roots=(
     "resolved:usr/bin/resolvectl:systemd-resolved dbus"
     "manager:usr/bin/nmcli:network-manager dbus"
@@ -20,7 +21,7 @@ not_had() {
 
 unpack() {
     local name=$1 program=$2 packages=$3 new=$base/$1.new missing part
-    # What this machine lacks for them, by apt's own reckoning; the rest comes from the machine itself.
+    # The packages that this machine lacks for them, according to apt; the rest comes from the machine itself.
     # shellcheck disable=SC2086
     missing=$(apt-get install -s -q --no-install-recommends $packages 2>/dev/null | awk '$1 == "Inst" {print $2}')
     [[ -n $missing ]] || return 1

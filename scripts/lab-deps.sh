@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what adit-lab measures and measures with, where it is missing. What cannot be had is named and left out: the
-# lab names it again and goes on without. With --local nothing is fetched into a private root.
+# Installs the missing ones of the programs that adit-lab measures and measures with. What is unavailable is listed and left out:
+# the lab lists it again and continues without. With --local nothing is fetched into a private root.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin" DEBIAN_FRONTEND=noninteractive
 
-# program:package:what for
+# program:package:purpose
 wanted=(
     "openvpn:openvpn:the subject openvpn"
     "tincd:tinc:the subject tinc"
@@ -31,7 +31,7 @@ for entry in "${wanted[@]}"; do
         apt-get update -q >/dev/null 2>&1 || echo "lab-deps: apt-get update failed, trying with the lists at hand" >&2
     fi
     echo "lab-deps: installing $package, for $purpose"
-    # One by one, so that one missing package costs no other.
+    # One by one, so that a missing package does not affect the others.
     if ! log=$(apt-get install -y -q --no-install-recommends "$package" 2>&1); then
         echo "lab-deps: SKIPPED: $package could not be installed, which is for $purpose: $(tail -n 1 <<<"$log")" >&2
     fi

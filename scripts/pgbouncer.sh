@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Debian's pgbouncer under target/roots/pgbouncer, unpacked and not installed: the package starts a service. Tests that want it
-# are skipped, and counted as such, where it cannot be had.
+# Unpacks Debian's pgbouncer into target/roots/pgbouncer without installing it, because the package starts a service. Tests that
+# need it are skipped, and counted as such, if it is unavailable.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=target/roots/pgbouncer
@@ -14,7 +14,7 @@ rm -rf "$new"
 mkdir -p "$new"
 chmod 755 "$new"
 cd "$new" || exit 1
-# What it links to beside the libraries that every system has.
+# The libraries that it needs and that not every system has.
 for package in pgbouncer libc-ares2 'libevent-2.1-7'; do
     apt-get download -q "$package" >/dev/null 2>&1 || apt-get download -q "${package}t64" >/dev/null 2>&1
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# PostgreSQL's servers of other Debian suites under target/roots/postgres-VERSION, for `make interop-postgres`: unpacked, not
-# installed, and entered by chroot in a mount namespace of its own. With arguments only these versions. Asks for mmdebstrap.
+# Unpacks PostgreSQL's servers of other Debian suites into target/roots/postgres-VERSION, for `make interop-postgres`: they are
+# not installed, and entered by chroot in a mount namespace of their own. With arguments only these versions. Needs mmdebstrap.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
@@ -23,8 +23,8 @@ for version in "${versions[@]}"; do
         apt-get install -y -q --no-install-recommends mmdebstrap >/dev/null 2>&1
     fi
     rm -rf "$root.new"
-    # The server, the shell that its programs call, and what drops root. A mirror that is no longer updated serves sid with an
-    # expired date; its signature is checked all the same.
+    # The server, the shell that its programs call, and the program that drops root. A mirror that is no longer updated serves sid
+    # with an expired date; its signature is checked all the same.
     if mmdebstrap --quiet --variant=extract --include="postgresql-$version,base-files,dash,coreutils,util-linux" \
         --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$root.new" "$mirror" &&
         [[ -x $root.new/usr/lib/postgresql/$version/bin/postgres ]]; then

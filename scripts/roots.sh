@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Private roots with older and newer programs under target/roots, unpacked and never entered: openvpn runs through its own
+# Unpacks older and newer programs into private roots under target/roots, which are never entered: openvpn runs through its own
 # dynamic linker there. With arguments only these suites. Needs mmdebstrap; what cannot be fetched is reported and left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The last line of make test: summary.sh FILE TIMES. FILE has a line "check: why" for each check that did not run.
+# Prints the last line of make test: summary.sh FILE TIMES. FILE has a line "check: why" for each check that did not run.
 set -euo pipefail
 file=$1 times=$2
 
@@ -8,7 +8,7 @@ if [[ ! -s $file ]]; then
     exit 0
 fi
 sort -u "$file" | sed 's/^/skipped: /'
-# By reason: names where they are few, a number where they are many.
+# By reason: names if there are few, a number if there are many.
 told=$(sort -u "$file" | awk '
     { at = 0
       for (i = 1; i < length($0); i++) if (substr($0, i, 2) == ": ") at = i

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every check, for make test. Installs nothing. Checks that this machine cannot run are collected, counted and named in the last
-# line; with ADIT_NO_SKIPS=1 (CI) one of them fails the run.
+# Runs every check, for make test. Installs nothing. Checks that this machine cannot run are collected, counted and named in the
+# last line; with ADIT_NO_SKIPS=1 (CI) one of them fails the run.
 #
-# The interoperability tests wait for timers most of the time and run beside the checks that compute.
+# The interoperability tests wait for timers most of the time and run in parallel with the checks that compute.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scripts/deps.sh check || exit 1

@@ -33,7 +33,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds for each of `count` packets, of the flows that `choose` says.
+/// Returns the nanoseconds for each of `count` packets, of the flows that `choose` selects.
 fn run(tracker: &Tracker, count: u32, mut choose: impl FnMut(u32) -> u32, confirm: bool) -> f64 {
     let mut bytes = datagram();
     let vouched =
@@ -56,7 +56,7 @@ fn run(tracker: &Tracker, count: u32, mut choose: impl FnMut(u32) -> u32, confir
 }
 
 fn one(bytes: &mut [u8], vouched: &VnetHeader, flow: u32, on: Option<(&mut Burst<'_>, bool)>) {
-    // The header checksum stays right: what one half of the address gains, the other loses.
+    // The header checksum remains valid: one half of the address gains what the other loses.
     bytes[20..22].copy_from_slice(&(flow as u16).to_be_bytes());
     bytes[13] = (flow >> 16) as u8;
     bytes[15] = !bytes[13];
@@ -76,7 +76,7 @@ fn random(state: &mut u32) -> u32 {
     *state
 }
 
-/// From 10.x.2.(255-x) to 10.9.9.9, port 53.
+/// Builds a datagram from 10.x.2.(255-x) to 10.9.9.9, port 53.
 fn datagram() -> Vec<u8> {
     let mut bytes = vec![0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 2, 255, 10, 9, 9, 9];
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();

@@ -1,4 +1,4 @@
-//! The rule files of the documentation do what it says of them, also on a bridge with IPv6.
+//! The rule files of the documentation behave as documented, also on a bridge with IPv6.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use adit_wire::VnetHeader;
 const FILTER: &str = include_str!("../../../docs/filter.md");
 const EXAMPLE: &str = include_str!("../../../packaging/examples/simple-fw.nft");
 
-/// The rule files in a page.
+/// Returns the rule files in a page.
 fn examples(page: &str) -> Vec<&str> {
     let blocks = page.split("```nft\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap()).collect()

@@ -1,5 +1,5 @@
-//! 1,000,000 tracked flows fit in 256 MB: what the table says of itself, and what the kernel says
-//! of this process, which runs nothing else.
+//! 1,000,000 tracked flows fit in 256 MB: according to the table itself, and to the kernel for this
+//! process, which runs nothing else.
 
 use adit_filter::Nanos;
 use adit_filter::conntrack::{Crossing, Limits, Tracker};
@@ -9,7 +9,7 @@ use adit_wire::VnetHeader;
 const FLOWS: u64 = 1_000_000;
 const MEGABYTE: u64 = 1_000_000;
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -46,7 +46,7 @@ fn a_million_flows_fit_in_256_mb() {
     assert!(taken < 256 * MEGABYTE, "the process grew by {taken} bytes");
 }
 
-/// IPv6 and UDP: the widest key.
+/// Builds a datagram of IPv6 and UDP, which has the widest key.
 fn datagram() -> Vec<u8> {
     let mut bytes = vec![0x60, 0, 0, 0, 0, 8, 17, 64];
     bytes.extend([0xfd; 16]);

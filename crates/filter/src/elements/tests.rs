@@ -10,7 +10,7 @@ use crate::packet::Layer;
 use crate::testing::{V4_B, udp, v4_of};
 use crate::{Filter, IfName, lang};
 
-/// Enough rules for an index, which must not know the elements of a set that changes.
+/// Writes enough rules for an index, which must not contain the elements of a set that changes.
 fn rules(set: &str) -> String {
     let mut rules = String::new();
     for port in 0..20 {
@@ -41,7 +41,7 @@ fn firewall(text: &str) -> Arc<Firewall> {
     Firewall::new(filter(text), Limits::default(), [3; 16])
 }
 
-/// Carries a command out; how many elements are others, or why not.
+/// Executes a command; returns how many elements changed, or the error.
 fn change(firewall: &Firewall, change: Change, text: &str, now: u64) -> Result<usize, String> {
     let rules = firewall.filter();
     let named = lang::elements(rules.ruleset(), text).map_err(|error| error.to_string())?;
@@ -92,7 +92,7 @@ fn a_ban_holds_for_its_time_and_over_a_reload() {
     firewall.replace(filter(&text));
     assert_eq!(listed(&firewall, 30 * SECOND)[1], "10.0.0.2 timeout 1m expires 40s");
     assert!(passes(&firewall, 2, 30 * SECOND));
-    // A timeout that is stated again renews; an element without one stays as it is.
+    // A timeout that is stated again renews; an element without one is unchanged.
     assert_eq!(change(&firewall, Change::Add, "s 10.0.0.2", 40 * SECOND), Ok(0));
     assert_eq!(change(&firewall, Change::Add, "s 10.0.0.2 timeout 2m", 40 * SECOND), Ok(1));
     firewall.sweep(Nanos(159 * SECOND));
@@ -112,7 +112,7 @@ fn elements_of_the_file_have_timeouts_too() {
         "type ipv4_addr; timeout 1m; elements = { 10.0.0.1, 10.0.0.2 timeout 2m expires 5s }",
     );
     let firewall = firewall(&text);
-    // The first sweep says what time it is.
+    // The first sweep sets the time.
     firewall.sweep(Nanos(100 * SECOND));
     assert!(passes(&firewall, 1, 100 * SECOND) && passes(&firewall, 2, 100 * SECOND));
     firewall.sweep(Nanos(105 * SECOND));
@@ -182,7 +182,7 @@ fn no_more_are_added_than_there_is_room_for() {
     assert!(passes(&firewall, 1, 2));
 }
 
-/// A set as a plain list: which element each of 64 values belongs to.
+/// A set as a plain list: the element that each of 64 values belongs to.
 #[derive(Clone, Debug)]
 struct Model {
     owner: [Option<usize>; 64],

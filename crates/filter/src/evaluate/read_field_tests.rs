@@ -1,4 +1,4 @@
-//! Every field, out of frames whose bytes are written down.
+//! Every field, read from frames whose bytes are written out.
 
 use super::read_field::read;
 use super::{Context, IfName};
@@ -33,7 +33,7 @@ fn check(bytes: &[u8], fields: &[(Field, Option<u128>)]) {
     check_in(bytes, None, &CONTEXT, fields);
 }
 
-/// An IPv4 packet with four bytes of options.
+/// Builds an IPv4 packet with four bytes of options.
 fn v4(protocol: u8, body: &[u8]) -> Vec<u8> {
     let mut ip =
         vec![0x46, 0xb9, 0, 24 + body.len() as u8, 0x12, 0x34, 0x40, 0, 63, protocol, 0, 0];
@@ -44,7 +44,7 @@ fn v4(protocol: u8, body: &[u8]) -> Vec<u8> {
 }
 
 fn v6(protocol: u8, body: &[u8]) -> Vec<u8> {
-    // Behind destination options.
+    // After destination options.
     let mut ip = vec![0x6b, 0x9a, 0xbc, 0xde, 0, 8 + body.len() as u8, 60, 62];
     ip.extend((0xfd00_u128 << 112 | 1).to_be_bytes());
     ip.extend((0xfd00_u128 << 112 | 2).to_be_bytes());

@@ -14,7 +14,7 @@ fn filter(text: &str) -> Arc<Filter> {
     Arc::new(Filter::compile(ruleset.unwrap_or_else(|error| panic!("{error}"))).unwrap())
 }
 
-/// One base chain in a bridge table, which drops what no rule decides.
+/// Compiles one base chain in a bridge table, which drops what no rule decides about.
 fn chain(rules: &str) -> Arc<Filter> {
     filter(&format!(
         "table bridge t {{ chain c {{ type filter hook forward priority 0; policy drop; {rules} }} }}"
@@ -63,7 +63,7 @@ fn accept_ends_its_chain_only_and_drop_ends_all() {
                 "chain {name} {{ type filter hook forward priority {priority}; policy accept; {rules} }}"
             )
         };
-        // Written in the other order: the priority counts.
+        // In reverse order in the file: the priority decides.
         let second = chain("second", 5, second);
         filter(&format!("table inet t {{\n{second}\n{}\n}}", chain("first", -5, first)))
     };
@@ -181,7 +181,7 @@ fn a_limit_lets_its_burst_pass_and_then_its_rate() {
     assert_eq!([0, 0, 0, 0].map(&mut passes), [true, true, true, false]);
     assert!(!passes(SECOND / 10 - 1), "a tenth of a second for one packet");
     assert!(passes(SECOND / 10) && !passes(SECOND / 10));
-    // However long it rests, no more than the burst is saved.
+    // However long it is idle, at most the burst is saved.
     assert_eq!([100; 4].map(|at| passes(at * SECOND)), [true, true, true, false]);
 }
 
@@ -303,7 +303,7 @@ fn members_of_many_clients_come_at_once() {
     assert_eq!(["fd00::1", "fd00::3"].map(|source| from(source, "fd00::2", None)), [DROP, ACCEPT]);
 }
 
-/// Evaluates the packet twice with one memo; whether it remembers.
+/// Evaluates the packet twice with one cache; returns whether the evaluation was cached.
 fn remembers(rules: &str, first: &str) -> bool {
     let mut evaluator = Evaluator::new(chain(rules));
     let mut verdict_cache = VerdictCache::default();
@@ -368,7 +368,7 @@ fn a_memo_holds_for_its_interfaces_state_direction_and_rules_only() {
     evaluator.flush();
     let handle = rules.ruleset().tables[0].chains[0].rules[0].handle;
     assert_eq!(rules.counts().rule(handle).unwrap().packets, 3, "remembered ones count");
-    // Another evaluator of the same filter knows what it means, one of other rules does not.
+    // Another evaluator of the same filter can use it, one of other rules cannot.
     verdict_cache = kept;
     let mut second = Evaluator::new(Arc::clone(&rules));
     assert_eq!(evaluated_at(&mut second, 0, &known, Some(&mut verdict_cache)).verdict, ACCEPT);

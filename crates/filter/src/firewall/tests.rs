@@ -4,7 +4,7 @@ use crate::packet::Layer;
 use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
 use crate::testing::{ether, ip, udp};
 
-/// A table of one base chain.
+/// Builds a table of one base chain.
 fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {
     let rules = rules.into_iter().zip(1..).map(|(statements, handle)| Rule {
         handle,
@@ -106,7 +106,7 @@ fn senders_are_told_at_a_rate_that_all_workers_share() {
         told
     };
     assert_eq!(told(&mut workers, &datagram, 5, ERRORS_PER_SECOND), ERRORS_PER_SECOND as usize);
-    // Resets have an allowance of their own.
+    // Resets have a limit of their own.
     let resets = RESETS_PER_SECOND - 10;
     assert_eq!(told(&mut workers, &segment, 6, resets), RESETS_PER_SECOND as usize);
     assert_eq!(told(&mut workers[..1], &datagram, 1_500_000_000, 1), 1, "the next second");
@@ -159,10 +159,10 @@ fn a_checksum_to_come_cannot_write_over_what_was_judged() {
         let vnet = VnetHeader { needs_csum: true, csum_start, csum_offset, ..place().vnet };
         worker.burst(Nanos(1)).evaluate(packet, &FrameContext { vnet, ..place() }).passes()
     };
-    // Its own, or that of a packet within.
+    // Its own, or that of an inner packet.
     assert!(passes(&datagram, 20, 6) && passes(&segment, 40, 16) && passes(&raw, 20, 8));
     assert!(passes(&datagram, 28, 6) && passes(&segment, 60, 2));
-    // The port that the rules saw, an address, a sum over other bytes than its own.
+    // The port that the rules read, an address, a checksum over other bytes than its own.
     for (start, offset) in [(20, 2), (16, 0), (0, 22), (16, 10), (20, 7), (20, 5)] {
         assert!(!passes(&datagram, start, offset), "{start} {offset}");
     }
@@ -223,7 +223,7 @@ fn a_source_route_is_dropped_whatever_the_rules_say() {
     assert!(!passes(&[131, 7, 4, 10, 9, 9, 9, 0]), "loose");
     assert!(!passes(&[137, 7, 4, 10, 9, 9, 9, 0]), "strict");
     assert!(!passes(&[1, 148, 4, 0, 0, 131, 3, 4]), "behind others");
-    // Router alert, the end of the list, what is no option any more.
+    // Router alert, the end of the list, bytes that are no longer an option.
     assert!(passes(&[148, 4, 0, 0]) && passes(&[0, 131, 7, 4]) && passes(&[7, 0, 131, 7]));
     assert!(passes(&[7, 4, 131, 7]) && passes(&[7, 1, 131, 7]) && passes(&[7, 200, 131, 7]));
     let dropped = Drop::Malformed(Malformed::SourceRoute);
@@ -291,7 +291,7 @@ fn a_super_packet_is_no_longer_than_it_says() {
     for (v6, gso) in [(false, Gso::TcpV4), (true, Gso::TcpV6)] {
         let mut packet = ip(v6, 6, &crate::testing::tcp(v6, 1, 0, 16, &[7; 2000]));
         assert!(passes(&packet, gso));
-        // Padding of a plain frame is not looked at; here it would be sent as segments.
+        // Padding of a plain frame is not evaluated; here it would be sent as segments.
         packet.extend([7; 500]);
         assert!(passes(&packet, Gso::None) && !passes(&packet, gso));
     }
@@ -299,7 +299,7 @@ fn a_super_packet_is_no_longer_than_it_says() {
     assert_eq!(firewall.stats().dropped, [(malformed, 2)]);
 }
 
-/// TCP between two hosts of a bridge, by the sides that their packets come from.
+/// Returns the context of TCP between two hosts of a bridge, by the sides that their packets come from.
 fn crossing(iif: &str, oif: &str) -> FrameContext {
     FrameContext { iif: IfName::new(iif), oif: IfName::new(oif), ..place() }
 }
@@ -388,7 +388,7 @@ mod again {
             self.firewall.replace(parse(&base(rules)));
         }
 
-        /// Whether it passes from the tunnel to the host, or back. The checksum is vouched for.
+        /// Returns whether it passes from the tunnel to the host, or back. The checksum is guaranteed.
         fn passes(&mut self, bytes: &[u8], back: bool) -> bool {
             let needs_csum = bytes[9] != 1;
             let csum_offset = if bytes[9] == 6 { 16 } else { 6 };
@@ -419,7 +419,7 @@ mod again {
                 assert!(world.passes(&there(port), false) && world.passes(&back(port), true));
             }
             world.rules("udp dport 53 accept");
-            // Whichever way the next packet goes.
+            // In either direction of the next packet.
             if back_first {
                 assert!(world.passes(&back(53), true) && !world.passes(&back(123), true));
             }
@@ -441,7 +441,7 @@ mod again {
         assert!(world.passes(&segment(a, b, 2, 100, 0), false));
         assert!(world.passes(&segment(b, a, 18, 500, 101), true));
         assert!(world.passes(&segment(a, b, 16, 101, 501), false));
-        // A length, a rate that is used up and a log do not matter; interfaces and addresses do.
+        // A length, an exhausted rate and a log do not matter; interfaces and addresses do.
         for rules in [
             "ip saddr 10.8.0.0/24 limit rate 1/hour burst 1 packets accept",
             "iifname \"tun0\" oifname \"host\" log prefix \"x\" accept",
@@ -481,12 +481,12 @@ mod again {
             (datagram((ALICE, 7), (SERVER, 53)), datagram((SERVER, 53), (ALICE, 7)));
         world.members("alice", &[ALICE]);
         assert!(world.passes(&there, false) && world.passes(&back, true));
-        // Away and back, with the same rights: as if nothing had been.
+        // Disconnected and reconnected with the same rights: nothing changes.
         world.members("alice", &[]);
         world.members("alice", &[ALICE]);
         assert!(world.passes(&back, true));
         assert_eq!(world.firewall.stats().track.withdrawn, 0);
-        // The address is another client's now.
+        // The address now belongs to another client.
         world.members("alice", &[]);
         world.members("bob", &[ALICE]);
         assert!(!world.passes(&there, false) && !world.passes(&back, true));
@@ -540,11 +540,11 @@ mod again {
         };
         assert!(!to(70_000), "his network holds her address, but he has asked nothing");
         assert!(to(1));
-        // Back by another session, with the same rights: the flow goes on. The old one may still be there.
+        // Reconnected by another session, with the same rights: the flow continues. The old session may still exist.
         firewall.set_peer(2, Some("alice"));
         firewall.set_peer(1, None);
         assert!(to(2) && !to(1));
-        // By address, as long as nothing is known of the peers.
+        // By address, as long as the peers are unknown.
         assert_eq!(firewall.flush(Flush::Client("bob", &[IpAddr::from(ALICE).into()])), 0);
         assert_eq!(firewall.flush(Flush::Client("alice", &[])), 1);
         assert!(!to(2));
@@ -572,7 +572,7 @@ mod again {
 
     #[test]
     fn the_first_packet_of_any_flow_can_be_made() {
-        // Each protocol, both families, with and without link headers and tags, from both directions.
+        // Each protocol, both families, with and without link headers and tags, in both directions.
         let mut made = 0;
         for v6 in [false, true] {
             for (protocol, l4) in [
@@ -616,7 +616,7 @@ mod again {
     }
 }
 
-/// Counters, limits and what a reload makes of them.
+/// Counters and limits across a reload.
 mod carried {
     use super::*;
     use crate::lang;
@@ -661,7 +661,7 @@ mod carried {
             firewall.filter().counts().named(0, crate::ruleset::CounterId(0)).unwrap().packets
         };
         assert_eq!(named(&firewall), 3);
-        // A start that the file states otherwise counts, and so does a rule that is another now.
+        // An initial value that the file changes takes effect, and so does a changed rule.
         firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));
         assert_eq!(counts(&firewall), [100, 3]);
         firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));

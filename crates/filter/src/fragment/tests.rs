@@ -43,13 +43,13 @@ fn whole(outcome: Outcome) -> Option<Vec<u8>> {
     if let Outcome::Whole(all) = outcome { Some(all.whole().to_vec()) } else { None }
 }
 
-/// A datagram of both families with `len` bytes of payload.
+/// Builds a datagram of both families with `len` bytes of payload.
 fn datagrams(len: usize) -> [Vec<u8>; 2] {
     let payload: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
     [false, true].map(|v6| ip(v6, 17, &udp(v6, &payload)))
 }
 
-/// The packet as the reassembler writes it: an IPv4 header keeps its id.
+/// Returns the packet as the reassembler writes it: an IPv4 header keeps its id.
 fn with_id(packet: &[u8], id: u16) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet[0] >> 4 == 4 {
@@ -162,7 +162,7 @@ fn only_pieces_of_one_packet_come_together() {
         let (source, destination) = if body_at(&packet) == 20 { (15, 19) } else { (23, 39) };
         assert!(!joins(&changed(source), 0), "another source");
         assert!(!joins(&changed(destination), 0), "another destination");
-        // IPv6 lets pieces differ about what follows (RFC 8200 4.5).
+        // IPv6 allows fragments to differ in the next header (RFC 8200 4.5).
         let protocol = if body_at(&packet) == 20 { 9 } else { 6 };
         assert_eq!(joins(&changed(protocol), 0), body_at(&packet) == 40, "another protocol");
     }
@@ -300,7 +300,7 @@ fn pieces_that_cannot_be_are_dropped_alone() {
 fn options_of_the_first_piece_count_against_the_longest() {
     let [packet, _] = datagrams(100);
     let mut reassembler = Reassembler::new(Limits { source_bytes: 1 << 20, ..Limits::default() });
-    // With a header of 20 bytes in all but the first, the pieces fit; with its options they do not.
+    // With a header of 20 bytes in all but the first, the fragments fit; with its options they do not.
     let mut first = piece(&packet, 1, 0, &[0, 1, 0, 2, 255, 255, 0, 0], true);
     first.splice(20..20, [1; 40]);
     first[0] = 0x4f;
@@ -403,7 +403,7 @@ fn packets_have_so_much_time() {
         let mut reassembler = Reassembler::new(Limits::default());
         assert!(held(push_at(&mut reassembler, &cut[0], 0, at(5))));
         assert!(held(push_at(&mut reassembler, &cut[1], 0, at(20))));
-        // It is the first piece that counts.
+        // The first fragment decides.
         assert!(held(push_at(&mut reassembler, &cut[2], 0, at(35))));
         assert_eq!(reassembler.stats().late, 1);
         reassembler.expire(at(35).after(Duration::from_secs(29)));
@@ -415,7 +415,7 @@ fn packets_have_so_much_time() {
     }
 }
 
-/// A packet, with where to cut it, and the order in which the pieces come.
+/// Generates a packet, its cuts, and the order in which the fragments arrive.
 fn shuffled() -> impl Strategy<Value = (Vec<u8>, Vec<Vec<u8>>)> {
     (any::<bool>(), 16usize..3000, proptest::collection::vec(3usize..400, 1..12)).prop_flat_map(
         |(v6, len, cuts)| {
@@ -448,8 +448,8 @@ proptest! {
     fn nothing_comes_of_overlaps(
         (packet, cut) in shuffled(), at in 0usize..300, len in 1usize..40, place in any::<prop::sample::Index>(),
     ) {
-        // One more piece somewhere, which overlaps whatever is there. Not one that could take the place
-        // of others: no one can tell which of them are right, and what came first is whole.
+        // One more fragment somewhere, which overlaps an existing one. Not one that could replace others: it is
+        // undecidable which of them are right, and those that came first are complete.
         let body = packet.len() - body_at(&packet);
         let start = 8 * (at % (body / 8)).max(3);
         let end = (start + len * 8).min(body);
@@ -463,7 +463,7 @@ proptest! {
         let bounds: Vec<usize> = cut.iter().flat_map(bounds).collect();
         prop_assume!(!bounds.contains(&start) || !bounds.contains(&end));
         let extra = piece(&packet, 77, start, &vec![0xee; end - start], end < body);
-        // It must not take the place of some of them exactly: it could complete the packet before those come.
+        // It must not replace some of them exactly: it could complete the packet before those arrive.
         let bound = |offset: usize| {
             cut.iter().any(|bytes| {
                 let parsed = Packet::parse(bytes, Layer::Ip, None, &NONE).unwrap();
@@ -472,7 +472,7 @@ proptest! {
         };
         prop_assume!(!bound(start) || !(bound(end) || end == body));
         let mut sent = cut.clone();
-        // Not behind the last one: then all is over, and the extra piece begins another packet.
+        // Not after the last one: then all is over, and the extra fragment begins another packet.
         sent.insert(place.index(cut.len()), extra);
         let mut reassembler = Reassembler::new(Limits::default());
         for bytes in &sent {

@@ -19,7 +19,7 @@ fn refusal(bytes: &[u8]) -> Option<Malformed> {
     parse(bytes).err()
 }
 
-/// An extension header's body behind its next header byte: units of eight bytes, then zeros.
+/// Returns an extension header's body after its next header byte: units of eight bytes, then zeros.
 fn extension(units: u8) -> Vec<u8> {
     let mut body = vec![units];
     body.resize(usize::from(units) * 8 + 7, 0);
@@ -51,7 +51,7 @@ fn headers_are_found_in_both_families() {
         let bytes = ip(v6, if v6 { 58 } else { 1 }, &icmp(v6, 8, 3, 0x1234_5678, b""));
         let Transport::Icmp(icmp) = parse(&bytes).unwrap().transport else { panic!() };
         assert_eq!((icmp.kind, icmp.code, icmp.rest), (8, 3, 0x1234_5678));
-        // The other family's ICMP means nothing here.
+        // The other family's ICMP has no meaning here.
         let bytes = ip(v6, if v6 { 1 } else { 58 }, b"x");
         assert_eq!(parse(&bytes).unwrap().transport, Transport::Other);
     }
@@ -280,12 +280,12 @@ fn first_pieces_carry_all_headers() {
         assert_eq!(refused(6, 0, &segment), Some(Malformed::Transport), "not for being a piece");
         assert_eq!(refused(17, 0, &udp(v6, b"")[..7]), Some(Malformed::TinyFragment));
         assert_eq!(refused(if v6 { 58 } else { 1 }, 0, &[8; 7]), Some(Malformed::TinyFragment));
-        // RFC 1858: TCP's flags could come with the second piece.
+        // RFC 1858: TCP's flags could come with the second fragment.
         assert_eq!(refused(6, 8, &[0; 16]), Some(Malformed::TinyFragment));
         assert_eq!(refused(17, 8, &[0; 16]), None);
         assert_eq!(refused(6, 24, &[0; 16]), None);
     }
-    // RFC 7112: the chain goes on beyond the first piece.
+    // RFC 7112: the chain continues beyond the first fragment.
     let l4 = udp(true, &[0; 16]);
     let of = |body: &[u8], more: u8| {
         let fragment = [0, 0, more, 0, 0, 0, 1];
@@ -299,7 +299,7 @@ fn first_pieces_carry_all_headers() {
     assert_eq!(refusal(&bare), Some(Malformed::TinyFragment));
 }
 
-/// The transport's checksum is still to be filled in.
+/// Returns a header with the transport's checksum still to be filled in.
 fn sum_to_come(v6: bool) -> VnetHeader {
     let csum_start = if v6 { 40 } else { 20 };
     VnetHeader { needs_csum: true, csum_start, ..VnetHeader::default() }
@@ -380,7 +380,7 @@ fn super_packets_may_be_longer_than_their_length_field() {
     }
 }
 
-/// Bytes that look like a packet more often than noise does.
+/// Generates bytes that look like a packet more often than noise does.
 pub(crate) fn likely() -> impl Strategy<Value = Vec<u8>> {
     let l4 = proptest::collection::vec(any::<u8>(), 0..80);
     let protocol =

@@ -16,7 +16,7 @@ fn parse(bytes: &[u8], layer: Layer) -> Packet<'_> {
     Packet::parse(bytes, layer, None, &VnetHeader::default()).expect("a packet")
 }
 
-/// The answer to an IP packet, which must parse and be right.
+/// Returns the answer to an IP packet, which must parse and be valid.
 fn answer(bytes: &[u8], how: Reject) -> Option<Vec<u8>> {
     let mut out = [0xee; MAX_REJECTION];
     let len = reject(&parse(bytes, Layer::Ip), how, &mut out)?;
@@ -28,7 +28,7 @@ fn answer(bytes: &[u8], how: Reject) -> Option<Vec<u8>> {
     Some(out[..len].to_vec())
 }
 
-/// As [`answer`], for the family's own version of a datagram.
+/// Returns whether the family's version of a datagram is answered, see [`answer`].
 fn answers(bytes: &[u8]) -> bool {
     answer(bytes, PLAIN).is_some()
 }
@@ -85,7 +85,7 @@ fn a_reset_is_what_a_closed_port_says() {
         assert_eq!(of(rst | ack, b""), None, "to a reset");
         let datagram = ip(v6, 17, &udp(v6, b"x"));
         assert_eq!(answer(&datagram, Reject::TcpReset), None, "to what is not TCP");
-        // Sequence numbers go round.
+        // Sequence numbers wrap.
         let edge = ip(v6, 6, &tcp(v6, u32::MAX, 0, flags::SYN, b"ab"));
         let told = answer(&edge, Reject::TcpReset).unwrap();
         assert!(matches!(parse(&told, Layer::Ip).transport, Transport::Tcp(tcp) if tcp.ack == 2));
@@ -128,7 +128,7 @@ fn errors_are_not_answered() {
             assert!(!answers(&kind(error)), "{error}");
         }
     }
-    // Behind extension headers, too.
+    // After extension headers, too.
     let hidden = v6_of(V6_A, V6_B, &[(60, &[0; 7])], 58, &icmp(true, 1, 0, 0, &[0; 40]));
     assert!(!answers(&hidden));
     let question = v6_of(V6_A, V6_B, &[(60, &[0; 7])], 58, &icmp(true, 128, 0, 0, &[0; 40]));
@@ -238,7 +238,7 @@ proptest! {
             let Some(len) = reject(&asked, how, &mut out) else { continue };
             let told = parse(&out[..len], Layer::Ethernet);
             prop_assert!(told.checksum_ok() && told.bytes.len() == len);
-            // Never an answer to the answer.
+            // The answer itself is never answered.
             prop_assert!(reject(&told, how, &mut [0; MAX_REJECTION]).is_none());
         }
     }

@@ -22,7 +22,7 @@ pub(super) const SYN: u8 = 2;
 pub(super) const RST: u8 = 4;
 pub(super) const ACK: u8 = 16;
 
-/// Hosts: A asks, B answers, C has no part in it.
+/// Hosts: A sends requests, B answers, C is not involved.
 pub(super) const A: u8 = 1;
 pub(super) const B: u8 = 2;
 pub(super) const C: u8 = 3;
@@ -35,7 +35,7 @@ pub(super) fn host(v6: bool, host: u8) -> IpAddr {
     }
 }
 
-/// A packet with its transport checksum at `at` filled in.
+/// Fills in a packet's transport checksum at `at`.
 pub(super) fn packet(
     source: IpAddr,
     destination: IpAddr,
@@ -168,13 +168,14 @@ impl World {
         self.now = self.now.after(span);
     }
 
-    /// Looks only, as if the rules dropped it.
+    /// Looks up a packet without confirming it, as if the rules dropped it.
     pub(super) fn look(&self, bytes: &[u8]) -> Tracked {
         let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
         self.tracker.burst(self.now).look(&packet, Crossing::Nowhere.into())
     }
 
-    /// Looks, and confirms what is not invalid: its state, and whether there was room.
+    /// Looks up a packet, and confirms it unless it is invalid; returns its state, and whether
+    /// there was space.
     pub(super) fn enter(&self, bytes: &[u8]) -> (View, bool) {
         self.enter_by(bytes, Crossing::Nowhere)
     }
@@ -187,7 +188,7 @@ impl World {
         ((tracked.state, tracked.direction), room)
     }
 
-    /// As [`World::look`], on this path.
+    /// Looks up a packet as [`World::look`] does, on this path.
     pub(super) fn look_by(&self, bytes: &[u8], path: Path) -> View {
         let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
         let tracked = self.tracker.burst(self.now).look(&packet, path);
@@ -225,7 +226,7 @@ impl World {
         counts.iter().find(|(other, _)| *other == reason).map_or(0, |(_, count)| *count)
     }
 
-    /// A connection from 1000 and 5000 on, established: A's next byte is 1001, B's is 5001.
+    /// Creates an established connection from 1000 and 5000 on: A's next byte is 1001, B's is 5001.
     pub(super) fn connected() -> Self {
         let world = Self::new();
         world.connect();

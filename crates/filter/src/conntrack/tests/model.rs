@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An end that sends data, acknowledges selectively, repeats what was lost, closes or resets.
+/// An end that sends data, acknowledges selectively, repeats lost data, closes or resets.
 #[derive(Clone, Debug)]
 struct End {
     back: bool,
@@ -18,7 +18,7 @@ struct End {
     /// The window that the other end offered last.
     offered: u32,
     their_scale: u8,
-    /// Received: all before, and one block behind a gap.
+    /// Received: everything before, and one block after a gap.
     received: u32,
     block: Option<(u32, u32)>,
     their_start: Option<u32>,
@@ -113,7 +113,7 @@ impl End {
             self.their_end = Some(right);
         }
         if left > self.received {
-            // One block only: what does not touch it is forgotten.
+            // Only one block: data that does not touch it is forgotten.
             self.block = match self.block {
                 Some((l, r)) if left <= r && right >= l => Some((l.min(left), r.max(right))),
                 Some(block) => Some(block),
@@ -134,13 +134,13 @@ impl End {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A or B sends, a repetition perhaps, of at most so many bytes.
+    /// A or B sends at most this many bytes, perhaps repeated ones.
     Send {
         back: bool,
         repeat: bool,
         most: u16,
     },
-    /// A segment under way arrives, from anywhere in the queue; it may be there again later.
+    /// A segment in flight arrives, from anywhere in the queue; it may arrive again later.
     Arrive {
         which: prop::sample::Index,
         twice: bool,
@@ -244,8 +244,8 @@ proptest! {
                 Event::Attack { back, flags, seq, ack, len } => {
                     let established =
                         view(&world).is_some_and(|(state, _)| state == FlowState::Established);
-                    // A random number is inside the window once in thousands of times; then it
-                    // is as good as the owner's, but for resets and SYNs.
+                    // A random number is inside the window once in thousands of times; then it is
+                    // as good as the owner's, except for resets and SYNs.
                     let from = &ends[usize::from(back)];
                     let (offset, to) =
                         (seq.wrapping_sub(from.start), &ends[usize::from(!back)]);

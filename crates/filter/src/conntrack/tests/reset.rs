@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Established, and each has acknowledged: resets are expected at 1001 from A, 5001 from B.
+/// Creates an established connection in which each end has acknowledged: resets are expected at
+/// 1001 from A, 5001 from B.
 fn world() -> World {
     let world = World::connected();
     world.tcp(seg(ACK, 5001, 1001).back());
@@ -116,7 +117,8 @@ fn a_blind_reset_does_not_end_a_half_closed_connection() {
 
 #[test]
 fn blind_data_is_invalid_or_late() {
-    // Section 5: an acknowledgement must lie between what was ever in flight and what was sent.
+    // Section 5: an acknowledgement must be between everything that was ever in flight and what was
+    // sent.
     let world = world();
     let before = world.only();
     assert_eq!(world.tcp(seg(ACK, 5001, 1001 + 5).back().len(5)), BAD);

@@ -9,7 +9,7 @@ fn source(number: u16) -> IpAddr {
     IpAddr::from([172, 16, high, low])
 }
 
-/// Opens a connection completely; whether there was room.
+/// Opens a connection completely; returns whether there was space.
 fn open(world: &World, from: IpAddr, port: u16) -> bool {
     let (a, b) = ((from, port), (SERVER, 80));
     world.enter(&seg(SYN, 1000, 0).between(a, b)).1
@@ -17,7 +17,7 @@ fn open(world: &World, from: IpAddr, port: u16) -> bool {
         && world.enter(&seg(ACK, 1001, 5001).between(a, b)) == (GOES, true)
 }
 
-/// Whether the connection is still known.
+/// Returns whether the connection is still known.
 fn is_open(world: &World, from: IpAddr, port: u16) -> bool {
     world.look(&seg(ACK, 5001, 1001).between((SERVER, 80), (from, port))).state
         == CtState::ESTABLISHED
@@ -34,7 +34,7 @@ fn a_source_that_fills_the_table_with_established_flows_makes_room_itself() {
         assert!(open(&world, source(1), port));
         world.wait(Duration::from_secs(1));
     }
-    // The one that was silent for longest goes first: not the first one, which is in use.
+    // The one that was silent for longest is evicted: not the first one, which is in use.
     assert!(is_open(&world, source(1), 1));
     for other in 2..=6 {
         assert!(open(&world, source(other), 1), "{other}");
@@ -60,13 +60,14 @@ fn a_source_beyond_its_share_takes_the_place_of_its_own_flows_only() {
     for number in 0..300 {
         assert!(is_open(&world, source(number + 1000), 1), "{number}");
     }
-    // A new source gets in, as often as not all have their share.
+    // A new source is admitted until all sources have their share.
     for number in 0..500 {
         assert!(open(&world, source(number + 3000), 1));
     }
     let of = |from| world.flows().iter().filter(|flow| flow.source.0 == from).count();
     assert_eq!((of(source(1)), world.flows().len()), (200, 1000));
-    // A source within its share is left alone: a table that such sources fill refuses.
+    // A source within its share keeps its flows: a table that is full of such sources refuses
+    // others.
     for number in 0..100 {
         assert!(open(&world, source(number + 4000), 1));
     }
@@ -107,7 +108,7 @@ fn a_client_is_one_source_with_all_its_addresses() {
         assert!(open(&world, IpAddr::from([172, 16, 1, host]), 1));
         world.wait(Duration::from_secs(1));
     }
-    // Alice's flows make room for those of others, and then for her own only.
+    // Alice's flows are evicted for those of others, and then for her own only.
     for host in 0..9 {
         assert!(open(&world, IpAddr::from([172, 16, 2, host]), 1));
     }

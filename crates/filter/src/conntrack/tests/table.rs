@@ -8,7 +8,7 @@ fn small(flows: usize) -> World {
     World::with(Limits { flows, ..Limits::default() })
 }
 
-/// A source address and port for each number.
+/// Returns a source address and port for each number.
 fn client(number: u32) -> (IpAddr, u16) {
     let [_, a, b, c] = (number / 50_000).to_be_bytes();
     (IpAddr::from([172, a + 16, b, c]), (number % 50_000) as u16 + 1000)
@@ -51,7 +51,7 @@ fn a_flood_of_syns_does_not_end_what_is_established() {
         let ack = seg(ACK, 1001, 5001).between(client(number), SERVER);
         assert_eq!(world.pass(&ack), GOES);
     }
-    // One who answers in time gets through in the middle of it.
+    // A client that answers in time succeeds in the middle of it.
     world.enter(&syn(20_000));
     for number in 30_000..30_400 {
         world.enter(&syn(number));
@@ -63,7 +63,7 @@ fn a_flood_of_syns_does_not_end_what_is_established() {
 #[test]
 fn a_table_full_of_established_flows_refuses_and_counts() {
     let mut world = small(10);
-    // A source each: none has more than its share.
+    // One source each: none exceeds its share.
     let at = |number: u8| (IpAddr::from([172, 17, 0, number]), 1000);
     let open = |world: &World, number| {
         let (from, to) = (at(number), SERVER);
@@ -232,7 +232,7 @@ fn a_hundred_thousand_flows_take_what_was_promised_and_all_are_found() {
     let mut bytes = udp(client(0), SERVER);
     let mut burst = world.tracker.burst(world.now);
     let mut view = |number: u32, confirm: bool| {
-        // Only the address and port change; the checksums are vouched for.
+        // Only the address and port change; the device guarantees the checksums.
         bytes[12..16].copy_from_slice(&(0x0b00_0000 + number).to_be_bytes());
         crate::testing::fix_v4(&mut bytes);
         bytes[26..28].fill(0);
@@ -269,8 +269,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The table does what a map of both directions does: nothing is lost or mixed up by growth,
-    /// removal or sweeping.
+    /// The table behaves as a map of both directions: growth, removal and sweeping neither lose nor
+    /// mix up flows.
     #[test]
     fn it_is_a_map(steps in prop::collection::vec(step(), 1..300), v6: bool, seed: [u8; 16]) {
         type Ends = [(u8, u8); 2];

@@ -252,7 +252,7 @@ fn half_a_handshake_that_is_refused_leaves_nothing() {
 
 #[test]
 fn both_ends_may_have_started_again_where_we_have_not() {
-    // Both lost the connection; the SYN looks odd, its answer makes clear that it is meant.
+    // Both ends lost the connection; the SYN is unexpected, and its answer shows that it is valid.
     let world = World::connected();
     assert_eq!(world.tcp(seg(SYN, 800_000, 0)), GOES);
     assert_eq!(world.only().state, FlowState::Established);

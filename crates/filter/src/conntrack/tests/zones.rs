@@ -1,4 +1,5 @@
-//! Flows between other ports or clients or in other VLANs are others, whatever their addresses.
+//! Flows between other ports or clients or in other VLANs are different flows, whatever their
+//! addresses.
 
 use super::*;
 use crate::evaluate::IfName;
@@ -17,7 +18,7 @@ fn an_answer_comes_by_the_other_port() {
             let answer = seg(SYN | ACK, 5000, 1001).between(to, from);
             let ack = seg(ACK, 1001, 5001).between(from, to);
             assert_eq!(world.enter_by(&syn, there), (NEW, true));
-            // Forged by the one who has sent the SYN.
+            // Forged by the sender of the SYN.
             assert_eq!(world.enter_by(&answer, there), (BAD, true));
             assert_eq!(world.only().state, FlowState::SynSent);
             assert_eq!(world.enter_by(&answer, back), (COMES, true));
@@ -60,7 +61,7 @@ fn other_protocols_know_their_ports_too() {
         assert_eq!(world.enter_by(&icmp(a, b, ask, 7 << 16, &[]), Up), (NEW, true));
         assert_eq!(world.enter_by(&icmp(b, a, answer, 7 << 16, &[]), Up), (BAD, true));
         assert_eq!(world.enter_by(&icmp(b, a, answer, 7 << 16, &[]), Down), (COMES, true));
-        // An error about it comes by the other port, from wherever it is.
+        // An error about it arrives by the other port, from any address.
         let world = World::new();
         assert_eq!(world.enter_by(&there, Up), (NEW, true));
         let error = if v6 { (1, 4) } else { (3, 3) };
@@ -86,7 +87,7 @@ fn without_ports_answers_come_from_anywhere() {
 fn each_vlan_has_its_own_flows() {
     let world = World::new();
     let view = |tags: &[(u16, u16)], beside: Option<u16>, ip: &[u8]| {
-        // An EtherType for each tag, and the tag's own two bytes behind it.
+        // An EtherType for each tag, followed by the tag's own two bytes.
         let types: Vec<u16> = tags.iter().map(|(kind, _)| *kind).chain([0x0800]).collect();
         let mut frame = ether(&types, ip);
         for (at, (_, id)) in tags.iter().enumerate() {
@@ -140,7 +141,7 @@ fn vlans_and_clients_take_part_in_the_hash() {
 const ALICE: Client = 1;
 const BOB: Client = 2;
 
-/// From the first client to the second; 0 is the host.
+/// Returns the path from the first client to the second; 0 is the host.
 fn between(from: Client, to: Client) -> Path {
     let crossing = match (from, to) {
         (0, _) => Up,
@@ -181,7 +182,7 @@ fn a_flow_between_two_clients_is_theirs_alone() {
         }
         assert_eq!(world.enter_by(&back, between(BOB, ALICE)), (COMES, true));
         assert_eq!(world.enter_by(&there, between(ALICE, BOB)), (GOES, true));
-        // An error about it comes from the one that it went to.
+        // An error about it comes from the destination.
         let IpAddr::V4(asker) = from.0 else { panic!() };
         let error = icmp(host(false, C), asker.into(), (3, 3), 0, &there);
         let related = (CtState::RELATED, CtDirection::Reply);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The errors of a text, as `line:column message | hint`.
+/// Returns the errors of a text, as `line:column message | hint`.
 fn errors(text: &str) -> Vec<String> {
     let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
     let Err(found) = parse("test.nft", text, &mut none) else {
@@ -10,7 +10,7 @@ fn errors(text: &str) -> Vec<String> {
     found.list.iter().map(|d| format!("{}:{} {}{}", d.line, d.column, d.message, hint(d))).collect()
 }
 
-/// A rule in a table where some names exist; its only error.
+/// Returns the only error of a rule in a table where some names exist.
 fn rule(family: &str, text: &str) -> String {
     let file = format!(
         "table {family} t {{

@@ -1,4 +1,4 @@
-//! Rules to which no packet comes are not put in force by accident.
+//! Rules that no packet reaches are not put in force by accident.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_file_without_a_base_chain_is_refused() {
         assert!(wrong.contains("define adit_allow_unhooked = 1"), "{wrong}");
         assert_eq!(wrong.matches("instead:").count(), 1, "{wrong}");
     }
-    // A file cut short is no different, wherever the cut is.
+    // A truncated file is no different, wherever it ends.
     let whole = format!("table inet t {{\n {BASE}\n tcp dport 22 accept\n }}\n}}\n");
     let cut = (0..whole.len()).filter(|at| whole.is_char_boundary(*at));
     for at in cut {
@@ -40,7 +40,7 @@ fn a_chain_to_which_no_hook_leads_is_refused_with_its_place() {
     let text = format!("table inet t {{\n {BASE} }}\n chain lost {{ tcp dport 22 drop; }}\n}}\n");
     let wrong = hooked(&text).unwrap_err();
     assert!(wrong.starts_with("fw.nft:3:8: no hook leads to chain `lost` of table `t`"), "{wrong}");
-    // Chains that only lost ones jump to are lost, too; in each table by itself.
+    // Chains that only unreached ones jump to are unreached, too; in each table separately.
     let other = format!(
         "table inet t {{ chain c {{ }}; {BASE} }}; chain a {{ jump c; }} }}\ntable ip t {{ {BASE} }}; chain c {{ }} }}\n"
     );
@@ -64,7 +64,7 @@ fn jumps_gotos_and_verdict_maps_lead_to_chains() {
         let text = format!("table inet t {{ {map}; chain c {{ drop; }}; {BASE} {way}; }} }}\n");
         assert!(hooked(&text).is_ok(), "{way}: {}", hooked(&text).unwrap_err());
     }
-    // A map that no rule asks leads nowhere.
+    // A map that no rule uses leads nowhere.
     let unused = "table inet t { map m { type inet_service : verdict; elements = { 22 : goto c }; }; chain c { drop; }; ";
     assert!(hooked(&format!("{unused}{BASE} }} }}\n")).is_err());
 }

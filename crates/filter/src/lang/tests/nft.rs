@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::ruleset::Members;
 
-/// Why nftables does not take a text; `None` if it does.
+/// Returns why nftables refuses a text; `None` if it accepts it.
 fn refusal(text: &str) -> Option<String> {
     let mut child = Command::new("unshare")
         .args(["-n", "nft", "-c", "-f", "-"])
@@ -23,7 +23,7 @@ fn refusal(text: &str) -> Option<String> {
     (!output.status.success()).then_some(told)
 }
 
-/// Whether nft can be asked here: it is there, and namespaces can be made.
+/// Returns whether nft can be called here: it exists, and namespaces can be created.
 fn can_ask(test: &str) -> bool {
     let asked = Command::new("unshare").args(["-n", "nft", "--version"]).output();
     let can = asked.is_ok_and(|output| output.status.success());
@@ -62,7 +62,7 @@ fn nft_takes_any_rule_set_that_is_printed() {
         .unwrap();
 }
 
-/// A rule set with each list of elements sorted, and without marks of ranges: as nftables keeps them.
+/// Returns a rule set with each list of elements sorted, and without marks of ranges: as nftables keeps them.
 fn sorted(mut ruleset: Ruleset) -> Ruleset {
     for set in ruleset.tables.iter_mut().flat_map(|t| &mut t.sets) {
         if let Members::Fixed(list) = &mut set.members {

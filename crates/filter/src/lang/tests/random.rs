@@ -1,4 +1,4 @@
-//! Random rule sets in the form that the parser makes, from a stream of random numbers.
+//! Random rule sets in the form of the parser's output, from a stream of random numbers.
 
 use proptest::prelude::*;
 
@@ -79,7 +79,7 @@ const FIELDS: &[Field] = &[
 const NAMES: &[&str] = &["eth0", "eth1.5", "wg-7", "br_lan", "a"];
 const WILD: &[&str] = &["lan", "tun", "x"];
 
-/// Any rule set. With `for_nft`, only what the kernel's nftables takes too.
+/// Generates any rule set. With `for_nft`, only what the kernel's nftables accepts too.
 pub fn rulesets(for_nft: bool) -> impl Strategy<Value = Ruleset> {
     prop::collection::vec(any::<u64>(), 50..600)
         .prop_map(move |stream| Maker { stream, at: 0, handle: 0, for_nft }.ruleset())
@@ -136,7 +136,7 @@ impl Maker {
         some & super::super::value::largest(kind)
     }
 
-    /// A single value, or sometimes a range.
+    /// Generates a single value, or sometimes a range.
     fn range(&mut self, kind: Kind, interval: bool) -> Range {
         if kind == Kind::IfName {
             return if interval && self.one_in(3) {
@@ -170,7 +170,7 @@ impl Maker {
         }
     }
 
-    /// Elements of which no two overlap.
+    /// Generates elements of which no two overlap.
     fn elements(
         &mut self,
         key: &[Kind],
@@ -205,7 +205,7 @@ impl Maker {
                 continue;
             }
             key.push(field);
-            // nftables wants headers of one packet: it has dependencies to check.
+            // nftables requires headers of one packet, because it checks dependencies.
             if self.for_nft {
                 break;
             }
@@ -302,7 +302,8 @@ impl Maker {
         let mut statements = Vec::new();
         let last = self.below(6);
         let bridge = table.family == Family::Bridge;
-        // nftables refuses what can never match, and a kernel may not reject in a bridge.
+        // nftables refuses comparisons that can never match, and a kernel may not reject in a
+        // bridge.
         let rejects = last == 0 && !(self.for_nft && bridge);
         let matches = if self.for_nft { usize::from(!rejects) } else { self.below(3) };
         for _ in 0..matches {
@@ -332,7 +333,7 @@ impl Maker {
                 let maps: Vec<usize> = (0..named)
                     .filter(|&s| table.sets[s].map && table.sets[s].key == kinds)
                     .collect();
-                // A named map jumps anywhere: only from the first chain is that no circle.
+                // A named map jumps to any chain: only from the first chain there is no circle.
                 let map = if !maps.is_empty() && !chains.is_empty() && chains[0] == 1 {
                     SetId(self.pick(&maps))
                 } else {
@@ -405,7 +406,7 @@ impl Maker {
     }
 }
 
-/// Kinds whose values are names without an order.
+/// Returns whether the values of a kind are names without an order.
 fn names_only(kind: Kind) -> bool {
     matches!(kind, Kind::CtDirection | Kind::NfProto | Kind::PktType)
 }
