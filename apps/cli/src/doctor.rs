@@ -35,7 +35,7 @@ pub fn run(options: &Doctor) -> Result<ExitCode, Fault> {
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A finding with its remedies beneath.
+/// Formats a finding with its remedies below it.
 pub fn paragraph(finding: &Finding) -> String {
     let mark = match finding.level {
         Level::Fine => "ok",

@@ -65,7 +65,7 @@ If something is wrong with them, the former rules stay in force. Known
 connections are evaluated again.")]
     Reload(live::Reload),
 
-    /// End connections of a running server or bridge: their next packet is judged as a first one
+    /// End connections of a running server or bridge: their next packet is evaluated as a first one
     #[command(after_help = "Examples:
   sudo adit filter flush
   sudo adit filter flush --client alice

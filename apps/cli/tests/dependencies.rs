@@ -13,7 +13,7 @@ struct Dependencies {
     tests: BTreeSet<String>,
 }
 
-/// The rows of the document's table.
+/// Returns the rows of the document's table.
 fn allowed(document: &str) -> BTreeMap<String, Dependencies> {
     let names = |cell: &str| {
         let quoted = cell.split('`').skip(1).step_by(2);

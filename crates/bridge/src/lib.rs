@@ -6,8 +6,8 @@
 //!   ┌─────────────▼─────────────────────────────────────┴──────────────┐
 //!   │ worker (one thread for each queue of both ports)                 │
 //!   │                                                                  │
-//!   │   port A ──burst──► Hook::judge ──kept frames──► port B          │
-//!   │   port A ◄──kept frames── Hook::judge ◄──burst── port B          │
+//!   │   port A ──burst──► Hook::evaluate ──kept frames──► port B       │
+//!   │   port A ◄──kept frames── Hook::evaluate ◄──burst── port B       │
 //!   └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!

@@ -147,7 +147,7 @@ impl fmt::Debug for EpochKey {
 mod tests {
     use super::*;
 
-    /// The key and the text of test_ssl.c of the reference implementation.
+    /// Returns the key of test_ssl.c of the reference implementation.
     fn vector_key() -> DirectionKey {
         let text = b"abcdefgh01234567ABCDEFGHjkuchenl";
         let at = |i: usize| text[i % 32] ^ i as u8;

@@ -2,7 +2,7 @@ use zeroize::Zeroizing;
 
 use crate::{CryptoError, Digest, HmacKey};
 
-/// The pseudo-random function of TLS 1.0 and 1.1 (RFC 2246 section 5): P_MD5 xor P_SHA1.
+/// Computes the pseudo-random function of TLS 1.0 and 1.1 (RFC 2246 section 5): P_MD5 xor P_SHA1.
 ///
 /// The seed is the concatenation of `label` and the parts of `seed`.
 ///

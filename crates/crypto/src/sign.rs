@@ -24,7 +24,7 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// The key of a seed: 32 random bytes.
+    /// Creates the key of a seed: 32 random bytes.
     ///
     /// # Errors
     /// The library failed.
@@ -61,7 +61,7 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// Whether `signature` is one of `message` under `public`.
+/// Returns whether `signature` is one of `message` under `public`.
 #[must_use]
 pub fn verify(public: &[u8; PUBLIC_LEN], message: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ED25519, public).verify(message, signature).is_ok()

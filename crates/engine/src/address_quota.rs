@@ -8,7 +8,7 @@ use crate::Network;
 /// One place in this many is reserved for IPv4: an attacker has more blocks of IPv6 than any table has places.
 const RESERVED_FOR_IPV4: usize = 4;
 
-/// The share of a block, in quarters of the share of one IPv4 address.
+/// Returns the share of a block, in quarters of the share of one IPv4 address.
 fn quarters(network: Network) -> usize {
     match network {
         Network::V4(_) | Network::V6Link(_) => 4,

@@ -204,7 +204,7 @@ pub struct BlockSuite {
 }
 
 impl Protection {
-    /// The name of the cipher, as OpenVPN prints it.
+    /// Returns the name of the cipher, as OpenVPN prints it.
     pub const fn cipher_name(self) -> &'static str {
         match self {
             Self::Aead(cipher) | Self::Epoch(cipher) => cipher.name(),
@@ -325,7 +325,7 @@ impl Counters {
         }
     }
 
-    /// The difference to an earlier state.
+    /// Returns the difference to an earlier state.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {

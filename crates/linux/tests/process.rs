@@ -92,7 +92,7 @@ fn expect_success(outcome: Outcome) {
     assert!(outcome.status.success(), "{:?}", outcome.status);
 }
 
-/// The fields of /proc/self/status, of this process or of the text that it printed.
+/// Returns the fields of /proc/self/status, of this process or of the text that it printed.
 fn fields(text: &str) -> HashMap<&str, String> {
     let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
     text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k, words(v))).collect()
@@ -366,7 +366,7 @@ fn plane_filter() {
     live_as_a_daemon();
 }
 
-/// The error number of a system call, 0 for none.
+/// Returns the error number of a system call, 0 for none.
 fn errno(call: libc::c_long, arguments: [i64; 4]) -> i32 {
     let [a, b, c, d] = arguments;
     // SAFETY: all calls here have numbers for arguments, or null pointers, which the kernel checks.

@@ -73,7 +73,7 @@ pub struct Init {
 
 #[derive(Debug, Args)]
 pub struct Join {
-    /// What `init` or `invite` printed; - (also the default) reads it from stdin, or asks for it on a terminal
+    /// URL that `init` or `invite` printed; - (also the default) reads it from stdin, or asks for it on a terminal
     #[arg(value_name = "URL", default_value = "-")]
     pub invitation: SecretWord,
 

@@ -14,7 +14,7 @@ use crate::print;
 /// The settings that can be changed later, as `init` and `set` take them.
 #[derive(Debug, Args)]
 pub struct NetworkSettings {
-    /// What a role with access to the tables sees: full, headers, metadata or none [default of init: headers]
+    /// How much a role with access to the tables sees: full, headers, metadata or none [default of init: headers]
     #[arg(long, value_name = "POLICY")]
     pub audit: Option<Audit>,
 

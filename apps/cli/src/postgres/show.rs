@@ -16,7 +16,7 @@ use crate::{print, print_json};
 /// The interval over which rates are computed.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// What to show of a network.
+/// The options of the commands that show a network.
 #[derive(Debug, Args)]
 pub struct Show {
     #[command(flatten)]

@@ -175,7 +175,7 @@ fn few(field: Field, passes: impl Fn(u128) -> bool) -> Option<Vec<Range>> {
     Some(merged(all.filter(|value| passes(*value)).map(Range::single).collect()))
 }
 
-/// A mask of leading ones is a prefix.
+/// Returns the range of a masked value: a mask of leading ones is a prefix.
 fn masked(field: Field, mask: u128, value: u128) -> Option<Vec<Range>> {
     let all = greatest(bits(field));
     let rest = all & !mask;

@@ -408,7 +408,7 @@ impl Burst<'_> {
         (flow.class != Class::Free && flow.key == key).then(|| flow.verdict_cache(direction))
     }
 
-    /// The shard of a hash, locked.
+    /// Locks and returns the shard of a hash.
     #[inline]
     fn shard(&mut self, hash: u64) -> Option<&mut Shard> {
         let count = self.tracker.shards.len();

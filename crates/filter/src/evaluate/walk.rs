@@ -259,7 +259,7 @@ fn within(ranges: &[Range], key: &[u128]) -> bool {
     ranges.len() == key.len() && ranges.iter().zip(key).all(|(range, value)| range.contains(*value))
 }
 
-/// Whether a rule that rejects this way decides about a packet.
+/// Returns whether a rule that rejects this way decides about a packet.
 ///
 /// The forms that name a protocol match that protocol only. Plain `reject` and `icmpx` match every packet: one whose
 /// sender cannot be notified, such as ARP in a bridge, is dropped, as `nft_reject_bridge` does.

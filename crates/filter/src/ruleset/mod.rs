@@ -165,7 +165,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// A single value.
+    /// Creates a range of a single value.
     pub const fn single(value: u128) -> Self {
         Self { first: value, last: value }
     }
