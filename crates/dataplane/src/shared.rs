@@ -102,7 +102,7 @@ impl<F: Format> Shared<F> {
     /// Makes worker 0 check the peers' timers by `due`. It is woken only if its next check is later, because a wake-up costs
     /// a context switch per new client. The peer must be in the table already.
     pub fn expect_sweep(&self, due: Option<Instant>) {
-        // With the one in the sweep: either it finds the peer, or this finds that a sweep goes on.
+        // With the one in the sweep: either it finds the peer, or this finds that a sweep is running.
         fence(Ordering::SeqCst);
         let planned = self.sweep_at.load(Ordering::Relaxed);
         if due.is_some_and(|due| due.as_nanos() < planned)

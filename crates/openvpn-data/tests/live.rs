@@ -176,7 +176,7 @@ fn a_peer_that_was_missed_is_told_of_when_it_is_heard_and_only_then() {
     };
     server.plane.apply(Command::SetKeepalive(PeerId(5), Keepalive::default()));
     assert_eq!(client.wait_for(silent), PeerId(0));
-    // Control goes on waiting: silence is news once more.
+    // Control keeps waiting: silence is reported again.
     client.plane.apply(Command::SetKeepalive(PeerId(0), keepalive(0, 400)));
     assert_eq!(client.wait_for(silent), PeerId(0));
     server.plane.apply(Command::SetKeepalive(PeerId(5), keepalive(50, 0)));

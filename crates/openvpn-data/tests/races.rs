@@ -20,7 +20,7 @@ use common::{End, SERVER, key, link, packet, spec, world};
 
 /// Rounds of a race. On two cores the moment that matters comes about once in a thousand.
 const ROUNDS: usize = 10_000;
-/// So long a race goes on at most, on a machine that is busy with other things.
+/// The maximum duration of a race, on a machine that is busy with other things.
 const ENOUGH: Duration = Duration::from_secs(2);
 const CLIENT: u8 = 2;
 const PEER: PeerId = PeerId(CLIENT as u32);

@@ -35,7 +35,7 @@ fn halves() -> [DirectionKey; 2] {
 struct Captured {
     name: String,
     suite: BlockSuite,
-    /// Which key openvpn sealed it with.
+    /// The key that openvpn sealed it with.
     sealed_with: usize,
     time: u32,
     packet: Vec<u8>,

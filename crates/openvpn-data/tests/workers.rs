@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Packets of a client on their way at a time: less than its peer's replay window, so that none may be
 /// lost whatever overtakes.
 const WINDOW: u32 = 32;
-/// Where the programs beside the server listen.
+/// The ports of the programs on the server's host.
 const PORTS: [u16; 4] = [7000, 7001, 7002, 7003];
 const ID: SocketId = SocketId(4);
 
@@ -242,7 +242,7 @@ fn parse(packet: &[u8]) -> (Flow, u32) {
     ((packet[15], port), u32::from_be_bytes(packet[28..32].try_into().unwrap()))
 }
 
-/// Programs beside the server that return what they get. At the end they say what that was.
+/// Echo programs on the server's host. At the end they report the packets that they received.
 fn echo(socket: &StdUdp, stop: &AtomicBool) -> Vec<(Flow, u32)> {
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let (mut received, mut buffer) = (Vec::new(), [0; 200]);
@@ -323,7 +323,7 @@ fn each_packet_arrives_once_and_in_order() {
     }
 }
 
-/// A client's new port is another worker's: its packets, and the answers, go on without one lost.
+/// A client's new port is another worker's: its packets, and the answers, continue without loss.
 #[test]
 fn peers_float_between_workers_while_traffic_runs() {
     adit_testbed::needs_root!();

@@ -87,7 +87,7 @@ impl<'a> Writer<'a> {
         written?;
         notifications?;
         for (part, bytes) in batch.parts.iter_mut().zip(all) {
-            // Without copying, since nothing else holds the bytes any more.
+            // This does not copy, since nothing else holds the bytes any more.
             part.bytes = bytes.into();
         }
         Ok(batch)

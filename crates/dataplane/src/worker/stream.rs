@@ -86,7 +86,7 @@ impl<F: Format> Transmitter<F> {
         false
     }
 
-    /// Sends what was sealed. What the socket does not take waits in the stream, in bounds: it was
+    /// Sends the sealed packets. Packets that the socket does not take wait in the stream, in bounds: it was
     /// only sealed because there was room.
     pub(super) fn flush_stream(&mut self, peer: &Peer<F>, stream: &Arc<Stream>) {
         let Self { shared, arena, state, .. } = self;

@@ -237,7 +237,7 @@ pub struct ServerOptions {
     pub compress_migrate: bool,
     /// `server-bridge`: the device is for a bridge, and has no address of [`Self::network4`] itself.
     pub bridged: bool,
-    /// `ifconfig` beside it, which the device has then.
+    /// `ifconfig` in addition, which the device then has.
     pub bridged_address: Option<Ipv4Net>,
     /// `stale-routes-check` with a TAP device: how long a station that is silent is remembered.
     pub station_age: Option<Duration>,

@@ -407,7 +407,7 @@ pub fn check(
 
 /// [`check`], and then opens the reader's wrap: what came with its name from the database.
 ///
-/// The columns `no`, `leaf` and `first_seq` beside the record are not signed: what the returned record says counts. Nor is
+/// The columns `no`, `leaf` and `first_seq` next to the record are not signed: the returned record counts. Nor is
 /// it known here which epochs the reader has seen: one whose number is not greater than the last is a repetition. Any key of
 /// the ring opens: whether new rows may still be under it is the receiver's to know.
 ///

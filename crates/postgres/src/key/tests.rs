@@ -245,7 +245,7 @@ impl Try {
         }
     }
 
-    /// Signs what the record has become.
+    /// Signs the changed record.
     fn sign(&mut self) {
         self.signature = keys(2)
             .signing()

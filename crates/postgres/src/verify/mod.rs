@@ -220,7 +220,7 @@ impl<'k> Verifier<'k> {
         signed
     }
 
-    /// Checks whether what has been dropped can have expired.
+    /// Checks whether the dropped rows can have expired.
     fn check_settings(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
         let Some(retention) = self.stream.retention.clone() else { return };
         let (Some(dropped), Some(said)) = (row.expired, said) else { return };

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 /// Addresses that are remembered; beyond, all are forgotten and count as another client's.
 const MAX_OWNERS: usize = 1 << 16;
 
-/// By address or network.
+/// The owners, by address or network.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     hosts: HashMap<IpNet, String>,

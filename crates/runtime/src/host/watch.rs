@@ -15,7 +15,7 @@ use super::routes::{NextHop, Outside, Through, expand};
 /// Changes come in bursts: a link, its address, its route. They are looked at together.
 const SETTLE: Duration = Duration::from_millis(150);
 
-/// Servers that are kept reachable by host routes at most; further ones replace the oldest.
+/// The maximum number of servers kept reachable by host routes; further ones replace the oldest.
 const DETOURS: usize = 16;
 
 /// An event of the host that concerns the client.

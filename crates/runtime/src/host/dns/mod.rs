@@ -107,7 +107,7 @@ impl Dns {
         }
         let former = self.made.take();
         let mut candidates = match &former {
-            // Replaced without a gap, in which names would go elsewhere.
+            // It is replaced without a gap, in which queries would go elsewhere.
             Some(made) if made.link == link => vec![made.back_end],
             _ => back_ends::candidates(&self.root),
         };

@@ -51,7 +51,7 @@ impl Client {
 /// Whether openvpn in adit's place passes a scenario.
 #[derive(Debug, Clone, Copy)]
 enum Control {
-    /// It does.
+    /// openvpn passes it.
     Passes,
     /// It does not, for this reason.
     Fails(&'static str),

@@ -113,7 +113,7 @@ fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let ballast = space.join("ballast");
-    // To the last block: writes until nothing more fits.
+    // Write until nothing more fits, to the last block.
     let mut written = 0_u64;
     let mut file = fs::File::create(&ballast)?;
     let chunk = vec![0; 64 << 10];
