@@ -91,7 +91,7 @@ fn any(like: SocketAddr) -> SocketAddr {
     SocketAddr::new(if like.is_ipv6() { [0; 16].into() } else { [0; 4].into() }, 0)
 }
 
-/// A socket in a host and a thread that has it; the address is known when this returns.
+/// A socket in a host and a thread that owns it; the address is known when this returns.
 fn receiver<T: Send + 'static>(
     host: &Namespace,
     address: IpAddr,

@@ -34,7 +34,7 @@ pub struct InitOptions {
     pub name: Option<String>,
     /// `--network-name`; otherwise the database's, as far as it will do.
     pub network_name: Option<String>,
-    /// The network's settings where they are not to be the defaults.
+    /// The network's settings that differ from the defaults.
     pub settings: SettingsChange,
     /// `--auditor`: a file to be made.
     pub auditor: Option<PathBuf>,

@@ -215,7 +215,7 @@ pub(super) fn drops_port(listing: &Value, listen: Listen) -> Vec<ForeignDrop> {
     let other = if listen.protocol() == "udp" { "\"tcp\"" } else { "\"udp\"" };
     foreign_drops(listing, "input", |rule| {
         let text = rule.to_string();
-        // Old matches of iptables are shown without what they match: they may well be meant.
+        // nft shows old matches of iptables without their contents: they may be the relevant ones.
         let opaque = [protocol.as_str(), "\"multiport\""].iter().any(|name| text.contains(name))
             && text.contains("\"xt\"");
         let port = text.contains("\"dport\"") && has_number(rule, u64::from(listen.port));

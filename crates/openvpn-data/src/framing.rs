@@ -91,7 +91,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, FramingE
     }
 }
 
-/// Frames a packet that is to be sent, into `out`. `None` if `out` is too short.
+/// Frames an outgoing packet into `out`. `None` if `out` is too short.
 pub fn frame<'o>(framing: Framing, packet: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     let (before, body, after): (&[u8], &[u8], &[u8]) = match (framing, packet) {
         (Framing::LzoStub, _) => (&[LZO_STUB], packet, &[]),

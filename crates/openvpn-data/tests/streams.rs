@@ -357,8 +357,7 @@ fn one_that_stops_reading_disturbs_no_other() {
 }
 
 /// Each of four workers owns the streams of two clients that communicate and of one that stopped reading, and receives
-/// packets
-/// from the others' clients.
+/// packets from the others' clients.
 #[test]
 fn streams_of_several_workers_go_on_while_one_of_each_is_not_read() {
     let (windows, window) = (40, 32u8);

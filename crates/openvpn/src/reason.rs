@@ -310,8 +310,8 @@ impl Reason {
     }
 
     /// Whether only the packet is bad, and the session continues. On a stream, which neither loses nor alters anything,
-    /// a packet
-    /// that is not authentic or belongs to another session shows that the ends do not agree where packets begin.
+    /// a packet that is not authentic or belongs to another session shows that the ends do not agree where packets
+    /// begin.
     pub(crate) fn is_harmless_on(&self, link: Link) -> bool {
         let out_of_step = matches!(self, Self::Packet(_) | Self::Foreign(_));
         self.is_harmless() && !(out_of_step && link.is_stream())

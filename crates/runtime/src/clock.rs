@@ -25,8 +25,7 @@ pub fn now() -> Instant {
 }
 
 /// Sets [`now`] forward, as it advances while the machine sleeps. All other clocks stay. For a test that is alone in
-/// its
-/// process.
+/// its process.
 #[doc(hidden)]
 pub fn advance_for_test(time: Duration) {
     ADVANCED.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);

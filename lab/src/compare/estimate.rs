@@ -28,10 +28,8 @@ impl Movement {
     /// Returns the movement that the differences of so many unchanged programs show beyond their own errors: the
     /// variance at which their
     /// squares, each over the sum of both, add up to the expected value (Paule and Mandel, Journal of Research of the
-    /// NBS 87, 1982). Quiet
-    /// figures have the most weight. The expected value is `df / (df - 2)`, the mean of Fisher's distribution, and not
-    /// 1: an error known
-    /// from few rounds is often too small, and would be taken for movement.
+    /// NBS 87, 1982). Quiet figures have the most weight. The expected value is `df / (df - 2)`, the mean of Fisher's
+    /// distribution, and not 1: an error known from few rounds is often too small, and would be taken for movement.
     pub(super) fn of(estimates: &[Estimate], programs: usize) -> Movement {
         let beyond = |variance: f64| -> f64 {
             let each = |e: &Estimate| {

@@ -2,8 +2,8 @@
 //! window.
 //!
 //! CPU time is read from the processes' own clocks, which count nanoseconds and threads that ended. More expensive
-//! figures are read
-//! by turns if there are many processes or hosts, so that the measurement stays far below one per cent of a CPU.
+//! figures are read by turns if there are many processes or hosts, so that the measurement stays far below one per
+//! cent of a CPU.
 
 pub mod foreign;
 mod join;

@@ -329,7 +329,7 @@ fn at(row: &Row) -> String {
     }
 }
 
-/// With a capital at its beginning.
+/// Capitalizes the first letter.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();

@@ -38,7 +38,7 @@ pub struct ControlSpec {
 }
 
 impl ControlSpec {
-    /// So many messages a second, and with them a new key every second; at 0 neither.
+    /// The number of messages a second, and with them a new key every second; at 0 neither.
     pub fn of(rate: f64) -> ControlSpec {
         let window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(4) };
         ControlSpec { rate, rekey_every: (rate > 0.0).then_some(1), window }

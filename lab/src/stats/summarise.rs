@@ -11,7 +11,7 @@ use crate::metric::{self, Better};
 use crate::record::{Measurement, Outcome, Point, Record};
 use crate::subject::Subject;
 
-/// So many unmarked rounds make a result valid.
+/// The number of unmarked rounds that make a result valid.
 pub const ENOUGH: usize = 3;
 
 /// The share of the machine's time above which the hypervisor's taking marks a trial.

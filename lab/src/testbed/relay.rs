@@ -115,8 +115,7 @@ impl Relay {
     }
 
     /// Returns the delays beyond the intended ones at which packets were handed over, both directions, since the start
-    /// or the last
-    /// [`Relay::reset`].
+    /// or the last [`Relay::reset`].
     pub fn lateness(&self) -> Latency {
         lock(&self.state).lateness()
     }

@@ -71,7 +71,7 @@ impl Account {
         self.started.get_or_insert(at);
     }
 
-    /// Counts an arrival, if the frame has it, and says whether it has.
+    /// Counts an arrival if it is inside the frame, and returns whether it is.
     pub fn arrived(&mut self, frame: &Frame, at: u64, bytes: u64) -> bool {
         if !frame.contains(at) {
             return false;

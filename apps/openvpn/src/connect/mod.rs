@@ -236,8 +236,7 @@ enum Dns {
 }
 
 /// Returns a clause that says which traffic the tunnel carries. "All traffic" means both families and DNS; the name
-/// servers in use
-/// are in a clause of their own.
+/// servers in use are in a clause of their own.
 fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     use Captured::{Blocked, ByRoutes, No, Tunnel};
     let routes = match routes {

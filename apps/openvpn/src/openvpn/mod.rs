@@ -41,7 +41,7 @@ const BANNER: &str = concat!(
     " [SSL (rustls)] [LZO] [LZ4] [EPOLL] [MH/PKTINFO] [AEAD]"
 );
 
-/// Exit code of every fault, as openvpn has it.
+/// The exit code of every fault, as in openvpn.
 const FAILURE: u8 = 1;
 
 /// Runs as `openvpn` would with these arguments (without the program's name).

@@ -87,9 +87,9 @@ enum Place {
     Answer,
     /// TLS goes through here; what is in it is followed elsewhere.
     Opaque,
-    /// So many bytes of a header.
+    /// A header of which `have` bytes are read.
     Header { have: usize, bytes: [u8; HEADER] },
-    /// So many bytes of a body are to come.
+    /// A body of which this many bytes are left.
     Body(u32),
     /// Nothing more is taken.
     Ended(Refused),

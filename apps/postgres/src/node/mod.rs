@@ -276,7 +276,7 @@ struct Node {
     refused: BTreeMap<String, String>,
     /// The number of the settings that were last reported.
     settings: i64,
-    /// The reason, as reported, why those in the database are not believed.
+    /// The reason why the settings in the database are not trusted, as it was reported.
     unsettled: Option<String>,
     warnings: Warnings,
 }

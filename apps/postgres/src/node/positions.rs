@@ -1,7 +1,6 @@
 //! The positions up to which each stream has been read, written and signed, so that after `kill -9` no packet is
-//! delivered twice, no number
-//! is given twice, and the next epoch's record names the data that this node has signed and not the data that the
-//! database shows.
+//! delivered twice, no number is given twice, and the next epoch's record names the data that this node has
+//! signed and not the data that the database shows.
 //!
 //! One line of fixed length per stream, written in place: what the kernel has taken survives the process. It is flushed when
 //! an epoch is new, so that after a crash of the machine no former epoch is believed again; numbers within the last one may

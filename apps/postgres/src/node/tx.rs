@@ -44,8 +44,7 @@ const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $
 const BEGIN_WRITING: &str = "SELECT held_by FROM adit.begin_writing()";
 
 /// The number of attempts to take a lock on one connection, and the pause between them: the lock of a killed process is
-/// free
-/// after a moment.
+/// free after a moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 

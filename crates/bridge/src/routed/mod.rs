@@ -280,7 +280,7 @@ impl Router {
         }
     }
 
-    /// Processes an accepted frame that is to be forwarded: it gets its link header, or waits for it.
+    /// Processes an accepted frame for forwarding: it gets its link header, or waits for it.
     pub fn leave(
         &mut self,
         frame: &mut [u8],

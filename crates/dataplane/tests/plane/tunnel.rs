@@ -210,8 +210,7 @@ fn traffic_passes_without_any_offload() {
 }
 
 /// Checks that one end has opened, or is about to open, all packets that the other sealed: none was dropped after it
-/// had its
-/// packet id.
+/// had its packet id.
 fn nothing_is_missing(a: &Side, b: &Side) {
     let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
     for (from, to) in [(a, b), (b, a)] {

@@ -51,9 +51,9 @@ pub enum PrivilegeError {
     NoGroup(String),
     /// Other threads are running, which would keep their privileges (our fault: a mistake in the order of start).
     Threads(usize),
-    /// A capability is to be kept that the process does not have.
+    /// A capability must be kept that the process does not have.
     Missing(Capability),
-    /// Memory is to be locked, but at most this many bytes may be, and the limit cannot be raised.
+    /// Memory must be locked, but the limit is this many bytes and cannot be raised.
     LockLimit(u64),
     /// A step failed.
     Step(&'static str, io::Error),

@@ -30,7 +30,7 @@ impl LexError {
     }
 }
 
-/// The ASCII white space that separates words, as C's `isspace` has it.
+/// The ASCII white space that separates words, as in C's `isspace`.
 pub(crate) fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r')
 }

@@ -777,7 +777,7 @@ fn a_proxy_stands_before_every_remote_and_takes_tcp_only() {
     assert_eq!((socks.host.as_str(), socks.port, socks.login), ("192.0.2.9", 1080, None));
 }
 
-/// As the manual's example has it: directly over UDP, over TCP, and through proxies.
+/// The manual's example: directly over UDP, over TCP, and through proxies.
 #[test]
 fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
     let text = "http-proxy-option AGENT all\n<connection>\nremote a 1194 udp\nconnect-timeout 3\n\

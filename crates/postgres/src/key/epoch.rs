@@ -22,8 +22,7 @@ const WRAPPED: &[u8] = b"adit-pg2 wrap";
 const HASHED: &[u8] = b"adit-pg2 epoch hash";
 
 /// The scheme that wraps the secret: HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem, HKDF-SHA256 and AES-256-GCM.
-/// The KEM is
-/// not in RFC 9180's registry, so the record names it; other numbers are refused.
+/// The KEM is not in RFC 9180's registry, so the record names it; other numbers are refused.
 const SUITE: u8 = 1;
 
 /// Most readers of an epoch; the database enforces the same bound.

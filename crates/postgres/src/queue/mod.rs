@@ -259,7 +259,8 @@ impl Queues {
         }
     }
 
-    /// Drops from the front what is too old or CoDel's. How the first of the rest is to be cut, and how long it is.
+    /// Drops packets from the front that are too old or that CoDel selects. Returns the split of the first remaining
+    /// one, and its length.
     pub(crate) fn settle(
         &mut self,
         now: Instant,

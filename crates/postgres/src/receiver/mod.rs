@@ -68,7 +68,7 @@ struct Wants {
     epochs: bool,
     page: bool,
     skip: bool,
-    /// The next page is not bounded by the window: after a gap that is longer.
+    /// The next page is not bounded by the window, because a gap is longer than it.
     far: bool,
 }
 

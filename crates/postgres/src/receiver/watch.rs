@@ -64,7 +64,7 @@ impl Watch {
         }
     }
 
-    /// So many wake-ups were heard.
+    /// Counts received wake-ups.
     pub fn heard(&mut self, now: Instant, times: u32) {
         self.heard = self.heard.saturating_add(times.into());
         let soon = self.next(now, true);

@@ -427,8 +427,7 @@ fn a_secret_is_not_printed() {
 const MAX_TUPLE: usize = 8192 - 24 - 8;
 
 /// Returns the size of a row on a page, as in `heap_compute_data_size` of `access/heaptuple.c`, with bytea columns
-/// whose storage
-/// is PLAIN (a length of 4 bytes at a multiple of 4) and inet columns (a length of one byte).
+/// whose storage is PLAIN (a length of 4 bytes at a multiple of 4) and inet columns (a length of one byte).
 fn tuple_len(row: &Row<'_>) -> usize {
     let align = |len: usize, to: usize| len.next_multiple_of(to);
     let columns = &row.columns;

@@ -138,8 +138,7 @@ impl Stream {
     }
 
     /// Returns the end of the epoch before this process: as a former process signed it, if that is known; otherwise as
-    /// the database
-    /// reports it, but no epoch before the last one with rows.
+    /// the database reports it, but no epoch before the last one with rows.
     fn before_the_start(&self, found: &Resumed) -> Option<Previous> {
         if let Some((epoch, Checkpoint { seq, chain })) = self.kept
             && epoch == self.written

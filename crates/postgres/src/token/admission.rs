@@ -9,17 +9,15 @@
 //! ```
 //!
 //! The private key lives as long as the command `join`. A used token therefore opens nothing, whatever copies of the
-//! database
-//! exist; and the database, which has no invitation key, can neither ask nor answer.
+//! database exist; and the database, which has no invitation key, can neither ask nor answer.
 //!
 //! An invitation is bound to the network's key at the time of the invitation: after a rekey no node answers it.
-//! Otherwise a
-//! holder of the former key, such as a removed node, could forge an invitation and obtain the new key.
+//! Otherwise a holder of the former key, such as a removed node, could forge an invitation and obtain the new
+//! key.
 //!
 //! An offline invitation is for a network without a running node. The network's key is then in the database, sealed
-//! under
-//! the invitation's key, until the node has registered. A token together with a copy of the database from that time
-//! opens it.
+//! under the invitation's key, until the node has registered. A token together with a copy of the database from
+//! that time opens it.
 
 use std::fmt;
 

@@ -1,6 +1,5 @@
 //! The invitation token: a text that an operator copies once to the joining node. It holds a one-time secret and
-//! nothing
-//! that lives longer: see [`JoinKey`].
+//! nothing that lives longer: see [`JoinKey`].
 //!
 //! ```text
 //!   adit1-BASE64URL(version 2 | secret, 24 bytes | invitation's role | checksum, 4 bytes)

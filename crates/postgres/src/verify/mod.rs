@@ -131,8 +131,7 @@ impl<'k> Verifier<'k> {
     }
 
     /// Returns the highest number that a row has, or that a record names as given; zero without any. `None` if the
-    /// end has expired
-    /// or may have been lost in a crash: nothing is known of it.
+    /// end has expired or may have been lost in a crash: nothing is known of it.
     pub fn highest(&self) -> Option<Seq> {
         let known = self.current.as_ref().is_none_or(|current| {
             let emptied = current.durability == Durability::Volatile && current.rows == 0;

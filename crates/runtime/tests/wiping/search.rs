@@ -10,7 +10,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// The mask under which secrets are kept; otherwise the search would find its own copies.
 pub const MASK: u8 = 0xa5;
-/// So many bytes of a secret count as the secret.
+/// The number of bytes of a secret that count as the secret.
 const PART: usize = 16;
 /// A secret with its name, masked.
 #[derive(Clone)]
