@@ -315,8 +315,8 @@ fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing()
     assert!(!gets_out());
     // Its undo log is lost.
     let folder = fs::read_dir("/run/adit").unwrap().flatten().map(|entry| entry.path());
-    let inode = ns.run(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino()).unwrap();
-    let own = folder.filter(|path| path.to_string_lossy().ends_with(&format!("-{inode}.routes")));
+    let number = ns.run(|| adit_linux::netns::cookie().unwrap()).unwrap();
+    let own = folder.filter(|path| path.to_string_lossy().ends_with(&format!("-{number}.routes")));
     let own: Vec<PathBuf> = own.collect();
     assert_eq!(own.len(), 1, "{own:?}");
     fs::remove_file(&own[0]).unwrap();

@@ -24,6 +24,29 @@ const DIRECTORY: &str = "/run/netns";
 /// The calling thread's own namespace.
 const OWN: &str = "/proc/thread-self/ns/net";
 
+/// Returns the number of the calling thread's network namespace. No other namespace has the same one before a reboot, unlike
+/// the inode of /proc/thread-self/ns/net, which the kernel gives to another namespace once this one is gone.
+///
+/// # Errors
+///
+/// Fails on Linux before 5.14.
+pub fn cookie() -> io::Result<u64> {
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+    let mut cookie = 0_u64;
+    let mut size: libc::socklen_t = 8;
+    // SAFETY: the kernel writes at most `size` bytes at the pointer, which are those of `cookie`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut size,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A network namespace.
 #[derive(Debug)]
 pub struct NetNs {
@@ -269,6 +292,19 @@ mod tests {
         assert_eq!(ns.run(|| fs::read_to_string(key).unwrap()).unwrap().trim(), "77");
         assert_eq!(fs::read_to_string(key).unwrap(), outside);
         assert!(ns.set_sysctl("net.no.such", "1").is_err());
+    }
+
+    #[test]
+    fn no_namespace_has_the_number_of_another_that_is_gone() {
+        adit_testbed::needs_root!();
+        let own = cookie().unwrap();
+        assert_eq!(cookie().unwrap(), own);
+        let mut seen = vec![own];
+        for _ in 0..8 {
+            let number = NetNs::unnamed().unwrap().run(|| cookie().unwrap()).unwrap();
+            assert!(!seen.contains(&number), "{number} of {seen:?}");
+            seen.push(number);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod privileges;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::process::Output;
 
 use adit_linux::net::Route;
 use adit_linux::netns::NetNs;
@@ -46,17 +47,15 @@ impl Server {
 
     /// Runs `adit LINE --dir vpn` in the server's namespace; returns whether it succeeded, and its output.
     pub fn adit(&self, line: &str) -> (bool, String) {
-        let output = self
-            .ns
-            .command(ADIT)
-            .unwrap()
-            .args(line.split_whitespace())
-            .args(["--dir", "vpn"])
-            .current_dir(&self.dir)
-            .output()
-            .unwrap();
+        let output = self.output(line);
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8(said).unwrap())
+    }
+
+    fn output(&self, line: &str) -> Output {
+        let mut command = self.ns.command(ADIT).unwrap();
+        command.args(line.split_whitespace()).args(["--dir", "vpn"]).current_dir(&self.dir);
+        command.output().unwrap()
     }
 
     pub fn run(&self) -> TestProcess {
@@ -98,8 +97,8 @@ impl Server {
 
     /// Returns the names of the connected clients.
     pub fn connected(&self) -> Vec<String> {
-        let (_, text) = self.adit("status --json");
-        let reports: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let stdout = self.output("status --json").stdout;
+        let reports: serde_json::Value = serde_json::from_slice(&stdout).unwrap_or_default();
         let peers = reports.get(0).and_then(|report| report["peers"].as_array().cloned());
         let names = peers.unwrap_or_default();
         names.iter().map(|peer| peer["name"].as_str().unwrap_or_default().to_owned()).collect()

@@ -119,7 +119,9 @@ fn the_guard_keeps_the_host_from_frames_that_the_socket_still_sees() {
         let mut ping = b.command("ping").unwrap();
         ping.args(["-c", "1", "-W", "1", "192.0.2.1"]).output().unwrap().status.success()
     };
-    assert!(answered(), "without a guard the host answers");
+    // A busy machine may take longer for the first answer than the ping waits.
+    let answered_in_time = || (0..20).any(|_| answered());
+    assert!(answered_in_time(), "without a guard the host does not answer");
     let socket = a.run(|| PacketSocket::open(index(&a, "left"), 1)).unwrap().unwrap().remove(0);
     let mut guard = a.run(Guard::new).unwrap().unwrap();
     guard.add("left").unwrap();
@@ -128,7 +130,7 @@ fn the_guard_keeps_the_host_from_frames_that_the_socket_still_sees() {
     let mut batch = FrameBatch::new(16);
     assert!(receive(&socket, &mut batch) > 0, "the socket sees nothing");
     drop(guard);
-    assert!(answered(), "the guard outlives its owner");
+    assert!(answered_in_time(), "the guard outlives its owner");
 }
 
 /// The kernel binds a chain at ingress to an existing interface. Until the bridge has added an interface again that was
@@ -161,14 +163,18 @@ fn the_guard_s_second_line_needs_no_interface() {
         let mut ping = b.command("ping").unwrap();
         ping.args(["-c", "1", "-W", "1", to]).output().unwrap().status.success()
     };
-    assert!(answers("198.51.100.1") && answers("2001:db8:1::1"), "another interface");
+    // A busy machine may take longer for the first answer than the ping waits.
+    let answers_in_time = |to| (0..20).any(|_| answers(to));
+    for other in ["198.51.100.1", "2001:db8:1::1"] {
+        assert!(answers_in_time(other), "another interface");
+    }
     assert!(!answers("192.0.2.1") && !answers("2001:db8::1"));
     let neighbours =
         b.command("ip").unwrap().args(["neigh", "show", "192.0.2.1"]).output().unwrap();
     let neighbours = String::from_utf8_lossy(&neighbours.stdout).into_owned();
     assert!(!neighbours.contains("lladdr"), "ARP is not answered either: {neighbours}");
     drop(guard);
-    assert!(answers("192.0.2.1"));
+    assert!(answers_in_time("192.0.2.1"));
 }
 
 #[test]

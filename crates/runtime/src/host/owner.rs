@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use adit_linux::netns;
+
 /// A file that a process keeps in the folder.
 pub(super) struct StateFile {
     pub(super) path: PathBuf,
@@ -27,10 +29,11 @@ pub(super) fn files(
     })
 }
 
-/// Inode of the network namespace.
+/// Identifies the network namespace of the calling thread, which is what counts for netlink: by its cookie, since a new
+/// namespace may have the inode of one that is gone, and would inherit its kill switch. By the inode on Linux before 5.14.
 pub(super) fn namespace() -> u64 {
-    // The calling thread's, which is what counts for netlink.
-    fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino())
+    netns::cookie()
+        .unwrap_or_else(|_| fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino()))
 }
 
 /// When a process began, in clock ticks since boot (field 22 of /proc/PID/stat); `None` for a process that is gone, though

@@ -40,7 +40,7 @@ pub(super) struct UndoLog {
 /// The changes of one process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Changes {
-    /// Inode of the network namespace: the same numbers mean other interfaces elsewhere.
+    /// The network namespace: the same numbers mean other interfaces elsewhere.
     namespace: u64,
     /// When the process began, in clock ticks since boot: process ids are used again.
     began: u64,
