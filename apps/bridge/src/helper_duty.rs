@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::ports::Opener;
 
-/// The helper of `adit bridge`; its arguments are the [`BridgeDuty`].
+/// The helper of `adit bridge`; its arguments are the `BridgeDuty`.
 pub const BRIDGE: DutyKind = DutyKind {
     name: "bridge",
     read: |arguments| {

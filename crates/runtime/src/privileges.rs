@@ -12,7 +12,7 @@ const USERS: [&str; 2] = ["adit", "nobody"];
 /// The privilege options of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct PrivilegeOptions {
-    /// The user; `None`: [`USERS`].
+    /// The user; `None`: `USERS`.
     pub user: Option<String>,
     /// The group; `None`: the user's own.
     pub group: Option<String>,

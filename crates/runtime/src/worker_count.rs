@@ -25,7 +25,7 @@ const MAX_BY_DEFAULT: u16 = 16;
 /// packets are for what the first could give them, and for a single stream costs a little.
 const SMALL_MACHINE: u16 = 2;
 
-/// Workers of a server: from the command line, else [`VARIABLE`], else the settings, else the number of cores
+/// Workers of a server: from the command line, else `ADIT_WORKERS`, else the settings, else the number of cores
 /// within limits.
 ///
 /// # Errors
@@ -45,7 +45,7 @@ pub fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u16, Fau
     }
 }
 
-/// Workers of a client: one unless [`VARIABLE`] is set, since all packets belong to one peer, which sends from
+/// Workers of a client: one unless `ADIT_WORKERS` is set, since all packets belong to one peer, which sends from
 /// one core by design.
 ///
 /// # Errors

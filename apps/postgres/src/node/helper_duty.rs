@@ -13,7 +13,7 @@ use super::{UpOptions, settings};
 use crate::database::Target;
 use crate::{Paths, Settings};
 
-/// The helper of `adit postgres up`; its arguments are the [`NodeDuty`].
+/// The helper of `adit postgres up`; its arguments are the `NodeDuty`.
 pub const NODE: DutyKind = DutyKind {
     name: "postgres",
     read: |arguments| Ok(Box::new(serde_json::from_value::<NodeDuty>(arguments)?)),

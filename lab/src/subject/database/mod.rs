@@ -17,7 +17,7 @@ use super::tunnels::end;
 use super::{Toolchain, copy};
 use crate::testbed::Database;
 
-/// A way for packets to pass through a database: a row of [`SCHEMES`], in whose order reports list them.
+/// A way for packets to pass through a database: a row of `SCHEMES`, in whose order reports list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scheme(usize);
 
