@@ -407,6 +407,8 @@ mod tests {
         let paths = Paths::new(Some(&dir.path().join("vpn"))).unwrap();
         let choices = NewServer {
             host: Some("vpn.example.net".into()),
+            // Without it `init` looks for a free port, and another test may look at the same one.
+            listen: vec!["udp/1194".parse().unwrap()],
             network: Some("10.199.31.0/24".parse().unwrap()),
             ..NewServer::default()
         };
