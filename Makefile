@@ -11,7 +11,7 @@ INTEROP ?= target/debug
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny msrv doc build release demo demo-postgres lab lab-smoke lab-build hooks
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv doc build release demo demo-postgres lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -84,6 +84,11 @@ gate-accept:
 
 deny:
 	@scripts/deny.sh
+
+# The data plane's threads under ThreadSanitizer: needs a nightly toolchain with rust-src, and root.
+sanitize:
+	RUSTFLAGS=-Zsanitizer=thread cargo +nightly test -Zbuild-std --target $(shell rustc -vV | sed -n 's/^host: //p') \
+	    --target-dir target/sanitize --locked -p adit-openvpn-data --test races --test workers
 
 # The oldest Rust that compiles all of it.
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
