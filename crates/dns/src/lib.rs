@@ -1,5 +1,5 @@
-//! DNS messages for a client that resolves its server's name itself: it builds address queries and validates answers.
-//! No I/O; `simple-dns` reads and writes the messages.
+//! Names of domains, and DNS messages for a client that resolves its server's name itself: it builds address queries and
+//! validates answers. No I/O; `simple-dns` reads and writes the messages.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -11,13 +11,18 @@
     )
 )]
 
+mod domain_name;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
 use simple_dns::rdata::RData;
 use simple_dns::{
     CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, ResourceRecord, TYPE,
     header_buffer,
 };
+
+pub use domain_name::DomainName;
 
 /// Addresses taken from one answer.
 pub const MAX_ADDRESSES: usize = 16;
@@ -27,6 +32,17 @@ const MAX_ALIASES: usize = 8;
 
 /// The most records that are read in one section of an answer.
 const MAX_RECORDS: u16 = 128;
+
+/// The validation of answers.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dnssec {
+    /// Answers that cannot be validated are refused.
+    Required,
+    /// Answers are validated if the server supports it.
+    Optional,
+    /// Answers are not validated.
+    Off,
+}
 
 /// The address family that is queried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

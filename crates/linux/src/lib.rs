@@ -9,6 +9,7 @@
 pub mod channel;
 pub mod clock;
 pub mod ethtool;
+pub mod file;
 pub mod memory;
 pub mod net;
 pub mod netns;

@@ -75,7 +75,7 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
             None => say!(2, "{text}"),
         },
         ServerEvent::Path(peer, path) => {
-            say!(3, "{}: {}", label(peer), adit_runtime::log::path(path))
+            say!(3, "{}: {path}", label(peer))
         }
         ServerEvent::Warning(peer, text) => match peer {
             Some(peer) => tracing::warn!("{}: {text}", label(peer)),

@@ -1,11 +1,12 @@
-//! Atomic replacement of files, and the lock of a store.
+//! The files of a store, and its lock.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use adit_linux::file;
 use rustix::fs::FlockOperation;
 use zeroize::Zeroizing;
 
@@ -28,41 +29,7 @@ pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PkiErr
 }
 
 fn write_by(path: &Path, content: &[u8], mode: u32, suffix: &str) -> Result<(), PkiError> {
-    replace(path, content, mode, suffix).map_err(|error| PkiError::io(path, "write", error))
-}
-
-/// Replaces `path` by `content` with exactly this mode, through a file next to it whose name has `suffix` appended.
-///
-/// # Errors
-/// The file or its directory cannot be written; `path` is unchanged then.
-pub fn replace(path: &Path, content: &[u8], mode: u32, suffix: &str) -> std::io::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(suffix);
-    let temporary = PathBuf::from(temporary);
-    let _ = std::fs::remove_file(&temporary);
-    let written = (|| {
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        // The umask may have cleared bits of the mode.
-        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    })();
-    if let Err(error) = written {
-        let _ = std::fs::remove_file(&temporary);
-        return Err(error);
-    }
-    sync_directory(directory)
-}
-
-/// Makes renames in `directory` survive a power cut.
-pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
-    File::open(directory)?.sync_all()
+    file::replace(path, content, mode, suffix).map_err(|error| PkiError::io(path, "write", error))
 }
 
 pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), PkiError> {

@@ -167,7 +167,7 @@ impl Store {
         disk::make_directory(&building.join("private"), 0o700)?;
         let server = Self::build(&building, options, now)?;
         std::fs::rename(&building, &place)
-            .and_then(|()| disk::sync_directory(dir))
+            .and_then(|()| adit_linux::file::sync_directory(dir))
             .map_err(|error| PkiError::io(&place, "write", error))?;
         Ok(Self { dir: place, server, open: disk::open_file })
     }

@@ -99,7 +99,7 @@ pub fn make_folder(path: &Path, mode: u32) -> Result<(), Fault> {
 /// Replaces a file atomically, with this mode.
 pub fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> Result<(), Fault> {
     let suffix = format!(".new-{}", std::process::id());
-    adit_pki::replace(path, contents, mode, &suffix)
+    adit_linux::file::replace(path, contents, mode, &suffix)
         .map_err(|error| file_fault("cannot write", path, &error))
 }
 

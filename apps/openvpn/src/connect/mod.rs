@@ -386,7 +386,7 @@ impl Hooks for ConnectLog<'_> {
             }
             ClientEvent::Stopped(_) => {}
             ClientEvent::Note(text) => say!(2, "{text}"),
-            ClientEvent::Path(path) => say!(3, "{}", log::path(path)),
+            ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
         }
     }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::openvpn;
 use adit_runtime::helper::{PlanCheck, is_host};
-use adit_runtime::host::{DnsPlan, HostPlan, PlannedRoute};
+use adit_runtime::host::{HostPlan, PlannedRoute};
 
 /// Smallest MTU that IPv4 works with (RFC 791).
 const MTU_LEAST: u16 = 68;
@@ -123,7 +123,7 @@ impl PlanCheck for Pulled {
         if self.pulls {
             return Ok(());
         }
-        if dns.is_some() && *dns != self.own.dns.settings().map(DnsPlan::from) {
+        if dns.is_some() && *dns != self.own.dns.settings().map(openvpn::dns_plan) {
             return Err("plan: DNS settings that are not the configuration's".into());
         }
         let configured = |flags: &Option<Vec<String>>| flags.is_some();

@@ -252,7 +252,7 @@ impl Hooks for ClientHooks<'_> {
             }
             ClientEvent::Stopped(_) => {}
             ClientEvent::Note(text) => say!(3, "{text}"),
-            ClientEvent::Path(path) => say!(3, "{}", adit_runtime::log::path(path)),
+            ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
         }
     }

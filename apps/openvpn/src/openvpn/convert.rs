@@ -9,7 +9,7 @@ use adit_openvpn::config::{
     self, AuthRetry, ClientOptions, DeviceKind, DialOptions, Listen, Options, Role, Routes,
     ServerOptions, UserPass,
 };
-use adit_openvpn::negotiate::{PullFilters, RouteContext};
+use adit_openvpn::negotiate::{DnsSettings, DnsTransport, PullFilters, RouteContext};
 use adit_openvpn::server::{ServerConfig, Topology};
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
@@ -19,7 +19,9 @@ use super::key_files;
 use adit_openvpn_service::{Listener, SocketTuning, StreamOptions};
 use adit_runtime::driver::{DialSettings, ResolveRetry};
 use adit_runtime::fault::Fault;
-use adit_runtime::host::{Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Via};
+use adit_runtime::host::{
+    Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Transport as DnsPath, Via,
+};
 use adit_runtime::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
 
 /// The client engine's configuration. `order` is the order of the remotes, by index.
@@ -367,7 +369,7 @@ pub(crate) fn client_plan(
         metric: options.routes.metric,
     };
     if options.routes.apply_dns == Some(true) {
-        plan.dns = options.routes.dns.merged(&tunnel.dns).settings().map(DnsPlan::from);
+        plan.dns = options.routes.dns.merged(&tunnel.dns).settings().map(dns_plan);
     }
     let mut notes = add_configured(&mut plan, &options.routes, &context)?;
     notes.extend(confined);
@@ -467,6 +469,21 @@ where
         (false, None) => Via::Tunnel(gateway.map(Into::into)),
     };
     PlannedRoute { net: route.net.into(), via, metric: route.metric }
+}
+
+/// Returns the host's plan for DNS settings.
+pub fn dns_plan(settings: DnsSettings) -> DnsPlan {
+    DnsPlan {
+        servers: settings.addresses,
+        search: settings.search_domains.iter().map(ToString::to_string).collect(),
+        domains: settings.resolve_domains.iter().map(ToString::to_string).collect(),
+        dnssec: settings.dnssec,
+        transport: match settings.transport {
+            DnsTransport::Plain => DnsPath::Plain,
+            DnsTransport::Tls => DnsPath::Tls(settings.sni.map(|name| name.to_string())),
+            DnsTransport::Https => DnsPath::Https,
+        },
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use adit_runtime::log;
 use adit_runtime::{async_runtime, say};
 pub(crate) use client::order;
 pub(crate) use convert::{
-    bare_plan, client_config, client_plan, device, dial_settings, dialled_from, listeners,
+    bare_plan, client_config, client_plan, device, dial_settings, dialled_from, dns_plan, listeners,
 };
 use daemonize::Daemonizer;
 pub(crate) use key_files::{TlsMaterial, credentials, wrap};

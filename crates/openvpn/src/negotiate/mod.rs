@@ -26,8 +26,8 @@ mod update;
 
 pub use cipher::{CipherRefused, DataCipher, choose_cipher};
 pub use dns::{
-    DhcpDns, DnsError, DnsOptions, DnsServer, DnsSettings, DnsTransport, Dnssec, DomainName,
-    MAX_DNS_ADDRESSES, MAX_DNS_DOMAINS, MAX_DNS_SERVERS,
+    DhcpDns, DnsError, DnsOptions, DnsServer, DnsSettings, DnsTransport, MAX_DNS_ADDRESSES,
+    MAX_DNS_DOMAINS, MAX_DNS_SERVERS,
 };
 #[doc(hidden)]
 pub use fuzz::{fuzz, fuzz_filters};

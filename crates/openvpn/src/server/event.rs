@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::negotiate::DataCipher;
 use adit_engine::command::Counters;
-use adit_engine::{Link, PeerId, UnixTime};
+use adit_engine::{Link, PeerAddresses, PeerId, UnixTime};
 
 use ipnet::IpNet;
 
@@ -32,7 +32,7 @@ pub enum ServerEvent {
     /// The addresses of a client inside the tunnel, from the next output on. It is reported before
     /// the data plane is configured, so that a table of addresses by name has them before the first
     /// packet.
-    Addresses(Box<Addresses>),
+    Addresses(Box<PeerAddresses>),
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
     /// A client's session ended, with the reason and the traffic of both channels.
@@ -72,19 +72,6 @@ pub struct UsedElsewhere {
     pub newer: SocketAddr,
     /// The number of times this has happened.
     pub count: u32,
-}
-
-/// The tunnel addresses and groups of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Addresses {
-    /// Its id in the data plane.
-    pub peer: PeerId,
-    /// Its common name.
-    pub name: String,
-    /// The groups of the client: those in the authorization response, and its certificate's units.
-    pub groups: Vec<String>,
-    /// Its tunnel addresses, and the networks behind it.
-    pub prefixes: Vec<IpNet>,
 }
 
 /// A connected client.

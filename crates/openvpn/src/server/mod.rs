@@ -15,5 +15,5 @@ mod start_budget;
 
 pub use config::{Network4, Network6, Offer, ServerConfig, Topology};
 pub use engine::{Disconnect, ServerCounters, ServerEngine};
-pub use event::{Addresses, ClientInfo, ServerEvent, UsedElsewhere};
+pub use event::{ClientInfo, ServerEvent, UsedElsewhere};
 pub(crate) use responder::{Refused, Responder};

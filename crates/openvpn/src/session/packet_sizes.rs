@@ -1,5 +1,7 @@
 //! The packet sizes of one session, by which findings about the path reach the data plane.
 
+use std::fmt;
+
 use adit_engine::command::Protection;
 use adit_engine::{Command, Instant, Link, Notice, Outbox, PeerId};
 
@@ -20,6 +22,19 @@ pub struct PathReport {
     pub mss4: u16,
     /// The largest TCP segment that is let through over IPv6; 0: any.
     pub mss6: u16,
+}
+
+impl fmt::Display for PathReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mtu {
+            Some(mtu) => write!(f, "path MTU {mtu}: ")?,
+            None => write!(f, "path MTU unknown, probes are not answered: ")?,
+        }
+        match self.mss4 {
+            0 => write!(f, "TCP segments are left as they are"),
+            mss => write!(f, "TCP segments of at most {mss} bytes"),
+        }
+    }
 }
 
 /// The packet sizes of a session with one peer.

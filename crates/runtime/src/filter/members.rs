@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use adit_engine::PeerId;
+use adit_engine::{PeerAddresses, PeerId};
 use adit_filter::IpRange;
 use adit_filter::ruleset::Members as Who;
-use adit_openvpn::server::Addresses;
 use ipnet::IpNet;
 
 /// The connected clients with their groups and addresses.
 #[derive(Debug, Default)]
 pub struct Members {
-    peers: BTreeMap<PeerId, Addresses>,
+    peers: BTreeMap<PeerId, PeerAddresses>,
     /// The peers behind each name: a change asks for the peers of one name, not for all.
     by_name: HashMap<Who, BTreeSet<PeerId>>,
 }
@@ -19,7 +18,7 @@ pub struct Members {
 impl Members {
     /// A client has these addresses from now on. Returns whose addresses changed.
     #[must_use]
-    pub fn put(&mut self, addresses: Addresses) -> Vec<Who> {
+    pub fn put(&mut self, addresses: PeerAddresses) -> Vec<Who> {
         let mut changed = self.remove(addresses.peer);
         let names = names(&addresses);
         self.enter(addresses.peer, &names);
@@ -69,7 +68,7 @@ impl Members {
     pub fn alone(&self, peer: PeerId) -> Vec<IpNet> {
         let Some(client) = self.peers.get(&peer) else { return Vec::new() };
         let sessions = self.by_name.get(&Who::Client(client.name.clone())).into_iter().flatten();
-        let others: Vec<&Addresses> = sessions
+        let others: Vec<&PeerAddresses> = sessions
             .filter(|other| **other != peer)
             .filter_map(|other| self.peers.get(other))
             .collect();
@@ -109,7 +108,7 @@ pub(super) fn label(who: &Who) -> Option<String> {
     }
 }
 
-fn names(client: &Addresses) -> Vec<Who> {
+fn names(client: &PeerAddresses) -> Vec<Who> {
     let groups = client.groups.iter().map(|group| Who::Group(group.clone()));
     std::iter::once(Who::Client(client.name.clone())).chain(groups).collect()
 }
@@ -123,8 +122,8 @@ fn distinct(all: Vec<Who>) -> Vec<Who> {
 mod tests {
     use super::*;
 
-    fn client(peer: u32, name: &str, groups: &[&str], nets: &[&str]) -> Addresses {
-        Addresses {
+    fn client(peer: u32, name: &str, groups: &[&str], nets: &[&str]) -> PeerAddresses {
+        PeerAddresses {
             peer: PeerId(peer),
             name: name.into(),
             groups: groups.iter().map(ToString::to_string).collect(),
@@ -210,7 +209,7 @@ mod tests {
                 }
             }
             let naive = |who: &Who| -> Vec<IpNet> {
-                let is = |client: &&Addresses| names(client).contains(who);
+                let is = |client: &&PeerAddresses| names(client).contains(who);
                 let clients = members.peers.values().filter(is);
                 clients.flat_map(|client| client.prefixes.iter().copied()).collect()
             };

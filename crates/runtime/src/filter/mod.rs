@@ -20,13 +20,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_engine::PeerId;
+use adit_engine::{PeerAddresses, PeerId};
 use adit_filter::elements::{Change, ElementError};
 use adit_filter::firewall::{Firewall, Flush, Limits};
 use adit_filter::lang::{self, Named, Summary};
 use adit_filter::ruleset::Members as Who;
 use adit_filter::{Filter, Nanos};
-use adit_openvpn::server::Addresses;
 use ipnet::IpNet;
 
 pub use commands::{capture, element, flush, reload, show};
@@ -199,7 +198,7 @@ impl Live {
 
     /// A client has these addresses from now on. To be called before its first packet can pass. Connections of an address
     /// belong to the client that had it last: if that is another one, they end.
-    pub fn put(&mut self, addresses: Addresses) {
+    pub fn put(&mut self, addresses: PeerAddresses) {
         let taken = self.owners.claim(&addresses.name, &addresses.prefixes);
         if !taken.is_empty() {
             self.firewall.flush(Flush::Addresses(&members::ranges(&taken)));

@@ -3,7 +3,6 @@ use std::fs;
 use adit_filter::IfName;
 use adit_filter::firewall::{FrameContext, FrameVerdict, Peers};
 use adit_filter::packet::Layer;
-use adit_openvpn::server::Addresses;
 use adit_wire::VnetHeader;
 
 use super::*;
@@ -52,7 +51,7 @@ fn passes(live: &Live) -> bool {
 }
 
 fn alice(live: &mut Live, groups: &[&str]) {
-    live.put(Addresses {
+    live.put(PeerAddresses {
         peer: PeerId(1),
         name: "alice".into(),
         groups: groups.iter().map(ToString::to_string).collect(),
@@ -145,7 +144,7 @@ fn goes_by(live: &Live, peer: Option<u32>, answer: bool) -> bool {
 }
 
 fn client(live: &mut Live, peer: u32, name: &str) {
-    live.put(Addresses {
+    live.put(PeerAddresses {
         peer: PeerId(peer),
         name: name.into(),
         groups: Vec::new(),
@@ -189,7 +188,7 @@ fn of_overlapping_networks_each_client_keeps_its_own_connections() {
     fs::write(&path, STATEFUL.replace("@client:alice", "@client:bob")).unwrap();
     let mut live = Live::open(&path, None).unwrap();
     let connect = |live: &mut Live, peer: u32, name: &str, net: &str| {
-        live.put(Addresses {
+        live.put(PeerAddresses {
             peer: PeerId(peer),
             name: name.into(),
             groups: Vec::new(),

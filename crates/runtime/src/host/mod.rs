@@ -18,7 +18,7 @@ mod update;
 mod watch;
 
 pub use apply::{Applied, Host};
-pub use dns::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Dnssec, Transport};
+pub use dns::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Transport};
 pub use handle::HostHandle;
 pub use leftover::clean_up_dns;
 pub use leftover::{Leftover, leftovers, release, unfinished};

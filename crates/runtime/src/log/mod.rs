@@ -365,18 +365,6 @@ impl Writer {
     }
 }
 
-/// The log text of a path report.
-pub fn path(report: &adit_openvpn::session::PathReport) -> String {
-    let mss = match report.mss4 {
-        0 => "TCP segments are left as they are".to_owned(),
-        mss => format!("TCP segments of at most {mss} bytes"),
-    };
-    match report.mtu {
-        Some(mtu) => format!("path MTU {mtu}: {mss}"),
-        None => format!("path MTU unknown, probes are not answered: {mss}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

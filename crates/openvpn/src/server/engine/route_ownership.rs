@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use adit_engine::{Command, MAX_GROUPS, PeerId, auth};
+use adit_engine::{Command, MAX_GROUPS, PeerAddresses, PeerId, auth};
 use ipnet::IpNet;
 
 use super::{Out, ServerEngine};
 use crate::server::client::Stage;
-use crate::server::event::{Addresses, ServerEvent};
+use crate::server::event::ServerEvent;
 use crate::tls::PeerIdentity;
 
 /// The owners of prefixes. A prefix has one owner, so that the data plane never has to choose: it
@@ -112,5 +112,5 @@ fn addresses_of(
         }
     }
     let name = identity.common_name.clone();
-    ServerEvent::Addresses(Box::new(Addresses { peer, name, groups, prefixes }))
+    ServerEvent::Addresses(Box::new(PeerAddresses { peer, name, groups, prefixes }))
 }

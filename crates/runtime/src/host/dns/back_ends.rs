@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use super::file;
-use super::plan::{BackEnd, DnsPlan, Dnssec, Transport, shown};
+use adit_dns::Dnssec;
+
+use super::plan::{BackEnd, DnsPlan, Transport, shown};
 use super::programs::{find, run};
 use super::resolv_conf::{LIBC_SERVERS, addresses, body, nameservers};
 

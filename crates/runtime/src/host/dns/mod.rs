@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use back_ends::Link;
-pub use plan::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Dnssec, Transport};
+pub use plan::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Transport};
 use resolv_conf::{Original, Owner};
 
 /// The interval between checks of the settings.

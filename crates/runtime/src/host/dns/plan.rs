@@ -1,10 +1,13 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use adit_openvpn::negotiate::{
-    self, DnsSettings, DnsTransport, DomainName, MAX_DNS_ADDRESSES, MAX_DNS_DOMAINS,
-};
+use adit_dns::{Dnssec, DomainName};
 use serde::{Deserialize, Serialize};
+
+/// The maximum number of servers.
+pub const MAX_SERVERS: usize = 8;
+/// The maximum number of domains in each list.
+pub const MAX_DOMAINS: usize = 128;
 
 /// DNS settings of a tunnel. Plain data: it crosses a process boundary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,17 +24,6 @@ pub struct DnsPlan {
     pub transport: Transport,
 }
 
-/// Validation of answers.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Dnssec {
-    /// Answers that cannot be validated are refused.
-    Required,
-    /// Answers are validated where the server can.
-    Optional,
-    /// Answers are not validated.
-    Off,
-}
-
 /// The transport of queries to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
@@ -43,34 +35,13 @@ pub enum Transport {
     Https,
 }
 
-impl From<DnsSettings> for DnsPlan {
-    fn from(settings: DnsSettings) -> Self {
-        let names = |names: Vec<DomainName>| names.iter().map(ToString::to_string).collect();
-        Self {
-            servers: settings.addresses,
-            search: names(settings.search_domains),
-            domains: names(settings.resolve_domains),
-            dnssec: settings.dnssec.map(|dnssec| match dnssec {
-                negotiate::Dnssec::Required => Dnssec::Required,
-                negotiate::Dnssec::Optional => Dnssec::Optional,
-                negotiate::Dnssec::Off => Dnssec::Off,
-            }),
-            transport: match settings.transport {
-                DnsTransport::Plain => Transport::Plain,
-                DnsTransport::Tls => Transport::Tls(settings.sni.map(|name| name.to_string())),
-                DnsTransport::Https => Transport::Https,
-            },
-        }
-    }
-}
-
 impl DnsPlan {
     /// Checks everything that becomes an argument of a program or a line of a file.
     ///
     /// # Errors
     /// Names the first value that is not allowed.
     pub fn check(&self) -> Result<(), String> {
-        if self.servers.is_empty() || self.servers.len() > MAX_DNS_ADDRESSES {
+        if self.servers.is_empty() || self.servers.len() > MAX_SERVERS {
             return Err(format!("{} servers are too few or too many", self.servers.len()));
         }
         for server in &self.servers {
@@ -79,7 +50,7 @@ impl DnsPlan {
                 return Err(format!("{server} is not a server's address"));
             }
         }
-        if self.search.len() > 2 * MAX_DNS_DOMAINS || self.domains.len() > 2 * MAX_DNS_DOMAINS {
+        if self.search.len() > MAX_DOMAINS || self.domains.len() > MAX_DOMAINS {
             return Err("there are too many domains".into());
         }
         let tls = match &self.transport {
@@ -88,8 +59,8 @@ impl DnsPlan {
         };
         for name in self.search.iter().chain(&self.domains).chain(tls) {
             match DomainName::parse(name) {
-                Ok(parsed) if parsed.as_str() == name && !parsed.is_root() => {}
-                Ok(_) | Err(_) => return Err(format!("{name:?} is not a domain")),
+                Some(parsed) if parsed.as_str() == name && !parsed.is_root() => {}
+                _ => return Err(format!("{name:?} is not a domain")),
             }
         }
         Ok(())

@@ -12,6 +12,8 @@ use adit_linux::tun::TunOffloads;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
+use adit_dns::Dnssec;
+
 use super::*;
 use crate::host::{Applied, Device, Host, HostEvent, HostPlan};
 
