@@ -1,5 +1,5 @@
-//! The documents: links have targets, the glossary is in order and names files that exist, and the pre-commit hook
-//! refuses what it should.
+//! The documents: links have targets, files and tests that they name exist, the glossary is in order, and the pre-commit
+//! hook refuses what it should.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -71,6 +71,67 @@ fn links_between_documents_lead_somewhere() {
         }
     }
     assert!(links > 50, "{links} links were found");
+}
+
+/// Returns the Rust files of the repository.
+fn sources() -> Vec<PathBuf> {
+    let mut folders = ["apps", "crates", "lab", "testing"].map(|name| root().join(name)).to_vec();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                Some(end) if end == "rs" => files.push(path),
+                None if path.is_dir() && !path.ends_with("target") => folders.push(path),
+                _ => {}
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn source_files_that_documents_name_exist() {
+    let sources = sources();
+    let mut named = 0;
+    for document in documents().iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
+        let text = read(document);
+        for path in text
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|span| span.ends_with(".rs") && !span.contains("NAME"))
+        {
+            named += 1;
+            let exists = sources.iter().any(|source| source.ends_with(path));
+            assert!(exists, "{}: {path} does not exist", document.display());
+        }
+    }
+    assert!(named > 100, "{named} files");
+}
+
+#[test]
+fn tests_that_the_threats_name_exist() {
+    let sources: String = sources().iter().map(|path| read(path)).collect();
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let names: BTreeSet<&str> = sources.split(|c| !is_word(c)).collect();
+    let text = read(&root().join("docs/security.md"));
+    let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let mut named = 0;
+    for row in rows {
+        let Some(tests) = row.rsplit(" | ").next() else { continue };
+        let prose: String = tests.split('`').step_by(2).collect();
+        for name in prose.split(|c: char| !is_word(c) && c != '…').filter(|word| word.contains('_'))
+        {
+            named += 1;
+            let exists = match name.strip_suffix('…') {
+                Some(start) => names.iter().any(|name| name.starts_with(start)),
+                None => names.contains(name),
+            };
+            assert!(exists, "docs/security.md: there is no test {name}");
+        }
+    }
+    assert!(named > 100, "{named} tests");
 }
 
 #[test]
