@@ -24,14 +24,14 @@ pub(super) struct LinkChanges {
 
 impl Links {
     /// The interface is gone.
-    pub fn forget(&mut self, side: Side) {
+    pub(crate) fn forget(&mut self, side: Side) {
         if let Some(seen) = self.seen.get_mut(side.index()) {
             *seen = None;
         }
     }
 
     /// Takes down what an interface is now. Nothing is news the first time, but for a link that is down.
-    pub fn see(&mut self, side: Side, link: &Link) -> LinkChanges {
+    pub(crate) fn see(&mut self, side: Side, link: &Link) -> LinkChanges {
         let now = (link.mtu, link.running);
         let before = self.seen.get_mut(side.index()).and_then(|seen| seen.replace(now));
         let (mtu, running) = before.unwrap_or((link.mtu, true));
@@ -39,7 +39,13 @@ impl Links {
     }
 
     /// Returns the log lines of a change.
-    pub fn lines(&self, side: Side, link: &Link, news: LinkChanges, routed: bool) -> Vec<String> {
+    pub(crate) fn lines(
+        &self,
+        side: Side,
+        link: &Link,
+        news: LinkChanges,
+        routed: bool,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         let Link { name, mtu, .. } = link;
         if news.link {
@@ -72,12 +78,12 @@ pub(super) struct Carry {
 
 impl Carry {
     /// Creates the state for ports that may have been switched on just now.
-    pub fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Nanos) -> Self {
         Self { off: None, settles: [Some(now.after(SETTLE)); 2] }
     }
 
     /// Returns the next action: to switch this port on or off. `running`: whether a port has a link, if that is known.
-    pub fn step(&mut self, now: Nanos, running: [Option<bool>; 2]) -> Option<(Side, bool)> {
+    pub(crate) fn step(&mut self, now: Nanos, running: [Option<bool>; 2]) -> Option<(Side, bool)> {
         for (settles, running) in self.settles.iter_mut().zip(running) {
             if running == Some(true) {
                 *settles = None;
@@ -95,7 +101,7 @@ impl Carry {
     }
 
     /// It was done.
-    pub fn switched(&mut self, now: Nanos, side: Side, on: bool) {
+    pub(crate) fn switched(&mut self, now: Nanos, side: Side, on: bool) {
         self.off = (!on).then_some(side);
         if let Some(settles) = self.settles.get_mut(side.index()) {
             *settles = on.then(|| now.after(SETTLE));
@@ -103,7 +109,7 @@ impl Carry {
     }
 
     /// The port that is switched off.
-    pub fn off(&self) -> Option<Side> {
+    pub(crate) fn off(&self) -> Option<Side> {
         self.off
     }
 }

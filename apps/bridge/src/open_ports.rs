@@ -37,7 +37,7 @@ enum Opening {
 
 impl Ports {
     /// Opens the ports in the process's network namespace. Call inside a runtime.
-    pub fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
+    pub(crate) fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
         let opener = match helper::current() {
             Some(helper) => Opening::Helper(helper),
             None => Opening::Own(Box::new(Opener::new(duty)?)),
@@ -46,7 +46,7 @@ impl Ports {
     }
 
     /// Returns the configuration of a port.
-    pub fn spec(&self, side: Side) -> &PortSpec {
+    pub(crate) fn spec(&self, side: Side) -> &PortSpec {
         let [a, b] = &self.specs;
         match side {
             Side::A => a,
@@ -55,12 +55,12 @@ impl Ports {
     }
 
     /// When it was made, seconds since 1970.
-    pub fn started(&self) -> u64 {
+    pub(crate) fn started(&self) -> u64 {
         self.started
     }
 
     /// Opens both ports, after checks.
-    pub async fn open_both(&mut self) -> Result<[Port; 2], Fault> {
+    pub(crate) async fn open_both(&mut self) -> Result<[Port; 2], Fault> {
         let helper = match &mut self.opener {
             Opening::Own(opener) => return opener.open_both().await,
             Opening::Helper(helper) => helper,
@@ -76,7 +76,7 @@ impl Ports {
     }
 
     /// Opens a port that vanished; `None` while it is not there.
-    pub async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
+    pub(crate) async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
         let helper = match &mut self.opener {
             Opening::Own(opener) => return opener.open_again(side).await,
             Opening::Helper(helper) => helper,
@@ -89,7 +89,7 @@ impl Ports {
     }
 
     /// Switches a port on or off.
-    pub async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
+    pub(crate) async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
         match &self.opener {
             Opening::Own(opener) => opener.switch(side, on).await,
             Opening::Helper(helper) => {
@@ -111,13 +111,13 @@ impl Ports {
     }
 
     /// Returns the current state of a port's interface; `None` if it is gone.
-    pub async fn link(&self, side: Side) -> Option<Link> {
+    pub(crate) async fn link(&self, side: Side) -> Option<Link> {
         self.net.link(self.spec(side).name()).await.ok()
     }
 
     /// The router's own station on an open port. On an interface it is the interface's. A TAP's address
     /// is that of the host at its other end: the router has a neighbour of it, with the last bit turned.
-    pub async fn station(&self, side: Side, port: &Port) -> Result<Station, Fault> {
+    pub(crate) async fn station(&self, side: Side, port: &Port) -> Result<Station, Fault> {
         let link = self.net.link(&port.name).await;
         let link = link.map_err(|e| Fault::environment(e.to_string()))?;
         let Some(mut mac) = link.mac else {
@@ -131,7 +131,7 @@ impl Ports {
 
     /// Returns when the helper is gone, without which no port is opened again and the host's stack sees
     /// what the ports receive. Cancel-safe.
-    pub async fn lost(&self) -> Fault {
+    pub(crate) async fn lost(&self) -> Fault {
         match &self.opener {
             Opening::Own(_) => std::future::pending().await,
             Opening::Helper(helper) => helper.lost().await,

@@ -26,7 +26,7 @@ pub(crate) struct Opener {
 
 impl Opener {
     /// In the process's network namespace, inside a runtime.
-    pub fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
+    pub(crate) fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
         let specs = specs(duty)?;
         let net = open_net()?;
         let existing = specs.iter().any(|spec| matches!(spec, PortSpec::Existing(_)));
@@ -38,7 +38,7 @@ impl Opener {
     }
 
     /// Opens both ports, after checks.
-    pub async fn open_both(&mut self) -> Result<[Port; 2], Fault> {
+    pub(crate) async fn open_both(&mut self) -> Result<[Port; 2], Fault> {
         let [a, b] = self.specs.clone();
         if a.name() == b.name() {
             return Err(Fault::operator(format!(
@@ -65,7 +65,7 @@ impl Opener {
     }
 
     /// Opens a port that vanished; `None` while it is not there.
-    pub async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
+    pub(crate) async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
         let [a, b] = self.specs.clone();
         let spec = if side == Side::A { a } else { b };
         if let PortSpec::Existing(name) = &spec {
@@ -82,7 +82,7 @@ impl Opener {
     }
 
     /// Switches a port on or off.
-    pub async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
+    pub(crate) async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
         let [a, b] = &self.specs;
         let name = if side == Side::A { a.name() } else { b.name() };
         switch(&self.net, name, on).await

@@ -94,7 +94,7 @@ impl Routed {
     ///
     /// # Errors
     /// Addresses of no port, or settings that contradict each other.
-    pub async fn open(
+    pub(crate) async fn open(
         options: &RoutedOptions,
         ports: &[Port; 2],
         opener: &Ports,
@@ -128,24 +128,29 @@ impl Routed {
     }
 
     /// The part that the workers use.
-    pub fn router(&self) -> Arc<Mutex<Router>> {
+    pub(crate) fn router(&self) -> Arc<Mutex<Router>> {
         Arc::clone(&self.router)
     }
 
     /// A port is there again.
-    pub async fn attach(&self, side: Side, port: &Port, opener: &Ports) -> Result<(), Fault> {
+    pub(crate) async fn attach(
+        &self,
+        side: Side,
+        port: &Port,
+        opener: &Ports,
+    ) -> Result<(), Fault> {
         let station = opener.station(side, port).await?;
         self.lock().attach(side, station.mac, station.mtu);
         Ok(())
     }
 
     /// The longest packet of a port is another now: longer ones are refused with "packet too big".
-    pub fn set_mtu(&self, side: Side, mtu: u32) {
+    pub(crate) fn set_mtu(&self, side: Side, mtu: u32) {
         self.lock().set_mtu(side, mtu);
     }
 
     /// Adds why packets were not forwarded.
-    pub fn report(&self, drops: &mut BTreeMap<String, u64>) {
+    pub(crate) fn report(&self, drops: &mut BTreeMap<String, u64>) {
         let stats = self.lock().stats();
         for (why, count) in Dropped::ALL.iter().zip(stats.dropped).filter(|(_, count)| *count > 0) {
             *drops.entry(why.name().to_owned()).or_insert(0) += count;

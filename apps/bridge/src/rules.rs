@@ -23,7 +23,7 @@ impl Rules {
     ///
     /// # Errors
     /// The file cannot be read, or what is in it is no rule set.
-    pub fn open(file: PathBuf, workers: usize) -> Result<Self, Fault> {
+    pub(crate) fn open(file: PathBuf, workers: usize) -> Result<Self, Fault> {
         // Found again after a change of folder.
         let file = std::path::absolute(&file).unwrap_or(file);
         let live = Live::open(&file, Some(workers))?;
@@ -31,22 +31,22 @@ impl Rules {
     }
 
     /// Returns the policy that evaluates frames.
-    pub fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         Policy::Filter(Arc::clone(self.firewall()))
     }
 
     /// Returns the firewall that evaluates frames.
-    pub fn firewall(&self) -> &Arc<Firewall> {
+    pub(crate) fn firewall(&self) -> &Arc<Firewall> {
         self.live.firewall()
     }
 
     /// Returns the file that the rules come from.
-    pub fn file(&self) -> &Path {
+    pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
     /// Returns the number of rules.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.in_force().rules
     }
 
@@ -55,7 +55,7 @@ impl Rules {
     }
 
     /// Returns a summary for the log.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let file = self.file.display();
         let Summary { rules, sees, drops, .. } = self.in_force();
         let s = if rules == 1 { "" } else { "s" };
@@ -69,7 +69,7 @@ impl Rules {
     }
 
     /// Returns the traffic that passes although no rule sees it, in a bridge that forwards frames.
-    pub fn unseen(&self) -> Option<String> {
+    pub(crate) fn unseen(&self) -> Option<String> {
         (!self.firewall().filter().sees_frames()).then(|| {
             format!(
                 "{}: no bridge table: frames that are no IP pass without a rule: ARP, PPPoE, MPLS and all others",
@@ -82,13 +82,13 @@ impl Rules {
     ///
     /// # Errors
     /// As [`Self::open`]; then nothing changes.
-    pub fn reload(&mut self) -> Result<usize, Fault> {
+    pub(crate) fn reload(&mut self) -> Result<usize, Fault> {
         self.live.reread()?;
         Ok(self.count())
     }
 
     /// Once rights were given up: says so now if SIGHUP could not read the file again.
-    pub fn warn_if_unreadable(&self) {
+    pub(crate) fn warn_if_unreadable(&self) {
         if let Err(error) = adit_runtime::helper::files::open(&self.file) {
             tracing::warn!(
                 "{} cannot be read any more without the rights that were given up ({error}): for a \
@@ -99,22 +99,22 @@ impl Rules {
     }
 
     /// Returns the totals of the connection table.
-    pub fn connections(&self) -> FlowTotals {
+    pub(crate) fn connections(&self) -> FlowTotals {
         self.live.connections()
     }
 
     /// Answers the verbs of `adit filter`; `None` for another request.
-    pub fn answer(&mut self, request: &Request) -> Option<Response> {
+    pub(crate) fn answer(&mut self, request: &Request) -> Option<Response> {
         self.live.answer(request)
     }
 
     /// Writes down what rules log. About once a second.
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         self.live.tick();
     }
 
     /// Forgets what is over; true if there is more to do.
-    pub fn sweep(&self) -> bool {
+    pub(crate) fn sweep(&self) -> bool {
         self.firewall().sweep(Nanos(clock::boottime()))
     }
 }

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-pub use clients::{
+pub(crate) use clients::{
     Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
 };
 
@@ -42,13 +42,13 @@ const STYLES: Styles = Styles::styled()
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration."
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// Set up and run a VPN server, and manage its clients
     #[command(
         subcommand,
@@ -197,7 +197,7 @@ pub struct LeftOut {
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-pub enum Server {
+pub(crate) enum Server {
     /// The whole way in one command: create what is missing, check, run, test itself
     #[command(after_help = "Examples:
   sudo adit server up --client laptop
@@ -227,7 +227,7 @@ Safe to repeat: what exists is kept, and a server that runs is left running.")]
 }
 
 /// Parses a network with its prefix length, which is easily forgotten.
-pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
+pub(crate) fn network<N: FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => format!("the prefix length is missing; write for example {text}/24"),
         Ok(IpAddr::V6(_)) => format!("the prefix length is missing; write for example {text}/64"),
@@ -237,14 +237,14 @@ pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
 
 /// The folders of the server.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Location {
+pub(crate) struct Location {
     /// Keep settings, keys and sockets in this folder instead of /etc/adit, /var/lib/adit, /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Default, Args)]
-pub struct Choices {
+pub(crate) struct Choices {
     /// Where to listen: udp/PORT, tcp/PORT or udp/ADDRESS:PORT; repeatable [default: udp/1194]
     #[arg(long, value_name = "udp/PORT")]
     pub listen: Vec<Listen>,
@@ -304,7 +304,7 @@ impl From<NatChoice> for Nat {
 }
 
 #[derive(Debug, Args)]
-pub struct Init {
+pub(crate) struct Init {
     #[command(flatten)]
     pub choices: Choices,
 
@@ -317,7 +317,7 @@ pub struct Init {
 }
 
 #[derive(Debug, Args)]
-pub struct Run {
+pub(crate) struct Run {
     /// More log lines; repeatable
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -331,7 +331,7 @@ pub struct Run {
 }
 
 #[derive(Debug, Args)]
-pub struct Up {
+pub(crate) struct Up {
     /// Also make a client of this name, if there is none yet
     #[arg(long, value_name = "NAME")]
     pub client: Option<String>,
@@ -349,13 +349,13 @@ pub struct Up {
 
 /// A switch.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
+pub(crate) enum Switch {
     On,
     Off,
 }
 
 #[derive(Debug, Args)]
-pub struct Connect {
+pub(crate) struct Connect {
     /// An OpenVPN profile (.ovpn)
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "release")]
     pub profile: Option<PathBuf>,
@@ -406,7 +406,7 @@ pub struct Connect {
 }
 
 #[derive(Debug, Args)]
-pub struct Status {
+pub(crate) struct Status {
     /// A JSON list instead of tables
     #[arg(long)]
     pub json: bool,
@@ -416,7 +416,7 @@ pub struct Status {
 }
 
 #[derive(Debug, Args)]
-pub struct Top {
+pub(crate) struct Top {
     /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -431,7 +431,7 @@ pub struct Top {
 }
 
 #[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// Bits per second, the busiest first
     Rate,
     /// Bytes so far
@@ -443,7 +443,7 @@ pub enum Sort {
 }
 
 #[derive(Debug, Args)]
-pub struct Reload {
+pub(crate) struct Reload {
     /// Which process, by its name in `adit status` [default: the server]
     #[arg(add = complete::process())]
     pub name: Option<String>,
@@ -453,7 +453,7 @@ pub struct Reload {
 }
 
 #[derive(Debug, Args)]
-pub struct Kick {
+pub(crate) struct Kick {
     /// Name of the client
     #[arg(add = complete::session())]
     pub name: String,
@@ -463,7 +463,7 @@ pub struct Kick {
 }
 
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub(crate) struct Doctor {
     /// Repair what can be repaired safely
     #[arg(long)]
     pub fix: bool,
@@ -477,7 +477,7 @@ pub struct Doctor {
 }
 
 #[derive(Debug, Args)]
-pub struct Demo {
+pub(crate) struct Demo {
     /// Leave it up until Ctrl-C, and say how to look around
     #[arg(long)]
     pub hold: bool,

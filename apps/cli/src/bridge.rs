@@ -11,7 +11,7 @@ use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("passes").required(true).args(["rules", "relay", "settings"]))]
-pub struct Bridge {
+pub(crate) struct Bridge {
     /// One port: an interface that exists, or tap:NAME for a TAP device to be made
     #[arg(value_name = "PORT", required_unless_present = "settings")]
     pub a: Option<PortSpec>,
@@ -110,7 +110,7 @@ impl From<Link> for LinkState {
     }
 }
 
-pub fn run(options: Bridge) -> Result<ExitCode, Fault> {
+pub(crate) fn run(options: Bridge) -> Result<ExitCode, Fault> {
     let down = options.down;
     let options = chosen(options)?;
     Ok(if down { adit_app_bridge::switch_off(&options) } else { adit_app_bridge::run(&options) })

@@ -24,7 +24,7 @@ const VARIABLE: &str = "ADIT_COMPLETE";
 const MAX_NAMES: usize = 1000;
 
 /// Returns the script that `adit completions` prints.
-pub fn script(shell: Shell) -> Result<String, Fault> {
+pub(crate) fn script(shell: Shell) -> Result<String, Fault> {
     let shells = Shells::builtins();
     let completer = shells
         .completer(&shell.to_string())
@@ -38,7 +38,7 @@ pub fn script(shell: Shell) -> Result<String, Fault> {
 
 /// Answers a shell that completes a line: `adit -- WORDS`, with [`VARIABLE`] set. `None` if no shell asks. A fault
 /// completes nothing, because any output would end up in the line.
-pub fn answer(arguments: &[OsString]) -> Option<ExitCode> {
+pub(crate) fn answer(arguments: &[OsString]) -> Option<ExitCode> {
     let shell = std::env::var(VARIABLE).ok()?;
     let words: Vec<OsString> = words(arguments)?.to_vec();
     let shells = Shells::builtins();
@@ -91,22 +91,22 @@ fn state(state: ClientState) -> &'static str {
 }
 
 /// Completes every client of the registry.
-pub fn any_client() -> ArgValueCandidates {
+pub(crate) fn any_client() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_registry(|_| true))
 }
 
 /// Completes clients that are not revoked.
-pub fn client() -> ArgValueCandidates {
+pub(crate) fn client() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_registry(|client| client.state != ClientState::Revoked))
 }
 
 /// Completes clients that `enable` admits again.
-pub fn disabled_client() -> ArgValueCandidates {
+pub(crate) fn disabled_client() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_registry(|client| client.state == ClientState::Disabled))
 }
 
 /// Completes the groups of the registry.
-pub fn group() -> ArgValueCandidates {
+pub(crate) fn group() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let known = paths().and_then(|paths| clients::names(&paths).ok()).unwrap_or_default();
         let mut groups = known.groups;
@@ -117,7 +117,7 @@ pub fn group() -> ArgValueCandidates {
 }
 
 /// Completes running processes, by their names in `adit status`.
-pub fn process() -> ArgValueCandidates {
+pub(crate) fn process() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let running =
             paths().and_then(|paths| adit_app_server::status(&paths).ok()).unwrap_or_default();
@@ -127,7 +127,7 @@ pub fn process() -> ArgValueCandidates {
 }
 
 /// Completes clients with a session on a server on this machine.
-pub fn session() -> ArgValueCandidates {
+pub(crate) fn session() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let running =
             paths().and_then(|paths| adit_app_server::status(&paths).ok()).unwrap_or_default();

@@ -15,7 +15,7 @@ use crate::{note, print, print_json};
 /// Cells of the progress bar.
 const BAR: usize = 24;
 
-pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
+pub(crate) fn run(options: &Demo) -> Result<ExitCode, Fault> {
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
     let told =
@@ -37,7 +37,7 @@ pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
 }
 
 /// The progress display on stderr, on a terminal as one line that changes.
-pub struct Screen {
+pub(crate) struct Screen {
     terminal: bool,
     quiet: bool,
     stage: String,
@@ -45,12 +45,12 @@ pub struct Screen {
 }
 
 impl Screen {
-    pub fn new(quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { terminal, quiet: quiet && !terminal, stage: String::new(), open: false }
     }
 
-    pub fn show(&mut self, step: &Step) {
+    pub(crate) fn show(&mut self, step: &Step) {
         if self.quiet {
             return;
         }
@@ -76,7 +76,7 @@ impl Screen {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
             note("\r\x1b[K");
         }

@@ -9,7 +9,7 @@ use crate::args::Doctor;
 use crate::text::wrapped;
 use crate::{note, paths, print, print_json};
 
-pub fn run(options: &Doctor) -> Result<ExitCode, Fault> {
+pub(crate) fn run(options: &Doctor) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     let mut findings = examine(&paths);
     if options.fix {
@@ -36,7 +36,7 @@ pub fn run(options: &Doctor) -> Result<ExitCode, Fault> {
 }
 
 /// Formats a finding with its remedies below it.
-pub fn paragraph(finding: &Finding) -> String {
+pub(crate) fn paragraph(finding: &Finding) -> String {
     let mark = match finding.level {
         Level::Fine => "ok",
         Level::Warning => "WARN",

@@ -23,7 +23,7 @@ use crate::{note, paths, print, print_json};
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-pub enum Filter {
+pub(crate) enum Filter {
     /// Read a rule file and say what is wrong with it
     #[command(after_help = "Examples:
   adit filter check fw.nft
@@ -93,7 +93,7 @@ Until Ctrl-C. Each packet has a comment with the rule's prefix and its handle.")
 }
 
 #[derive(Debug, Args)]
-pub struct Check {
+pub(crate) struct Check {
     /// The rule file; - for standard input
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
@@ -109,7 +109,7 @@ pub struct Check {
 }
 
 #[derive(Debug, Args)]
-pub struct Explain {
+pub(crate) struct Explain {
     /// The rule file; - for standard input
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
@@ -124,7 +124,7 @@ pub struct Explain {
     group: Vec<String>,
 }
 
-pub fn run(verb: Filter) -> Result<ExitCode, Fault> {
+pub(crate) fn run(verb: Filter) -> Result<ExitCode, Fault> {
     match verb {
         Filter::Check(options) => check(&options),
         Filter::Explain(options) => explain(&options),
@@ -276,7 +276,7 @@ fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {
 /// # Errors
 ///
 /// The outer error is a file that cannot be read; the inner one is a mistake in its text.
-pub fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnostics>, Fault> {
+pub(crate) fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnostics>, Fault> {
     let name = file.display().to_string();
     let text = read(file).map_err(|error| Fault::operator(format!("{name}: {error}")))?;
     let parse = if hooked { lang::parse_hooked } else { lang::parse };

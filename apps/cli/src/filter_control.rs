@@ -17,7 +17,7 @@ use crate::text::{bytes, row, span, table};
 use crate::{note, paths, print, print_json};
 
 #[derive(Debug, Args)]
-pub struct Show {
+pub(crate) struct Show {
     /// Which server or bridge, as `adit status` calls it [default: the only one with a filter]
     #[arg(add = crate::complete::process())]
     pub name: Option<String>,
@@ -35,7 +35,7 @@ pub struct Show {
 }
 
 #[derive(Debug, Args)]
-pub struct Reload {
+pub(crate) struct Reload {
     /// Which server or bridge; or the file, if this is not the name of one
     #[arg(value_name = "NAME", add = crate::complete::process())]
     pub name: Option<String>,
@@ -49,7 +49,7 @@ pub struct Reload {
 }
 
 #[derive(Debug, Args)]
-pub struct Flush {
+pub(crate) struct Flush {
     /// Which server or bridge [default: the only one with a filter]
     pub name: Option<String>,
 
@@ -66,7 +66,7 @@ pub struct Flush {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Element {
+pub(crate) enum Element {
     /// Add elements to a set: all of them or none
     #[command(after_help = "Examples:
   sudo adit filter element add blocked 192.0.2.7 timeout 1h
@@ -92,7 +92,7 @@ An element of the rule file is there again after a reload."
 }
 
 #[derive(Debug, Args)]
-pub struct Elements {
+pub(crate) struct Elements {
     /// Which server or bridge [default: the only one with a filter]
     #[arg(long, value_name = "NAME", add = crate::complete::process())]
     pub name: Option<String>,
@@ -106,7 +106,7 @@ pub struct Elements {
 }
 
 #[derive(Debug, Args)]
-pub struct Capture {
+pub(crate) struct Capture {
     /// Write the packets here, as pcapng; - is stdout
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -123,7 +123,7 @@ pub struct Capture {
     pub location: Location,
 }
 
-pub fn show(options: &Show) -> Result<ExitCode, Fault> {
+pub(crate) fn show(options: &Show) -> Result<ExitCode, Fault> {
     let run = paths(&options.location)?.run;
     let report = filter::show(&run, options.name.as_deref(), options.flows)?;
     match options.json {
@@ -133,7 +133,7 @@ pub fn show(options: &Show) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn reload(options: &Reload) -> Result<ExitCode, Fault> {
+pub(crate) fn reload(options: &Reload) -> Result<ExitCode, Fault> {
     let run = paths(&options.location)?.run;
     let (name, file) = name_and_file(options, &run);
     let report = filter::reload(&run, name, file)?;
@@ -144,7 +144,7 @@ pub fn reload(options: &Reload) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn flush(options: &Flush) -> Result<ExitCode, Fault> {
+pub(crate) fn flush(options: &Flush) -> Result<ExitCode, Fault> {
     let run = paths(&options.location)?.run;
     let (client, address) = (options.client.as_deref(), options.address.as_deref());
     let (instance, count) = filter::flush(&run, options.name.as_deref(), client, address)?;
@@ -153,7 +153,7 @@ pub fn flush(options: &Flush) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn element(verb: &Element) -> Result<ExitCode, Fault> {
+pub(crate) fn element(verb: &Element) -> Result<ExitCode, Fault> {
     let (delete, options) = match verb {
         Element::Add(options) => (false, options),
         Element::Del(options) => (true, options),
@@ -190,7 +190,7 @@ fn name_and_file<'o>(options: &'o Reload, run: &Path) -> (Option<&'o str>, Optio
     }
 }
 
-pub fn capture(options: &Capture) -> Result<ExitCode, Fault> {
+pub(crate) fn capture(options: &Capture) -> Result<ExitCode, Fault> {
     let run = paths(&options.location)?.run;
     let mut out = target(&options.file)?;
     let name = options.name.as_deref();

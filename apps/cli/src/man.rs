@@ -19,7 +19,7 @@ use crate::args::Cli;
 const FILTER: &str = include_str!("../../../docs/filter.md");
 
 /// Writes a page for each command, that of `server.toml`, and that of the filter's language.
-pub fn write(dir: &Path) -> Result<ExitCode, Fault> {
+pub(crate) fn write(dir: &Path) -> Result<ExitCode, Fault> {
     let fault = |error: io::Error| {
         Fault::environment(format!(
             "cannot write man pages into {}: {error}; name a folder that you may write to",

@@ -20,7 +20,7 @@ use crate::args::{
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
 use crate::{doctor, paths, print, print_json};
 
-pub fn run(verb: Server) -> Result<ExitCode, Fault> {
+pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
     match verb {
         Server::Up(options) => up(options),
         Server::Init(options) => init(options),

@@ -23,8 +23,8 @@ use crate::text::{
 };
 use crate::{note, paths, print, print_json};
 
-pub use reload::{kick, reload};
-pub use top::top;
+pub(crate) use reload::{kick, reload};
+pub(crate) use top::top;
 
 /// The longest part of a client's name in a line about its certificate.
 const LONGEST_OWNER: usize = 18;
@@ -35,7 +35,7 @@ const SOON_DAYS: i64 = 30;
 /// The drop reason for packets that IPv6 sends on any interface, whose loss has no effect.
 const HARMLESS: &str = "local-scope";
 
-pub fn once(options: &Status) -> Result<ExitCode, Fault> {
+pub(crate) fn once(options: &Status) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     let machine = adit_app_server::status(&paths)?;
     if options.json {

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-pub use adit_runtime::log::{WIDTH, bytes, rate, wrapped};
+pub(crate) use adit_runtime::log::{WIDTH, bytes, rate, wrapped};
 
 /// Formats columns as wide as their widest cell, with two spaces between them; the last one is not
 /// padded.
-pub fn table(rows: &[Vec<String>]) -> String {
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
@@ -31,7 +31,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
 const LEAST_NAME: usize = 8;
 
 /// Formats a table whose first column has names, truncated so that the lines fit a terminal.
-pub fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
+pub(crate) fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
@@ -43,7 +43,7 @@ pub fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
 }
 
 /// Formats a count: `1 session`, `3 sessions`.
-pub fn count(number: usize, what: &str) -> String {
+pub(crate) fn count(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
         _ => format!("{number} {what}s"),
@@ -51,7 +51,7 @@ pub fn count(number: usize, what: &str) -> String {
 }
 
 /// Truncates to `width` characters; a `~` marks the truncation.
-pub fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     match text.chars().count() > width {
         true => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
         false => text.to_owned(),
@@ -59,12 +59,12 @@ pub fn cut(text: &str, width: usize) -> String {
 }
 
 /// Creates a row of a table.
-pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+pub(crate) fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.iter().map(ToString::to_string).collect()
 }
 
 /// Formats the two largest units: `3 d 4 h`, `12 min 5 s`.
-pub fn span(seconds: u64) -> String {
+pub(crate) fn span(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let mut left = seconds;
     let mut parts = Vec::new();
@@ -82,7 +82,7 @@ pub fn span(seconds: u64) -> String {
 }
 
 /// Formats a date: `2027-03-01`.
-pub fn date(unix: u64) -> String {
+pub(crate) fn date(unix: u64) -> String {
     i64::try_from(unix)
         .ok()
         .and_then(|unix| OffsetDateTime::from_unix_timestamp(unix).ok())
@@ -91,7 +91,7 @@ pub fn date(unix: u64) -> String {
 }
 
 /// Formats a date and its distance: `2027-03-01 (in 35 d)`, `2026-01-01 (35 d ago)`.
-pub fn date_from_now(unix: u64) -> String {
+pub(crate) fn date_from_now(unix: u64) -> String {
     let now = now();
     let days = |from: u64, to: u64| to.saturating_sub(from) / 86_400;
     if unix >= now {
@@ -102,7 +102,7 @@ pub fn date_from_now(unix: u64) -> String {
 }
 
 /// Returns the seconds since 1970.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 

@@ -14,11 +14,11 @@ use adit_runtime::paths::shell_word;
 use adit_runtime::settings::checked_device;
 
 /// Most `listen` lines: each is a socket of its own.
-pub const MAX_LISTEN: usize = 16;
+pub(crate) const MAX_LISTEN: usize = 16;
 /// Most `routes`: each is a pushed option.
-pub const MAX_ROUTES: usize = 256;
+pub(crate) const MAX_ROUTES: usize = 256;
 /// Most `dns` addresses.
-pub const MAX_DNS: usize = 8;
+pub(crate) const MAX_DNS: usize = 8;
 /// Longest name of a user (useradd's own limit).
 const MAX_USER_NAME: usize = 32;
 

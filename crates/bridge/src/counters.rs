@@ -105,7 +105,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Adds a burst, and resets it.
-    pub fn add(&self, side: Side, burst: &mut SideTotals) {
+    pub(crate) fn add(&self, side: Side, burst: &mut SideTotals) {
         let Some(counters) = self.sides.get(side.index()) else { return };
         for (counter, number) in counters.iter().zip(burst.numbers_mut()) {
             if *number != 0 {
@@ -117,7 +117,7 @@ impl Counters {
     }
 
     /// Adds the counters to a sum.
-    pub fn add_to(&self, totals: &mut Totals) {
+    pub(crate) fn add_to(&self, totals: &mut Totals) {
         for (side, counters) in totals.sides.iter_mut().zip(&self.sides) {
             for (number, counter) in side.numbers_mut().zip(counters) {
                 *number = number.wrapping_add(counter.load(Relaxed));

@@ -79,7 +79,7 @@ pub(crate) enum HookVerdict<'a> {
 impl Hook {
     /// Begins a run of frames.
     #[inline]
-    pub fn burst(&mut self, from: Side, now: u64) -> HookBurst<'_> {
+    pub(crate) fn burst(&mut self, from: Side, now: u64) -> HookBurst<'_> {
         match self {
             Self::Relay => HookBurst::Relay,
             Self::Filter(worker, [a, b]) => {
@@ -96,7 +96,7 @@ impl Hook {
 
 impl Hook {
     /// Returns when [`Hook::tick`] has work, on the boot clock.
-    pub fn wake(&self) -> Option<u64> {
+    pub(crate) fn wake(&self) -> Option<u64> {
         match self {
             Self::Relay | Self::Filter(..) => None,
             Self::Routed(hook) => hook.wake(),
@@ -104,7 +104,7 @@ impl Hook {
     }
 
     /// Returns the frames to send at this time.
-    pub fn tick(&self, now: u64) -> Vec<Outgoing> {
+    pub(crate) fn tick(&self, now: u64) -> Vec<Outgoing> {
         match self {
             Self::Relay | Self::Filter(..) => Vec::new(),
             Self::Routed(hook) => hook.tick(now),
@@ -115,7 +115,7 @@ impl Hook {
 impl HookBurst<'_> {
     /// Evaluates one frame.
     #[inline]
-    pub fn evaluate(&mut self, frame: &mut Frame<'_>) -> HookVerdict<'_> {
+    pub(crate) fn evaluate(&mut self, frame: &mut Frame<'_>) -> HookVerdict<'_> {
         match self {
             Self::Relay => HookVerdict::Filtered(FrameVerdict::Pass),
             Self::Filter(burst, frame_context) => {
@@ -127,7 +127,7 @@ impl HookBurst<'_> {
     }
 
     /// Ends the run; returns further frames to send.
-    pub fn finish(self) -> Vec<Outgoing> {
+    pub(crate) fn finish(self) -> Vec<Outgoing> {
         match self {
             Self::Relay | Self::Filter(..) => Vec::new(),
             Self::Routed(burst) => burst.finish(),

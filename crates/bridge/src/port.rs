@@ -282,14 +282,14 @@ impl Queue {
 
 /// Linux's numbers of the errors of ports (asm-generic/errno.h), the same on every architecture that adit supports.
 mod errno {
-    pub const EIO: i32 = 5;
-    pub const ENXIO: i32 = 6;
-    pub const EAGAIN: i32 = 11;
-    pub const ENOMEM: i32 = 12;
-    pub const EINVAL: i32 = 22;
-    pub const EMSGSIZE: i32 = 90;
-    pub const ENETDOWN: i32 = 100;
-    pub const ENOBUFS: i32 = 105;
+    pub(super) const EIO: i32 = 5;
+    pub(super) const ENXIO: i32 = 6;
+    pub(super) const EAGAIN: i32 = 11;
+    pub(super) const ENOMEM: i32 = 12;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const EMSGSIZE: i32 = 90;
+    pub(super) const ENETDOWN: i32 = 100;
+    pub(super) const ENOBUFS: i32 = 105;
 }
 
 impl AsFd for Queue {

@@ -61,11 +61,11 @@ pub(crate) struct CommandQueue {
 }
 
 impl CommandQueue {
-    pub fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self { pending: Mutex::new(Vec::new()), wakeup: EventFd::new()? })
     }
 
-    pub fn push(&self, command: Command) {
+    pub(crate) fn push(&self, command: Command) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         self.wakeup.signal();
     }
@@ -84,7 +84,7 @@ pub(crate) struct LinkState {
 }
 
 impl LinkState {
-    pub fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self { sides: Default::default(), wakeup: EventFd::new()? })
     }
 
@@ -96,14 +96,14 @@ impl LinkState {
     }
 
     /// Returns what was reported since the last call.
-    pub fn take(&self) -> [bool; 2] {
+    pub(crate) fn take(&self) -> [bool; 2] {
         self.wakeup.drain();
         std::array::from_fn(|at| {
             self.sides.get(at).is_some_and(|lost| lost.swap(false, Ordering::AcqRel))
         })
     }
 
-    pub fn wakeup(&self) -> &EventFd {
+    pub(crate) fn wakeup(&self) -> &EventFd {
         &self.wakeup
     }
 }
@@ -179,7 +179,7 @@ enum Next {
 
 impl Worker {
     /// Creates a worker that is ready to run. Every step that can fail has succeeded then.
-    pub fn new(
+    pub(crate) fn new(
         queues: [Arc<Queue>; 2],
         hook: Hook,
         commands: Arc<CommandQueue>,
@@ -203,7 +203,7 @@ impl Worker {
     }
 
     /// Runs until it is asked to stop.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let mut events = Events::new();
         loop {
             // The only error is of a descriptor that is no epoll set.

@@ -85,7 +85,7 @@ pub(crate) enum HookVerdict {
 }
 
 impl FilterHook {
-    pub fn new(filtered: &FilterConfig, ethernet: bool) -> Self {
+    pub(crate) fn new(filtered: &FilterConfig, ethernet: bool) -> Self {
         Self {
             worker: filtered.firewall.worker(),
             device: IfName::new(&filtered.device),
@@ -97,7 +97,7 @@ impl FilterHook {
     }
 
     /// Begins a burst. The caller must not block until it is dropped, since it holds locks.
-    pub fn burst(&mut self, now: Instant) -> FilterBurst<'_> {
+    pub(crate) fn burst(&mut self, now: Instant) -> FilterBurst<'_> {
         let Self { worker, device, host, layer, whole, injected } = self;
         let need_payload = worker.firewall().logs().has_readers();
         FilterBurst {
@@ -125,7 +125,7 @@ pub(crate) struct FilterBurst<'g> {
 impl FilterBurst<'_> {
     /// Evaluates a packet or super-packet. `explicit`: only a rule can accept it, not a policy.
     #[inline]
-    pub fn evaluate(
+    pub(crate) fn evaluate(
         &mut self,
         direction: Direction,
         vnet: &VnetHeader,
@@ -143,7 +143,7 @@ impl FilterBurst<'_> {
 
     /// Evaluates a packet or super-packet that is to be written to the device.
     #[inline]
-    pub fn evaluate_write(&mut self, write: &Write<'_, '_>, stats: &Stats) -> HookVerdict {
+    pub(crate) fn evaluate_write(&mut self, write: &Write<'_, '_>, stats: &Stats) -> HookVerdict {
         let vnet = VnetHeader::decode(write.vnet());
         let place = self.context(Direction::ToDevice(PeerId(write.origin())), &vnet);
         let verdict = match write.packets().next() {

@@ -28,7 +28,7 @@ pub struct Sealer<'k, F: Format> {
 
 impl<F: Format> Key<F> {
     /// `None` if the crypto library refuses the key.
-    pub fn new(key: &DataKey, replay_window: u32, origin: KeyOrigin) -> Option<Self> {
+    pub(crate) fn new(key: &DataKey, replay_window: u32, origin: KeyOrigin) -> Option<Self> {
         Some(Self {
             generation: origin.generation,
             owner: origin.owner,
@@ -39,47 +39,47 @@ impl<F: Format> Key<F> {
     }
 
     #[inline]
-    pub fn id(&self) -> u8 {
+    pub(crate) fn id(&self) -> u8 {
         self.format.id()
     }
 
     /// Whether packets under this key carry no header.
-    pub fn is_headerless(&self) -> bool {
+    pub(crate) fn is_headerless(&self) -> bool {
         self.format.is_headerless()
     }
 
     /// The right to seal under this key for as long as the peer's TX lock is held: packet ids come
     /// out in the order in which packets are sent.
     #[inline(always)]
-    pub fn sealer<'k>(&'k self, lock: &'k mut Tx<F>, spec: &PeerSpec) -> Sealer<'k, F> {
+    pub(crate) fn sealer<'k>(&'k self, lock: &'k mut Tx<F>, spec: &PeerSpec) -> Sealer<'k, F> {
         // Under another peer's lock two workers could give one id to two packets.
         assert_eq!(self.owner, lock.owner(), "a key is used under the lock of another peer");
         Sealer { key: self.format.sealer(spec), tx: &mut lock.format }
     }
 
     /// Packets go to this stream next, under the same lock as [`Key::sealer`].
-    pub fn begin_stream(&self, lock: &mut Tx<F>, stream: u64) {
+    pub(crate) fn begin_stream(&self, lock: &mut Tx<F>, stream: u64) {
         self.format.begin_stream(&mut lock.format, stream);
     }
 
     /// The right to open packets, until the next run.
     #[inline(always)]
-    pub fn opener(&self) -> <F::Key as FormatKey>::Opener<'_> {
+    pub(crate) fn opener(&self) -> <F::Key as FormatKey>::Opener<'_> {
         self.format.opener()
     }
 
     /// Counts authentic packets of a run. `bytes` are those on the wire.
-    pub fn count_opened(&self, packets: u64, bytes: u64) {
+    pub(crate) fn count_opened(&self, packets: u64, bytes: u64) {
         self.format.count_opened(packets, bytes);
     }
 
     /// Returns, once, whether an authentic packet was received under this key.
-    pub fn first_use(&self) -> bool {
+    pub(crate) fn first_use(&self) -> bool {
         !self.used.load(Relaxed) && !self.used.swap(true, Relaxed)
     }
 
     /// Returns, once, whether a limit is close.
-    pub fn near_limit(&self) -> bool {
+    pub(crate) fn near_limit(&self) -> bool {
         self.format.near_limit() && !self.warned.swap(true, Relaxed)
     }
 }

@@ -111,7 +111,7 @@ pub(crate) struct Tx<F: Format> {
 
 impl<F: Format> Tx<F> {
     /// Returns the peer of this lock.
-    pub fn owner(&self) -> u64 {
+    pub(crate) fn owner(&self) -> u64 {
         self.owner
     }
 }
@@ -119,22 +119,22 @@ impl<F: Format> Tx<F> {
 impl<F: Format> Keys<F> {
     /// The key with an id; both slots decrypt.
     #[inline]
-    pub fn find(&self, id: u8) -> Option<&Arc<Key<F>>> {
+    pub(crate) fn find(&self, id: u8) -> Option<&Arc<Key<F>>> {
         [&self.primary, &self.secondary].into_iter().flatten().find(|key| key.id() == id)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.primary.is_none() && self.secondary.is_none()
     }
 
-    pub fn has(&self, slot: KeySlot) -> bool {
+    pub(crate) fn has(&self, slot: KeySlot) -> bool {
         match slot {
             KeySlot::Primary => self.primary.is_some(),
             KeySlot::Secondary => self.secondary.is_some(),
         }
     }
 
-    pub fn slot(&mut self, slot: KeySlot) -> &mut Option<Arc<Key<F>>> {
+    pub(crate) fn slot(&mut self, slot: KeySlot) -> &mut Option<Arc<Key<F>>> {
         match slot {
             KeySlot::Primary => &mut self.primary,
             KeySlot::Secondary => &mut self.secondary,
@@ -143,7 +143,7 @@ impl<F: Format> Keys<F> {
 }
 
 impl<F: Format> Peer<F> {
-    pub fn new(id: PeerId, spec: PeerSpec, now: Instant) -> Self {
+    pub(crate) fn new(id: PeerId, spec: PeerSpec, now: Instant) -> Self {
         /// Zero is no peer's.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let owner = NEXT.fetch_add(1, Relaxed);
@@ -182,27 +182,27 @@ impl<F: Format> Peer<F> {
 
     /// Takes the TX lock. Never hold two: two workers that relay between the same two peers would
     /// wait for each other.
-    pub fn lock_tx(&self) -> MutexGuard<'_, Tx<F>> {
+    pub(crate) fn lock_tx(&self) -> MutexGuard<'_, Tx<F>> {
         self.tx.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the reassembly of fragments.
-    pub fn lock_reassembly(&self) -> MutexGuard<'_, F::Reassembly> {
+    pub(crate) fn lock_reassembly(&self) -> MutexGuard<'_, F::Reassembly> {
         self.rx.reassembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The limit on copies of frames that this peer floods.
-    pub fn floods(&self) -> &TokenBucket {
+    pub(crate) fn floods(&self) -> &TokenBucket {
         &self.rx.floods
     }
 
     /// The limit on moves to another address.
-    pub fn moves(&self) -> &TokenBucket {
+    pub(crate) fn moves(&self) -> &TokenBucket {
         &self.rx.moves
     }
 
     /// Replaces one setting.
-    pub fn update(&self, change: impl Fn(&mut PeerSpec)) {
+    pub(crate) fn update(&self, change: impl Fn(&mut PeerSpec)) {
         self.settings.rcu(|old| {
             let mut new = PeerSpec::clone(old);
             change(&mut new);
@@ -213,7 +213,7 @@ impl<F: Format> Peer<F> {
     /// Whether `link` is where the peer is known to be. The local address counts only if the peer's
     /// link names one.
     #[inline]
-    pub fn same_path(spec: &PeerSpec, link: &Link) -> bool {
+    pub(crate) fn same_path(spec: &PeerSpec, link: &Link) -> bool {
         spec.link == *link
             // A stream is a connection: another one from the same port is another one.
             || (!link.is_stream()
@@ -223,12 +223,12 @@ impl<F: Format> Peer<F> {
     }
 
     /// Returns the origin of the next key to be installed.
-    pub fn next_key_origin(&self) -> KeyOrigin {
+    pub(crate) fn next_key_origin(&self) -> KeyOrigin {
         KeyOrigin { owner: self.owner, generation: self.generations.fetch_add(1, Relaxed) }
     }
 
     /// The peer has used a key.
-    pub fn used(&self, key: &Key<F>) {
+    pub(crate) fn used(&self, key: &Key<F>) {
         if self.newest_used.load(Relaxed) < key.generation {
             self.newest_used.fetch_max(key.generation, Relaxed);
         }
@@ -236,11 +236,11 @@ impl<F: Format> Peer<F> {
 
     /// Whether the peer has used no later key. Packets under an earlier one may be authentic and
     /// the first with their ids, although an attacker has held them back.
-    pub fn is_newest(&self, key: &Key<F>) -> bool {
+    pub(crate) fn is_newest(&self, key: &Key<F>) -> bool {
         self.newest_used.load(Relaxed) <= key.generation
     }
 
-    pub fn heard(&self, now: Instant, packets: u64, bytes: u64) {
+    pub(crate) fn heard(&self, now: Instant, packets: u64, bytes: u64) {
         self.rx.last.store(now.as_nanos(), Relaxed);
         self.rx.silent.store(false, Relaxed);
         self.rx.packets.fetch_add(packets, Relaxed);
@@ -248,56 +248,56 @@ impl<F: Format> Peer<F> {
     }
 
     /// Records that the timeout expired. Returns whether this is the first time since the last packet.
-    pub fn mark_silent(&self) -> bool {
+    pub(crate) fn mark_silent(&self) -> bool {
         self.activity_wanted.store(true, Relaxed);
         !self.rx.silent.swap(true, Relaxed)
     }
 
     /// Restarts the timeout.
-    pub fn restart_timeout(&self, now: Instant) {
+    pub(crate) fn restart_timeout(&self, now: Instant) {
         self.rx.last.store(now.as_nanos(), Relaxed);
         self.rx.silent.store(false, Relaxed);
         self.activity_wanted.store(true, Relaxed);
     }
 
     /// Clears the "waiting to hear from peer" flag; returns whether it was set.
-    pub fn take_activity_wanted(&self) -> bool {
+    pub(crate) fn take_activity_wanted(&self) -> bool {
         self.activity_wanted.load(Relaxed) && self.activity_wanted.swap(false, Relaxed)
     }
 
-    pub fn sent(&self, now: Instant, packets: u64, bytes: u64) {
+    pub(crate) fn sent(&self, now: Instant, packets: u64, bytes: u64) {
         self.tx.last.store(now.as_nanos(), Relaxed);
         self.tx.packets.fetch_add(packets, Relaxed);
         self.tx.bytes.fetch_add(bytes, Relaxed);
     }
 
-    pub fn last_sent(&self) -> Instant {
+    pub(crate) fn last_sent(&self) -> Instant {
         Instant::from_nanos(self.tx.last.load(Relaxed))
     }
 
-    pub fn last_heard(&self) -> Instant {
+    pub(crate) fn last_heard(&self) -> Instant {
         Instant::from_nanos(self.rx.last.load(Relaxed))
     }
 
     /// Counts an in-band message, received or sent.
-    pub fn count_in_band(&self, len: usize) {
+    pub(crate) fn count_in_band(&self, len: usize) {
         self.in_band_packets.fetch_add(1, Relaxed);
         self.in_band_bytes.fetch_add(len as u64, Relaxed);
     }
 
     /// Counts a received ping or message.
-    pub fn count_in_band_received(&self, len: usize) {
+    pub(crate) fn count_in_band_received(&self, len: usize) {
         self.count_in_band(len);
         self.in_band_rx_packets.fetch_add(1, Relaxed);
         self.in_band_rx_bytes.fetch_add(len as u64, Relaxed);
     }
 
     /// Packets received that were pings or messages, and the bytes that these had inside the encryption.
-    pub fn in_band_received(&self) -> (u64, u64) {
+    pub(crate) fn in_band_received(&self) -> (u64, u64) {
         (self.in_band_rx_packets.load(Relaxed), self.in_band_rx_bytes.load(Relaxed))
     }
 
-    pub fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> Traffic {
         let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.counters();
         Traffic {
             packets: rx_packets.saturating_add(tx_packets),
@@ -307,7 +307,7 @@ impl<F: Format> Peer<F> {
         }
     }
 
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         Counters {
             rx_packets: self.rx.packets.load(Relaxed),
             rx_bytes: self.rx.bytes.load(Relaxed),

@@ -22,7 +22,7 @@ impl<F: Format> Shared<F> {
     ///
     /// The kernel is asked for its opinion where the probe did not leave, or the last one of this size was not
     /// answered: that takes more system calls than the probe, and most paths carry the first one.
-    pub fn probe(
+    pub(crate) fn probe(
         &self,
         peer: &Peer<F>,
         tx: &mut Tx<F>,
@@ -68,7 +68,7 @@ impl<F: Format> Shared<F> {
     }
 
     /// Tells a peer that asked how long the longest datagrams from and to it were.
-    pub fn report_sizes(
+    pub(crate) fn report_sizes(
         &self,
         peer: &Peer<F>,
         tx: &mut Tx<F>,

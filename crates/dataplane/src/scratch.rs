@@ -14,7 +14,7 @@ pub(crate) struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    pub fn new(memory: &'a mut [Vec<u8>]) -> Self {
+    pub(crate) fn new(memory: &'a mut [Vec<u8>]) -> Self {
         Self { unused: memory.iter_mut(), spare: None }
     }
 }

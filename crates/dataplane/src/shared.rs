@@ -78,7 +78,7 @@ pub(crate) struct Shared<F: Format> {
 impl<F: Format> Shared<F> {
     /// Whether packets go from peer to peer inside the plane. Where they must not, a filter may have
     /// rules that say otherwise.
-    pub fn may_relay(&self) -> bool {
+    pub(crate) fn may_relay(&self) -> bool {
         match self.relay {
             Relay::Direct => true,
             Relay::Deny => self.filtered.get().is_some(),
@@ -87,7 +87,7 @@ impl<F: Format> Shared<F> {
     }
 
     /// Creates the filter hook of one worker.
-    pub fn filter_hook(&self) -> Option<Box<FilterHook>> {
+    pub(crate) fn filter_hook(&self) -> Option<Box<FilterHook>> {
         let ethernet = self.ethernet.is_some();
         self.filtered.get().map(|filtered| Box::new(FilterHook::new(filtered, ethernet)))
     }
@@ -95,13 +95,13 @@ impl<F: Format> Shared<F> {
 
 impl<F: Format> Shared<F> {
     /// Wakes all workers.
-    pub fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         self.wake.iter().for_each(EventFd::signal);
     }
 
     /// Makes worker 0 check the peers' timers by `due`. It is woken only if its next check is later, because a wake-up costs
     /// a context switch per new client. The peer must be in the table already.
-    pub fn expect_sweep(&self, due: Option<Instant>) {
+    pub(crate) fn expect_sweep(&self, due: Option<Instant>) {
         // With the one in the sweep: either it finds the peer, or this finds that a sweep is running.
         fence(Ordering::SeqCst);
         let planned = self.sweep_at.load(Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl<F: Format> Shared<F> {
     }
 
     /// Returns the poller of the worker that owns a stream.
-    pub fn poller_of(&self, link: &Link) -> io::Result<Arc<Poller>> {
+    pub(crate) fn poller_of(&self, link: &Link) -> io::Result<Arc<Poller>> {
         let workers = self.pollers.len() as u64;
         let owner = link.stream_id().and_then(|id| id.checked_rem(workers));
         let poller = owner.and_then(|owner| self.pollers.get(owner as usize));
@@ -121,14 +121,14 @@ impl<F: Format> Shared<F> {
     }
 
     /// Reports to control that the plane has failed.
-    pub fn fail(&self, failure: Failure) {
+    pub(crate) fn fail(&self, failure: Failure) {
         if self.failure.set(failure).is_ok() {
             self.upcalls.raise();
         }
     }
 
     /// Seals and sends one message that is not from the TUN device. Uses and empties `arena`.
-    pub fn send_message(
+    pub(crate) fn send_message(
         &self,
         peer: &Peer<F>,
         tx: &mut Tx<F>,
@@ -161,7 +161,7 @@ impl<F: Format> Shared<F> {
     }
 
     /// Notifies control, once, that a key is close to a limit.
-    pub fn notify_near_limit(&self, peer: &Peer<F>, key: &Key<F>) {
+    pub(crate) fn notify_near_limit(&self, peer: &Peer<F>, key: &Key<F>) {
         if key.near_limit() {
             self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id()));
         }

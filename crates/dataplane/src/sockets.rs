@@ -18,18 +18,18 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub fn new(id: SocketId, members: Vec<Arc<UdpSocket>>) -> Self {
+    pub(crate) fn new(id: SocketId, members: Vec<Arc<UdpSocket>>) -> Self {
         Self { id, members }
     }
 
     /// Returns the number of sockets.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.members.len()
     }
 
     /// Returns the sockets that a worker receives from. Every socket belongs to exactly one worker; otherwise
     /// its packets would never be read.
-    pub fn of_worker(
+    pub(crate) fn of_worker(
         &self,
         worker: usize,
         workers: usize,

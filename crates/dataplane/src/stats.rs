@@ -246,7 +246,7 @@ pub(crate) struct LiveHistogram {
 impl LiveHistogram {
     /// Counts one batch.
     #[inline]
-    pub fn record(&self, packets: usize) {
+    pub(crate) fn record(&self, packets: usize) {
         if packets == 0 {
             return;
         }
@@ -279,7 +279,7 @@ impl Default for Counters {
 }
 
 impl Stats {
-    pub fn new(gates: Offloads, workers: usize) -> Self {
+    pub(crate) fn new(gates: Offloads, workers: usize) -> Self {
         Self {
             workers: (0..workers).map(|_| CachePadded::default()).collect(),
             control: CachePadded::default(),
@@ -293,29 +293,29 @@ impl Stats {
     }
 
     /// Attributes the further counts of this thread to the worker with this index.
-    pub fn count_as(worker: usize) {
+    pub(crate) fn count_as(worker: usize) {
         WORKER.set(worker);
     }
 
     /// Returns the counters of this thread.
     #[inline]
-    pub fn own(&self) -> &Counters {
+    pub(crate) fn own(&self) -> &Counters {
         self.workers.get(WORKER.get()).unwrap_or(&self.control)
     }
 
     /// Counts one dropped packet.
-    pub fn drop(&self, reason: DropReason) {
+    pub(crate) fn drop(&self, reason: DropReason) {
         self.drop_many(reason, 1);
     }
 
     /// Counts dropped packets.
-    pub fn drop_many(&self, reason: DropReason, packets: usize) {
+    pub(crate) fn drop_many(&self, reason: DropReason, packets: usize) {
         if let Some(counter) = self.own().drops.get(reason as usize) {
             counter.fetch_add(packets as u64, Relaxed);
         }
     }
 
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals {
             drops: DropReason::ALL.iter().map(|reason| (*reason, 0)).collect(),
             offloads: Offloads {

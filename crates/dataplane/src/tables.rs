@@ -35,16 +35,16 @@ pub(crate) struct PeerTable<F: Format> {
 
 impl<F: Format> PeerTable<F> {
     #[inline]
-    pub fn get(&self, id: PeerId) -> Option<&Arc<Peer<F>>> {
+    pub(crate) fn get(&self, id: PeerId) -> Option<&Arc<Peer<F>>> {
         let at = id.0 as usize;
         self.pages.get(at / PAGE)?.as_ref()?.get(at % PAGE)?.as_ref()
     }
 
-    pub fn latest(&self) -> Option<&Arc<Peer<F>>> {
+    pub(crate) fn latest(&self) -> Option<&Arc<Peer<F>>> {
         self.latest.as_ref()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Peer<F>>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Peer<F>>> {
         self.pages.iter().flatten().flat_map(|page| page.iter().flatten())
     }
 
@@ -136,7 +136,7 @@ fn release_in(addresses: &mut Addresses, link: &Link, id: PeerId) {
 }
 
 impl<F: Format> Tables<F> {
-    pub fn add_peer(&self, peer: Peer<F>) {
+    pub(crate) fn add_peer(&self, peer: Peer<F>) {
         let peer = Arc::new(peer);
         if let Some(former) = self.peers.load().get(peer.id) {
             self.release(former);
@@ -150,7 +150,7 @@ impl<F: Format> Tables<F> {
         self.published();
     }
 
-    pub fn remove_peer(&self, id: PeerId) -> Option<Arc<Peer<F>>> {
+    pub(crate) fn remove_peer(&self, id: PeerId) -> Option<Arc<Peer<F>>> {
         let peer = self.peers.load().get(id).cloned()?;
         self.peers.rcu(|table| {
             let mut table = PeerTable::clone(table);
@@ -168,7 +168,7 @@ impl<F: Format> Tables<F> {
     }
 
     /// Replaces what a peer owns.
-    pub fn set_routes(&self, id: PeerId, prefixes: &[IpNet]) {
+    pub(crate) fn set_routes(&self, id: PeerId, prefixes: &[IpNet]) {
         self.routes.rcu(|routes| {
             let mut routes = Routes::clone(routes);
             routes.set(id, prefixes.to_vec());
@@ -183,12 +183,12 @@ impl<F: Format> Tables<F> {
 
     /// A number that changes with the peers and routes.
     #[inline]
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
     /// Peers and routes as they are now, and their [`Self::version`], or that of a moment before.
-    pub fn current(&self) -> Snapshot<F> {
+    pub(crate) fn current(&self) -> Snapshot<F> {
         let version = self.version();
         (version, self.peers.load(), self.routes.load())
     }
@@ -208,7 +208,7 @@ impl<F: Format> Tables<F> {
     }
 
     /// Control moves a peer.
-    pub fn set_link(&self, peer: &Peer<F>, link: Link) {
+    pub(crate) fn set_link(&self, peer: &Peer<F>, link: Link) {
         let mut addresses = write(&self.addresses);
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
         if let Some(address) = address(&link) {
@@ -221,7 +221,7 @@ impl<F: Format> Tables<F> {
     /// was removed meanwhile. `newest`: whether the packet that says so is still the peer's newest,
     /// asked when no other worker can move the peer any more; `tell` is called before one can again, so that
     /// moves are reported in order.
-    pub fn float(
+    pub(crate) fn float(
         &self,
         peer: &Peer<F>,
         link: Link,
@@ -247,12 +247,12 @@ impl<F: Format> Tables<F> {
         true
     }
 
-    pub fn by_address(&self, link: &Link) -> Option<PeerId> {
+    pub(crate) fn by_address(&self, link: &Link) -> Option<PeerId> {
         read(&self.addresses).get(&address(link)?).copied()
     }
 
     /// Shrinks the tables to their contents.
-    pub fn release_memory(&self) {
+    pub(crate) fn release_memory(&self) {
         write(&self.addresses).shrink_to_fit();
         write(&self.admitted).shrink_to_fit();
         self.streams.release_memory();
@@ -264,20 +264,20 @@ impl<F: Format> Tables<F> {
     }
 
     /// Returns whether control packets of this link belong to a known peer.
-    pub fn is_known(&self, link: &Link) -> bool {
+    pub(crate) fn is_known(&self, link: &Link) -> bool {
         self.is_admitted(link) || self.by_address(link).is_some()
     }
 
     /// Whether control admitted this link: it has a handshake, if not a session.
-    pub fn is_admitted(&self, link: &Link) -> bool {
+    pub(crate) fn is_admitted(&self, link: &Link) -> bool {
         read(&self.admitted).contains(link)
     }
 
-    pub fn admit(&self, link: Link) {
+    pub(crate) fn admit(&self, link: Link) {
         write(&self.admitted).insert(link);
     }
 
-    pub fn dismiss(&self, link: &Link) {
+    pub(crate) fn dismiss(&self, link: &Link) {
         write(&self.admitted).remove(link);
     }
 }

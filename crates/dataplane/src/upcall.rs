@@ -301,21 +301,21 @@ pub(crate) fn channel() -> io::Result<(UpcallSender, Upcalls)> {
 }
 
 impl UpcallSender {
-    pub fn notice(&self, stats: &Stats, notice: Notice) {
+    pub(crate) fn notice(&self, stats: &Stats, notice: Notice) {
         let taken = lock(&self.0.notices).push(notice);
         self.taken(taken, stats, DropReason::NoticesFull);
     }
 
     /// A control packet of a known peer; `session`: it has more than a handshake. `false` if there
     /// was no room.
-    pub fn frame(&self, stats: &Stats, link: Link, packet: &[u8], session: bool) -> bool {
+    pub(crate) fn frame(&self, stats: &Stats, link: Link, packet: &[u8], session: bool) -> bool {
         let limits = if session { &SESSION_LIMITS } else { &HANDSHAKE_LIMITS };
         let taken = lock(&self.0.frames).push(link, packet, limits);
         self.taken(taken, stats, DropReason::ControlQueueFull)
     }
 
     /// `false` if there was no room.
-    pub fn unauthenticated(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
+    pub(crate) fn unauthenticated(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
         let limits =
             if link.is_stream() { &UNAUTHENTICATED_STREAM_LIMITS } else { &UNAUTHENTICATED_LIMITS };
         let taken = lock(&self.0.unauthenticated).push(link, packet, limits);
@@ -323,19 +323,19 @@ impl UpcallSender {
     }
 
     /// Reports the end of a stream, once per stream, whose number bounds the queue.
-    pub fn stream_ended(&self, link: Link, why: StreamEnd, known: bool) {
+    pub(crate) fn stream_ended(&self, link: Link, why: StreamEnd, known: bool) {
         let queue = if known { &self.0.frames } else { &self.0.unauthenticated };
         lock(queue).items.push_back((link, Item::Ended(why)));
         self.0.raise();
     }
 
     /// Shrinks the queues to their contents.
-    pub fn release_memory(&self) {
+    pub(crate) fn release_memory(&self) {
         self.0.release_memory();
     }
 
     /// Wakes the receiving end although nothing was queued.
-    pub fn raise(&self) {
+    pub(crate) fn raise(&self) {
         self.0.raise();
     }
 

@@ -142,18 +142,18 @@ pub(crate) fn fixed(set: &Set) -> Option<&'static str> {
 
 impl Elements {
     /// Returns whether the elements of this set were changed, or may expire.
-    pub fn knows(&self, name: &SetName) -> bool {
+    pub(crate) fn knows(&self, name: &SetName) -> bool {
         self.sets.contains_key(name)
     }
 
-    pub fn totals(&self) -> ElementTotals {
+    pub(crate) fn totals(&self) -> ElementTotals {
         let added = self.sets.values().map(|state| state.added).fold(0, usize::saturating_add);
         ElementTotals { added: added as u64, refused: self.refused, expired: self.expired }
     }
 
     /// Takes over the sets of other rules: elements that were added stay in those of the same name and type, if they
     /// fit. Other sets are forgotten.
-    pub fn adopt<'a>(&mut self, sets: impl Iterator<Item = (SetName, &'a Set)>) {
+    pub(crate) fn adopt<'a>(&mut self, sets: impl Iterator<Item = (SetName, &'a Set)>) {
         let mut before = std::mem::take(&mut self.sets);
         for (name, set) in sets.filter(|(_, set)| may_change(set)) {
             let old = before.remove(&name);
@@ -171,7 +171,7 @@ impl Elements {
     }
 
     /// Changes a set, entirely or not at all. Returns how many elements changed, and the changes.
-    pub fn change(
+    pub(crate) fn change(
         &mut self,
         name: SetName,
         set: &Set,
@@ -211,7 +211,7 @@ impl Elements {
     }
 
     /// Removes expired elements. Returns the changes of each set, and whether there are more.
-    pub fn expire(&mut self, now: Nanos) -> (Vec<(SetName, Delta)>, bool) {
+    pub(crate) fn expire(&mut self, now: Nanos) -> (Vec<(SetName, Delta)>, bool) {
         let (mut all, mut left) = (Vec::new(), MAX_EXPIRED);
         for (name, state) in &mut self.sets {
             state.start(now);
@@ -231,13 +231,13 @@ impl Elements {
     }
 
     /// Returns the elements of a set, in order; `None` if they are those of the file.
-    pub fn list(&self, name: &SetName, now: Nanos) -> Option<Vec<Element>> {
+    pub(crate) fn list(&self, name: &SetName, now: Nanos) -> Option<Vec<Element>> {
         let state = self.sets.get(name)?;
         Some(state.all.iter().map(|(key, entry)| state.element(key, entry, now)).collect())
     }
 
     /// Returns the keys of a set and the ends of their ranges.
-    pub fn keys(&self, name: &SetName) -> impl Iterator<Item = (&Key, u128)> {
+    pub(crate) fn keys(&self, name: &SetName) -> impl Iterator<Item = (&Key, u128)> {
         let all = self.sets.get(name).into_iter().flat_map(|state| &state.all);
         all.map(|(key, entry)| (key, entry.last))
     }

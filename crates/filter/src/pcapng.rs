@@ -208,7 +208,7 @@ mod tests {
     /// A reader implemented from the specification alone.
     mod reader {
         #[derive(Debug, Default)]
-        pub struct Packet {
+        pub(super) struct Packet {
             pub interface: u32,
             pub time: u64,
             pub bytes: Vec<u8>,
@@ -217,7 +217,7 @@ mod tests {
         }
 
         #[derive(Debug, Default)]
-        pub struct Capture {
+        pub(super) struct Capture {
             pub program: String,
             /// Link type, snap length, name, resolution.
             pub interfaces: Vec<(u16, u32, String, u8)>,
@@ -250,7 +250,7 @@ mod tests {
             options.iter().find(|(c, _)| *c == code).map(|(_, v)| v.clone()).unwrap_or_default()
         }
 
-        pub fn read(mut b: &[u8]) -> Capture {
+        pub(super) fn read(mut b: &[u8]) -> Capture {
             let mut capture = Capture::default();
             let mut first = true;
             while !b.is_empty() {

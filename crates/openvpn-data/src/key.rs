@@ -295,7 +295,7 @@ pub(super) mod tests {
     use adit_dataplane::format::Opener as _;
 
     /// The settings of a peer, of which a key reads only the peer-id.
-    pub fn spec(wire_id: Option<u32>) -> PeerSpec {
+    pub(crate) fn spec(wire_id: Option<u32>) -> PeerSpec {
         let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
         PeerSpec { wire_id, ..PeerSpec::plain(link) }
     }

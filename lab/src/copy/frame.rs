@@ -29,14 +29,14 @@ const MAX_LEN: usize = 65_535;
 
 /// Datagrams back to back and how they form trains.
 #[derive(Debug, Default)]
-pub struct Trains {
+pub(super) struct Trains {
     bytes: Vec<u8>,
     spans: Vec<Span>,
 }
 
 /// Datagrams of equal length; the last may be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub(super) struct Span {
     start: usize,
     len: usize,
     /// Length of each but the last.
@@ -47,24 +47,24 @@ pub struct Span {
 
 impl Trains {
     /// Returns the number of bytes that wait.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Forgets what waited and keeps the memory.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
     }
 
     /// The trains with their bytes, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (Span, &[u8])> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Span, &[u8])> {
         let bytes = |span: &Span| self.bytes.get(span.start..span.start + span.len).unwrap_or(&[]);
         self.spans.iter().map(move |span| (*span, bytes(span)))
     }
 
     /// Cuts what a TUN device handed out into datagrams. `None` if it makes no sense.
-    pub fn split(&mut self, vnet: &VnetHeader, packet: &[u8]) -> Option<()> {
+    pub(super) fn split(&mut self, vnet: &VnetHeader, packet: &[u8]) -> Option<()> {
         let mut lead = [0; OVERHEAD];
         lead.first_chunk_mut::<{ VnetHeader::LEN }>()?.copy_from_slice(&vnet.encode());
         if vnet.gso == Gso::None {
@@ -202,7 +202,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> Option<()> {
 
 /// Collects datagrams and writes each super-packet as soon as the next datagram does not continue it.
 #[derive(Debug, Default)]
-pub struct Joiner<'a> {
+pub(super) struct Joiner<'a> {
     run: Option<Run<'a>>,
 }
 
@@ -221,7 +221,7 @@ struct Run<'a> {
 
 impl<'a> Joiner<'a> {
     /// Takes one datagram; `write` is called with what is complete: virtio header, packet header, payloads.
-    pub fn push(&mut self, datagram: &'a [u8], write: &mut impl FnMut(&[IoSlice<'_>])) {
+    pub(super) fn push(&mut self, datagram: &'a [u8], write: &mut impl FnMut(&[IoSlice<'_>])) {
         let Some((lead, packet)) = datagram.split_first_chunk::<OVERHEAD>() else { return };
         let Some(head) = lead.first_chunk::<{ VnetHeader::LEN }>() else { return };
         let vnet = VnetHeader::decode(head);
@@ -238,7 +238,7 @@ impl<'a> Joiner<'a> {
     }
 
     /// Writes what was not written yet.
-    pub fn flush(&mut self, write: &mut impl FnMut(&[IoSlice<'_>])) {
+    pub(super) fn flush(&mut self, write: &mut impl FnMut(&[IoSlice<'_>])) {
         if let Some(run) = self.run.take() {
             run.write(write);
         }

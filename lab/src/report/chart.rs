@@ -7,7 +7,7 @@ use crate::stats::Interval;
 const WIDTH: f64 = 520.0;
 
 /// One bar.
-pub struct Bar {
+pub(super) struct Bar {
     pub label: String,
     pub style: usize,
     pub value: f64,
@@ -19,7 +19,7 @@ pub struct Bar {
 }
 
 /// Bars in groups, each under its heading. Returns the SVG; `label` says in words what it shows.
-pub fn bars(label: &str, groups: &[(String, Vec<Bar>)]) -> String {
+pub(super) fn bars(label: &str, groups: &[(String, Vec<Bar>)]) -> String {
     const LETTER: f64 = 8.6; // of the larger type of narrow screens
     const LABEL: usize = 14;
     const LABEL_LETTERS: f64 = 14.0;
@@ -81,7 +81,7 @@ fn shorten(text: &str, most: usize) -> String {
 
 /// The scale of an axis.
 #[derive(Clone)]
-pub enum Scale {
+pub(super) enum Scale {
     /// From 0, or from the least, to the most.
     Linear,
     /// From 0 exactly to the most: for times, after which nothing comes.
@@ -95,19 +95,19 @@ pub enum Scale {
 }
 
 /// One axis.
-pub struct Axis {
+pub(super) struct Axis {
     pub title: String,
     pub scale: Scale,
 }
 
 impl Axis {
-    pub fn new(title: impl Into<String>, scale: Scale) -> Axis {
+    pub(super) fn new(title: impl Into<String>, scale: Scale) -> Axis {
         Axis { title: title.into(), scale }
     }
 }
 
 /// One line.
-pub struct Line {
+pub(super) struct Line {
     pub name: String,
     pub style: usize,
     pub points: Vec<(f64, f64)>,
@@ -119,7 +119,7 @@ pub struct Line {
 
 /// Which points get a mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Marks {
+pub(super) enum Marks {
     All,
     None,
     /// Only marks, no line.
@@ -253,7 +253,7 @@ fn named(names: &[String]) -> Ruler {
 }
 
 /// Lines over an axis.
-pub fn lines(label: &str, x: &Axis, y: &Axis, series: &[Line]) -> String {
+pub(super) fn lines(label: &str, x: &Axis, y: &Axis, series: &[Line]) -> String {
     const LEFT: f64 = 64.0;
     const RIGHT: f64 = 16.0;
     const TOP: f64 = 26.0;

@@ -9,7 +9,7 @@ use super::{Run, order, tables, validity};
 use crate::stats::{Cell, Row, Verdict, interval_of_median, median};
 
 /// A whole report.
-pub struct Document {
+pub(super) struct Document {
     pub title: String,
     /// Notices that precede everything, such as that the run is unfinished.
     pub notices: Vec<String>,
@@ -25,7 +25,7 @@ pub struct Document {
 }
 
 /// The comparison of adit with others at one point of the scenario with one stream.
-pub struct Headline {
+pub(super) struct Headline {
     /// `link mode offload`.
     pub place: String,
     /// The headline: `12.4×`, `of openvpn’s throughput`.
@@ -41,7 +41,7 @@ pub struct Headline {
 }
 
 /// A subject's throughput.
-pub struct HeadlineBar {
+pub(super) struct HeadlineBar {
     pub subject: String,
     pub value: f64,
     /// With its unit.
@@ -49,7 +49,7 @@ pub struct HeadlineBar {
 }
 
 /// Whether the figures may be believed, and how far.
-pub struct Validity {
+pub(super) struct Validity {
     pub good: bool,
     pub verdict: String,
     pub warnings: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Validity {
 }
 
 /// One scenario.
-pub struct Section {
+pub(super) struct Section {
     pub name: String,
     pub kind: String,
     pub intro: &'static str,
@@ -68,7 +68,7 @@ pub struct Section {
 }
 
 /// A table. Its first `stubs` columns name the row.
-pub struct Table {
+pub(super) struct Table {
     pub title: String,
     pub stubs: usize,
     pub head: Vec<String>,
@@ -77,14 +77,14 @@ pub struct Table {
 
 /// The text of a cell.
 #[derive(Clone, Default)]
-pub struct Text {
+pub(super) struct Text {
     pub text: String,
     pub tone: Tone,
 }
 
 /// The tone of a cell. The words say so too: colour only repeats them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub enum Tone {
+pub(super) enum Tone {
     #[default]
     Plain,
     Good,
@@ -100,14 +100,14 @@ impl<T: Into<String>> From<T> for Text {
 
 impl Text {
     /// With a tone.
-    pub fn toned(text: impl Into<String>, tone: Tone) -> Text {
+    pub(super) fn toned(text: impl Into<String>, tone: Tone) -> Text {
         Text { text: text.into(), tone }
     }
 }
 
 impl Document {
     /// The whole report of a run.
-    pub fn of(run: &Run) -> Document {
+    pub(super) fn of(run: &Run) -> Document {
         let name = match run.manifest.plan.name.as_str() {
             "" => "a run without a name",
             name => name,
@@ -330,14 +330,14 @@ fn at(row: &Row) -> String {
 }
 
 /// Capitalizes the first letter.
-pub fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
     first + letters.as_str()
 }
 
 /// Whether a record went into a row.
-pub fn is_of(record: &crate::record::Record, row: &Row) -> bool {
+pub(super) fn is_of(record: &crate::record::Record, row: &Row) -> bool {
     let key = &record.key;
     key.scenario == row.scenario && key.point == row.point && key.subject == row.subject
 }

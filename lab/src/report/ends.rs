@@ -9,7 +9,7 @@ use crate::stats::{jain, median};
 
 /// The distribution of the throughput among the clients, in Mb/s.
 #[derive(Clone, Copy)]
-pub struct Spread {
+pub(super) struct Spread {
     pub clients: usize,
     least: f64,
     mean: f64,
@@ -18,12 +18,12 @@ pub struct Spread {
 }
 
 /// The columns of [`Spread::cells`].
-pub const PER_CLIENT: [&str; 6] =
+pub(super) const PER_CLIENT: [&str; 6] =
     ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "Jain's index"];
 
 impl Spread {
     /// `counted`: with the number of clients.
-    pub fn cells(self, direction: &str, counted: bool) -> Vec<Text> {
+    pub(super) fn cells(self, direction: &str, counted: bool) -> Vec<Text> {
         let mut cells = vec![direction.to_owned()];
         cells.extend(counted.then(|| self.clients.to_string()));
         cells.extend([self.least, self.mean, self.most].map(|rate| number(rate, 0)));
@@ -31,7 +31,7 @@ impl Spread {
         cells.into_iter().map(Text::from).collect()
     }
 
-    pub fn median(all: &[Spread]) -> Spread {
+    pub(super) fn median(all: &[Spread]) -> Spread {
         let of = |figure: fn(&Spread) -> f64| {
             median(&all.iter().map(figure).collect::<Vec<_>>()).unwrap_or_default()
         };
@@ -46,7 +46,7 @@ impl Spread {
 }
 
 /// By direction. A flow's bytes are its share of the direction's throughput, so the window's length cancels out.
-pub fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
+pub(super) fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
     let mut by_direction: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
     for Flow { name, bytes, .. } in &measurement.flows {
         let (direction, client) = name.split_once(' ').unwrap_or(("all", name));
@@ -74,7 +74,7 @@ pub fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
 }
 
 /// The columns of [`Sampled::cells`].
-pub const SAMPLED: [&str; 8] = [
+pub(super) const SAMPLED: [&str; 8] = [
     "user %",
     "system %",
     "waiting %",
@@ -87,7 +87,7 @@ pub const SAMPLED: [&str; 8] = [
 
 /// The samples of one role in one trial.
 #[derive(Clone, Copy)]
-pub struct Sampled {
+pub(super) struct Sampled {
     user: f64,
     system: f64,
     waiting: f64,
@@ -99,7 +99,7 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    pub fn of(measurement: &Measurement, role: &str) -> Option<Sampled> {
+    pub(super) fn of(measurement: &Measurement, role: &str) -> Option<Sampled> {
         let samples = &measurement.samples;
         let mut with = samples.iter().filter(|sample| sample.processes.contains_key(role));
         let (first, last) = (with.next()?, with.next_back()?);
@@ -119,7 +119,7 @@ impl Sampled {
         })
     }
 
-    pub fn median(all: &[Sampled]) -> Option<Sampled> {
+    pub(super) fn median(all: &[Sampled]) -> Option<Sampled> {
         let of = |figure: fn(&Sampled) -> f64| median(&all.iter().map(figure).collect::<Vec<_>>());
         Some(Sampled {
             user: of(|s| s.user)?,
@@ -133,7 +133,7 @@ impl Sampled {
         })
     }
 
-    pub fn cells(self) -> Vec<Text> {
+    pub(super) fn cells(self) -> Vec<Text> {
         let whole = |figure: f64| Text::from(number(figure.round(), 0));
         let tenth = |figure: f64| Text::from(format!("{figure:.1}"));
         vec![

@@ -11,7 +11,7 @@ use crate::record::{Latency, Point};
 use crate::stats::{Growth, Row, median};
 
 /// One plot with its words.
-pub struct Figure {
+pub(super) struct Figure {
     pub title: String,
     pub caption: String,
     pub svg: String,
@@ -20,13 +20,13 @@ pub struct Figure {
 }
 
 /// Colours by subject, the same in all plots of a page.
-pub type Styles = BTreeMap<String, usize>;
+pub(super) type Styles = BTreeMap<String, usize>;
 
 /// More plots than this in one scenario are folded away.
 const AT_ONCE: usize = 8;
 
 /// All plots of a scenario, the most telling first; and those for whom wants to know more.
-pub fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) {
+pub(super) fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) {
     let scenario = Scenario::of(run, name);
     let plots = Plots { scenario: &scenario, styles };
     let mut all = match scenario.kind.as_str() {

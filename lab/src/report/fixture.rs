@@ -11,7 +11,7 @@ use crate::record::{
 };
 
 /// A folder like that of a real run.
-pub struct Fixture {
+pub(super) struct Fixture {
     pub manifest: Manifest,
     pub records: Vec<Record>,
     state: u64,
@@ -30,7 +30,7 @@ const SUBJECTS: &[(&str, f64, f64, u64)] = &[
 
 impl Fixture {
     /// Everything that a report can show.
-    pub fn full(seed: u64) -> Fixture {
+    pub(super) fn full(seed: u64) -> Fixture {
         let mut fixture = Fixture { manifest: manifest(), records: Vec::new(), state: seed };
         for round in 1..=5 {
             fixture.a_a(round);
@@ -50,7 +50,7 @@ impl Fixture {
     }
 
     /// A run whose figures can be checked by hand.
-    pub fn small() -> Fixture {
+    pub(super) fn small() -> Fixture {
         let mut fixture = Fixture { manifest: manifest(), records: Vec::new(), state: 1 };
         fixture
             .manifest
@@ -97,7 +97,7 @@ impl Fixture {
     }
 
     /// Writes it as a run would have.
-    pub fn write(&self, dir: &Path) {
+    pub(super) fn write(&self, dir: &Path) {
         self.manifest.write(dir).unwrap();
         let mut lines = String::new();
         for record in &self.records {
@@ -443,7 +443,7 @@ name = "growth"
 "#;
 
 /// Returns the manifest of a machine that does not exist.
-pub fn manifest() -> Manifest {
+pub(super) fn manifest() -> Manifest {
     let entry = |version: &str| SubjectEntry {
         version: version.into(),
         configs: vec![(

@@ -15,7 +15,7 @@ use super::{Run, order};
 ///
 /// # Errors
 /// Where the manifest cannot be written as JSON.
-pub fn render(document: &Document, run: &Run) -> Result<String> {
+pub(super) fn render(document: &Document, run: &Run) -> Result<String> {
     let mut names: Vec<String> = run.summary.rows.iter().map(|row| row.subject.clone()).collect();
     names.sort_by(|a, b| order::subjects(a, b));
     names.dedup();

@@ -4,7 +4,7 @@ use super::tables::better;
 use crate::metric::Better;
 
 /// Describes the scenario for a reader who does not know it.
-pub fn intro(kind: &str) -> &'static str {
+pub(super) fn intro(kind: &str) -> &'static str {
     match kind {
         "throughput" => {
             "Bulk transfer: what the receivers counted inside the window that all flows share. Medians of the rounds, \
@@ -54,7 +54,7 @@ pub fn intro(kind: &str) -> &'static str {
 }
 
 /// The figures by which a scenario of this kind is judged, the first that is present above all.
-pub fn judged_by(kind: &str) -> &'static [&'static str] {
+pub(super) fn judged_by(kind: &str) -> &'static [&'static str] {
     match kind {
         "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
         "latency" | "hostile" => &["loaded_p99_ms", "p99_ms", "idle_p99_ms"],
@@ -69,7 +69,7 @@ pub fn judged_by(kind: &str) -> &'static [&'static str] {
 }
 
 /// The figure by which a scenario of this kind is judged.
-pub fn primary<'a>(kind: &str, present: &[&'a str]) -> Option<&'a str> {
+pub(super) fn primary<'a>(kind: &str, present: &[&'a str]) -> Option<&'a str> {
     let wanted = judged_by(kind);
     let found = wanted.iter().find_map(|name| present.iter().find(|other| *other == name));
     let judged = || present.iter().find(|name| better(name) != Better::Neither);

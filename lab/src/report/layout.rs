@@ -6,7 +6,7 @@ use super::document::{Table, Text};
 const WIDEST: usize = 120;
 
 /// The table, in parts of at most [`WIDEST`]; each begins with the columns that name the row.
-pub fn fit(table: Table) -> Vec<Table> {
+pub(super) fn fit(table: Table) -> Vec<Table> {
     let widths: Vec<usize> = (0..table.head.len()).map(|column| width(&table, column)).collect();
     let (stubs, columns) = widths.split_at(table.stubs.min(widths.len()));
     let named: usize = stubs.iter().sum();

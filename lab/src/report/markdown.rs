@@ -3,7 +3,7 @@
 use super::document::{Document, Headline, Table, Text};
 
 /// The whole file.
-pub fn render(document: &Document) -> String {
+pub(super) fn render(document: &Document) -> String {
     let mut text = format!("# {}\n\n", escape(&document.title));
     for notice in &document.notices {
         text += &format!("> **{}**\n\n", escape(notice));

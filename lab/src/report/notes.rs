@@ -12,7 +12,7 @@ use crate::stats::median;
 const MOST: usize = 16;
 
 /// All notes, those that differ only in their figures in one line with the least and the most.
-pub fn of(records: &[&Record]) -> Vec<String> {
+pub(super) fn of(records: &[&Record]) -> Vec<String> {
     let mut said: Vec<(&str, &str)> = Vec::new();
     for record in records {
         if let Outcome::Measured(measurement) = &record.outcome {
@@ -120,7 +120,7 @@ fn relayed(note: &str) -> Option<(&str, f64)> {
 }
 
 /// Returns the figures of the relay itself, a line for each row: its ceiling, its lateness, its actual losses.
-pub fn relay_table(scenario: &Scenario<'_>) -> Option<Table> {
+pub(super) fn relay_table(scenario: &Scenario<'_>) -> Option<Table> {
     const SHARES: [(&str, f64); 2] = [("late p50 ms", 0.5), ("late p99 ms", 0.99)];
     let ceiling = "relay_ceiling_mbps";
     let mut rows = Vec::new();

@@ -3,7 +3,7 @@
 use crate::stats::Interval;
 
 /// A figure with its thousands apart: `20,141`. Small ones get more digits than asked for, so that two of them are significant.
-pub fn number(value: f64, digits: usize) -> String {
+pub(crate) fn number(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }
@@ -33,7 +33,7 @@ pub fn number(value: f64, digits: usize) -> String {
 }
 
 /// A figure at an axis: `20k`, `1.5M`.
-pub fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         x if x >= 1e9 => (value / 1e9, "G"),
         x if x >= 1e6 => (value / 1e6, "M"),
@@ -49,13 +49,13 @@ pub fn short(value: f64) -> String {
 }
 
 /// A share of a hundred: `3 %`, `0.4 %`.
-pub fn percent(value: f64) -> String {
+pub(super) fn percent(value: f64) -> String {
     let digits = usize::from(value.abs() < 9.95 && value.abs() >= 0.05);
     format!("{value:.digits$} %")
 }
 
 /// A median with its interval: `20,141 ±3 %`, or with its ends where these lie far out: `310 [120, 505]`.
-pub fn with_interval(median: f64, interval: Option<Interval>, digits: usize) -> String {
+pub(crate) fn with_interval(median: f64, interval: Option<Interval>, digits: usize) -> String {
     let text = number(median, digits);
     match interval {
         // A figure that repeats exactly needs no interval.
@@ -77,7 +77,7 @@ fn spread(median: f64, low: f64, high: f64, digits: usize) -> String {
 }
 
 /// Formats a ratio: `12.4×`, `1.03×`.
-pub fn times(ratio: f64) -> String {
+pub(super) fn times(ratio: f64) -> String {
     format!("{}×", bare_times(ratio))
 }
 
@@ -91,7 +91,7 @@ fn bare_times(ratio: f64) -> String {
 }
 
 /// The same with its interval: `12.4× [12.0, 12.9]`.
-pub fn times_with_interval(ratio: f64, interval: Option<Interval>) -> String {
+pub(crate) fn times_with_interval(ratio: f64, interval: Option<Interval>) -> String {
     match interval {
         Some(i) => format!("{} [{}, {}]", times(ratio), bare_times(i.low), bare_times(i.high)),
         None => times(ratio),
@@ -99,7 +99,7 @@ pub fn times_with_interval(ratio: f64, interval: Option<Interval>) -> String {
 }
 
 /// Memory: `7.7 GiB`.
-pub fn kib(kib: u64) -> String {
+pub(crate) fn kib(kib: u64) -> String {
     match kib as f64 {
         x if x >= 1024.0 * 1024.0 => format!("{:.1} GiB", x / 1024.0 / 1024.0),
         x if x >= 1024.0 => format!("{:.1} MiB", x / 1024.0),
@@ -108,7 +108,7 @@ pub fn kib(kib: u64) -> String {
 }
 
 /// A length of time: `18 min 20 s`.
-pub fn duration(seconds: u64) -> String {
+pub(super) fn duration(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s} s"),
         (0, m, s) => format!("{m} min {s} s"),
@@ -117,7 +117,7 @@ pub fn duration(seconds: u64) -> String {
 }
 
 /// Unix milliseconds as `2026-03-01 14:05 UTC`, by the calendar algorithm of H. Hinnant (`civil_from_days`).
-pub fn date(ms: u64) -> String {
+pub(crate) fn date(ms: u64) -> String {
     let format = time::macros::format_description!("[year]-[month]-[day] [hour]:[minute] UTC");
     let seconds = i64::try_from(ms / 1000).unwrap_or_default();
     let at = time::OffsetDateTime::from_unix_timestamp(seconds)

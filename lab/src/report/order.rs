@@ -7,7 +7,7 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// Bounds first, then adit, then its peers, then unknown subjects.
-pub fn subjects(a: &str, b: &str) -> Ordering {
+pub(super) fn subjects(a: &str, b: &str) -> Ordering {
     let place = |name: &str| name.parse::<Subject>().ok();
     match (place(a), place(b)) {
         (Some(x), Some(y)) => x.cmp(&y),
@@ -18,7 +18,7 @@ pub fn subjects(a: &str, b: &str) -> Ordering {
 }
 
 /// The link modes by how much the kernel may hand over in one piece, numbers by their size, all else by the alphabet.
-pub fn values(a: &str, b: &str) -> Ordering {
+pub(super) fn values(a: &str, b: &str) -> Ordering {
     const LINKS: [&str; 3] = ["offload", "wire-gro", "wire"];
     let link = |value: &str| LINKS.iter().position(|link| *link == value);
     if let (Some(x), Some(y)) = (link(a), link(b)) {
@@ -33,7 +33,7 @@ pub fn values(a: &str, b: &str) -> Ordering {
 }
 
 /// Axis by axis.
-pub fn points(a: &Point, b: &Point) -> Ordering {
+pub(super) fn points(a: &Point, b: &Point) -> Ordering {
     for (axis, value) in &a.0 {
         let Some(other) = b.get(axis) else { return Ordering::Greater };
         let order = values(value, other);
@@ -45,16 +45,16 @@ pub fn points(a: &Point, b: &Point) -> Ordering {
 }
 
 /// The number with which a value begins: 0.1 of `0.1%`.
-pub fn leading_number(value: &str) -> Option<f64> {
+pub(super) fn leading_number(value: &str) -> Option<f64> {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     value.get(..end)?.parse().ok()
 }
 
 /// The number of colours that the page has for subjects.
-pub const STYLES: usize = 12;
+pub(super) const STYLES: usize = 12;
 
 /// The colour of a bound that is no subject's.
-pub const BOUND: usize = STYLES;
+pub(super) const BOUND: usize = STYLES;
 
 /// The subjects of the first colours, so that two reports look alike.
 const KNOWN: [&str; 10] = [
@@ -71,7 +71,7 @@ const KNOWN: [&str; 10] = [
 ];
 
 /// A subject's colour. Those that are not [`KNOWN`] take turns with the last colours.
-pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
+pub(super) fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
     let known = |name: &String| KNOWN.iter().position(|known| known == name);
     let mut others = (KNOWN.len()..STYLES).cycle();
     let style = |name: &String| (name.clone(), known(name).or_else(|| others.next()).unwrap_or(0));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// A drawing that grows.
-pub struct Svg {
+pub(super) struct Svg {
     width: f64,
     height: f64,
     body: String,
@@ -11,18 +11,18 @@ pub struct Svg {
 
 /// The position of a text relative to its point.
 #[derive(Clone, Copy)]
-pub enum Anchor {
+pub(super) enum Anchor {
     Start,
     Middle,
     End,
 }
 
 impl Svg {
-    pub fn new(width: f64, height: f64) -> Svg {
+    pub(super) fn new(width: f64, height: f64) -> Svg {
         Svg { width, height, body: String::new() }
     }
 
-    pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+    pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         let ((x1, y1), (x2, y2)) = (from, to);
         self.put(format_args!(
             r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#
@@ -30,14 +30,14 @@ impl Svg {
     }
 
     /// A rectangle with a tooltip.
-    pub fn bar(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), tip: &str) {
+    pub(super) fn bar(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), tip: &str) {
         let ((x, y), (w, h), tip) = (corner, size, escape(tip));
         self.put(format_args!(
             r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{w:.1}" height="{h:.1}" rx="1.5"><title>{tip}</title></rect>"#
         ));
     }
 
-    pub fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
+    pub(super) fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
         let ((x, y), text) = (at, escape(text));
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -50,7 +50,7 @@ impl Svg {
     }
 
     /// A line through points; nothing of fewer than two.
-    pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
+    pub(super) fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         if points.len() < 2 {
             return;
         }
@@ -62,7 +62,7 @@ impl Svg {
     }
 
     /// A mark whose shape goes with the colour, for those who cannot tell the colours apart.
-    pub fn mark(&mut self, style: usize, at: (f64, f64), tip: &str) {
+    pub(super) fn mark(&mut self, style: usize, at: (f64, f64), tip: &str) {
         let tip = escape(tip);
         let d = shape(style, at);
         self.put(format_args!(
@@ -76,7 +76,7 @@ impl Svg {
     }
 
     /// The whole element, for the page: it says in words what it shows.
-    pub fn finish(self, label: &str) -> String {
+    pub(super) fn finish(self, label: &str) -> String {
         let Svg { width, height, body } = self;
         let label = escape(label);
         format!(
@@ -102,7 +102,7 @@ fn shape(style: usize, (x, y): (f64, f64)) -> String {
 }
 
 /// The mark alone, for a legend.
-pub fn swatch(style: usize) -> String {
+pub(super) fn swatch(style: usize) -> String {
     let d = shape(style, (7.0, 7.0));
     format!(
         r#"<svg class="swatch" viewBox="0 0 14 14" aria-hidden="true"><path class="mark c{style}" d="{d}"/></svg>"#
@@ -110,7 +110,7 @@ pub fn swatch(style: usize) -> String {
 }
 
 /// Text from data for HTML, SVG and the values of their attributes.
-pub fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -13,7 +13,7 @@ use crate::record::{Measurement, Outcome, Record};
 use crate::stats::{Cell, Growth, Row, Verdict};
 
 /// All scenarios in the order in which the run met them.
-pub fn sections(run: &Run) -> Vec<Section> {
+pub(super) fn sections(run: &Run) -> Vec<Section> {
     let mut names: Vec<&str> = Vec::new();
     for record in run.records.iter().filter(|record| !record.a_a) {
         if !names.contains(&record.key.scenario.as_str()) {
@@ -61,22 +61,22 @@ fn section(run: &Run, name: &str) -> Section {
 }
 
 /// Which way is better; figures of a later version are shown and not judged.
-pub fn better(name: &str) -> Better {
+pub(super) fn better(name: &str) -> Better {
     metric::find(name).map_or(Better::Neither, |m| m.better)
 }
 
 /// The figure's title, with its unit.
-pub fn title(name: &str) -> String {
+pub(super) fn title(name: &str) -> String {
     metric::find(name).map_or_else(|| name.to_owned(), |m| m.title.to_owned())
 }
 
 /// Returns the number of digits of the figure after the point.
-pub fn digits(name: &str) -> usize {
+pub(super) fn digits(name: &str) -> usize {
     metric::find(name).map_or(2, |m: &Metric| m.digits)
 }
 
 /// One scenario's rows and raw records.
-pub struct Scenario<'a> {
+pub(super) struct Scenario<'a> {
     pub name: String,
     pub kind: String,
     /// The measured rows, in the order of the tables.
@@ -94,7 +94,7 @@ pub struct Scenario<'a> {
 }
 
 impl<'a> Scenario<'a> {
-    pub fn of(run: &'a Run, name: &str) -> Scenario<'a> {
+    pub(super) fn of(run: &'a Run, name: &str) -> Scenario<'a> {
         let of_name = run.summary.rows.iter().filter(|row| row.scenario == name);
         let (mut rows, skipped): (Vec<&Row>, Vec<&Row>) =
             of_name.partition(|row| row.skipped.is_none());
@@ -127,17 +127,17 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    pub fn primary(&self) -> Option<&'a str> {
+    pub(super) fn primary(&self) -> Option<&'a str> {
         primary(&self.kind, &self.metrics)
     }
 
     /// The fits of how the figures grow with the clients.
-    pub fn fits(&self) -> &[&'a Growth] {
+    pub(super) fn fits(&self) -> &[&'a Growth] {
         &self.fits
     }
 
     /// The measurements of a row's rounds that count.
-    pub fn measured(&self, row: &Row) -> Vec<(u32, &'a Measurement)> {
+    pub(super) fn measured(&self, row: &Row) -> Vec<(u32, &'a Measurement)> {
         let of_row = self.records.iter().filter(|record| is_of(record, row));
         let counted = of_row.filter(|record| row.rounds.contains(&record.key.round));
         let measured = counted.filter_map(|record| match &record.outcome {
@@ -163,7 +163,7 @@ impl<'a> Scenario<'a> {
     }
 
     /// The columns that name a row.
-    pub fn stubs(&self, row: &Row) -> Vec<Text> {
+    pub(super) fn stubs(&self, row: &Row) -> Vec<Text> {
         let mut stubs: Vec<Text> =
             self.axes.iter().map(|axis| row.point.get(axis).unwrap_or("–").into()).collect();
         stubs.push(match row.invalid {
@@ -174,7 +174,12 @@ impl<'a> Scenario<'a> {
         stubs
     }
 
-    pub fn table(&self, title: &str, columns: Vec<String>, rows: Vec<Vec<Text>>) -> Option<Table> {
+    pub(super) fn table(
+        &self,
+        title: &str,
+        columns: Vec<String>,
+        rows: Vec<Vec<Text>>,
+    ) -> Option<Table> {
         let stubs = self.axes.iter().copied().chain(["subject"]).map(str::to_owned);
         (!columns.is_empty() && !rows.is_empty()).then(|| Table {
             title: title.to_owned(),

@@ -8,7 +8,10 @@ use super::tables::Scenario;
 use crate::stats::Row;
 
 /// By the histogram's name: how many trains had at least so many packets, and fewer than the next length.
-pub fn totals<'a>(scenario: &Scenario<'a>, row: &Row) -> BTreeMap<&'a str, BTreeMap<u32, u64>> {
+pub(super) fn totals<'a>(
+    scenario: &Scenario<'a>,
+    row: &Row,
+) -> BTreeMap<&'a str, BTreeMap<u32, u64>> {
     let mut totals: BTreeMap<&str, BTreeMap<u32, u64>> = BTreeMap::new();
     for (_, measurement) in scenario.measured(row) {
         for (name, counts) in &measurement.histograms {
@@ -22,7 +25,7 @@ pub fn totals<'a>(scenario: &Scenario<'a>, row: &Row) -> BTreeMap<&'a str, BTree
 }
 
 /// A line for each row and each of its histograms.
-pub fn table(scenario: &Scenario<'_>) -> Option<Table> {
+pub(super) fn table(scenario: &Scenario<'_>) -> Option<Table> {
     let mut lines = Vec::new();
     let mut lengths: Vec<u32> = Vec::new();
     for row in &scenario.rows {

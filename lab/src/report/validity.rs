@@ -10,7 +10,7 @@ use crate::record::Outcome;
 use crate::stats::Row;
 
 /// Everything that speaks for and against the figures.
-pub fn of(run: &Run) -> Validity {
+pub(super) fn of(run: &Run) -> Validity {
     let rows = &run.summary.rows;
     let measured = rows.iter().filter(|row| row.skipped.is_none());
     let bad = measured.clone().filter(|row| row.invalid.is_some()).count();

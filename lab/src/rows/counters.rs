@@ -25,7 +25,7 @@ pub struct CounterValues {
 }
 
 /// The first seven bytes of SHA-256, big endian: what SQL computes with `sha256` and fits a bigint.
-pub fn hash(packet: &[u8]) -> u64 {
+pub(super) fn hash(packet: &[u8]) -> u64 {
     let digest = adit_crypto::sha256(&[packet]);
     digest.iter().take(7).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }

@@ -12,7 +12,7 @@ use crate::report::manifest;
 
 /// One run's folder.
 #[derive(Debug)]
-pub struct Folder {
+pub(super) struct Folder {
     path: PathBuf,
     resumed: bool,
 }
@@ -22,7 +22,7 @@ impl Folder {
     ///
     /// # Errors
     /// There is a run in it already, or the file system refuses.
-    pub fn create(path: Option<PathBuf>, plan: &str) -> Result<Folder> {
+    pub(super) fn create(path: Option<PathBuf>, plan: &str) -> Result<Folder> {
         let path = match path {
             Some(path) => path,
             None => {
@@ -46,7 +46,7 @@ impl Folder {
     ///
     /// # Errors
     /// There is none.
-    pub fn open(path: PathBuf) -> Result<Folder> {
+    pub(super) fn open(path: PathBuf) -> Result<Folder> {
         ensure(path.join(manifest::FILE).exists(), || {
             format!("{}: no run is here", path.display())
         })?;
@@ -56,12 +56,12 @@ impl Folder {
     }
 
     /// Returns the path of the folder.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether it had been begun before.
-    pub fn is_resumed(&self) -> bool {
+    pub(super) fn is_resumed(&self) -> bool {
         self.resumed
     }
 
@@ -69,7 +69,7 @@ impl Folder {
     ///
     /// # Errors
     /// A line is no record.
-    pub fn records(&self) -> Result<BTreeSet<TrialKey>> {
+    pub(super) fn records(&self) -> Result<BTreeSet<TrialKey>> {
         let path = self.path.join(TRIALS);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -91,7 +91,7 @@ impl Folder {
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn append(&self, record: &Record) -> Result<()> {
+    pub(super) fn append(&self, record: &Record) -> Result<()> {
         let path = self.path.join(TRIALS);
         let mut file =
             OpenOptions::new().create(true).append(true).open(&path).context(path.display())?;

@@ -7,7 +7,7 @@ use crate::plan::Trial;
 use crate::record::{Outcome, Record};
 
 /// The state of a run as a person follows it.
-pub struct Progress {
+pub(super) struct Progress {
     terminal: bool,
     all: usize,
     left: usize,
@@ -18,13 +18,13 @@ pub struct Progress {
 
 impl Progress {
     /// Creates the progress of a run of so many trials, of which so many are left.
-    pub fn new(all: usize, left: usize) -> Progress {
+    pub(super) fn new(all: usize, left: usize) -> Progress {
         let terminal = stderr().is_terminal();
         Progress { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }
     }
 
     /// A trial begins.
-    pub fn begin(&mut self, trial: &Trial) {
+    pub(super) fn begin(&mut self, trial: &Trial) {
         let number = self.all - self.left + 1;
         let round = if trial.a_a { "A/A".to_owned() } else { format!("round {}", trial.key.round) };
         let key = &trial.key;
@@ -43,7 +43,7 @@ impl Progress {
     }
 
     /// It has ended.
-    pub fn end(&mut self, record: &Record) {
+    pub(super) fn end(&mut self, record: &Record) {
         self.left = self.left.saturating_sub(1);
         self.done_here += 1;
         let worth_a_line = match &record.outcome {
@@ -66,7 +66,7 @@ impl Progress {
     }
 
     /// All have ended.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         if self.terminal {
             eprint!("\r\x1b[2K");
         }

@@ -16,7 +16,7 @@ use crate::subject::{Subject, Toolchain, TunnelSpec};
 use crate::testbed::{Database, LinkMode, Testbed};
 
 /// Config files as `(name, text)`.
-pub type Configs = Vec<(String, String)>;
+pub(super) type Configs = Vec<(String, String)>;
 
 /// Runs trials.
 pub struct Runner {

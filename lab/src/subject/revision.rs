@@ -46,7 +46,7 @@ pub fn workspace() -> Result<PathBuf> {
 }
 
 /// git in the folder of adit's sources.
-pub fn git(root: &Path) -> Command {
+pub(crate) fn git(root: &Path) -> Command {
     let mut command = Command::new("git");
     // Under sudo the checkout belongs to another user, which git refuses unless it is declared safe.
     command.args(["-c", "safe.directory=*", "-C"]).arg(root);

@@ -18,7 +18,7 @@ pub const MOST_IDLE: u16 = 10;
 /// The role that the subjects begin with: it may make roles, and owns the trial's database.
 pub const ROLE: &str = "lab";
 /// Its password: the server asks for one on TCP.
-pub const PASSWORD: &str = "lab";
+pub(super) const PASSWORD: &str = "lab";
 /// The directory of the cluster unless `ADIT_LAB_DISK` names another: on disk, since `/tmp` may be in memory.
 const PLACE: &str = "/var/tmp";
 

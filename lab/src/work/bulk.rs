@@ -133,7 +133,7 @@ fn receive(
 }
 
 /// An epoll set of all streams, by their index.
-pub fn watch(streams: &[&TcpStream], interest: Interest) -> Result<Poller> {
+pub(super) fn watch(streams: &[&TcpStream], interest: Interest) -> Result<Poller> {
     let poller = Poller::new()?;
     for (token, stream) in (0..).zip(streams) {
         poller.add(stream, token, interest)?;
@@ -142,6 +142,6 @@ pub fn watch(streams: &[&TcpStream], interest: Interest) -> Result<Poller> {
 }
 
 /// Errors after which the same call may be made again.
-pub fn passing(kind: ErrorKind) -> bool {
+pub(super) fn passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -16,11 +16,11 @@ use super::{Edge, Window};
 const AHEAD: u64 = 20_000_000;
 
 /// The longest that a thread sleeps before it looks whether to stop.
-pub const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// The state that the threads of one trial share.
 #[derive(Debug)]
-pub struct Course {
+pub(super) struct Course {
     /// When to set out, and what counts.
     pub frame: Frame,
     stop: AtomicBool,
@@ -28,17 +28,17 @@ pub struct Course {
 
 impl Course {
     /// Whether there is nothing left to do: the window is over, or the trial was given up.
-    pub fn over(&self, now: u64) -> bool {
+    pub(super) fn over(&self, now: u64) -> bool {
         now >= self.frame.end || self.stopped()
     }
 
     /// Whether the trial was given up.
-    pub fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Returns the maximum time to wait for messages: until the window's end, but never long.
-    pub fn timeout(&self, now: u64) -> Duration {
+    pub(super) fn timeout(&self, now: u64) -> Duration {
         Duration::from_nanos(self.frame.end.saturating_sub(now)).min(LOOK)
     }
 }
@@ -47,7 +47,7 @@ impl Course {
 ///
 /// # Errors
 /// What either end or `edge` says. Both ends have ended then.
-pub fn together<Near: Send, Far: Send>(
+pub(super) fn together<Near: Send, Far: Send>(
     window: &Window,
     edge: &mut dyn FnMut(Edge) -> Result<()>,
     near: impl FnOnce(&Course) -> Result<Near> + Send,
@@ -87,7 +87,7 @@ fn watch(course: &Course, edge: &mut dyn FnMut(Edge) -> Result<()>) -> Result<()
 }
 
 /// Sleeps until this time of the boot clock.
-pub fn sleep_until(at: u64) {
+pub(super) fn sleep_until(at: u64) {
     let left = at.saturating_sub(boottime());
     if left > 0 {
         std::thread::sleep(Duration::from_nanos(left));
@@ -95,7 +95,7 @@ pub fn sleep_until(at: u64) {
 }
 
 /// Lets the calling thread's sleeps end on time, and not up to 50 µs late, as is the kernel's habit.
-pub fn be_punctual() {
+pub(super) fn be_punctual() {
     // If it fails, the generator's lateness shows it.
     let _ = prctl::set_timerslack(1);
 }

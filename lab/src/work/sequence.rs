@@ -4,7 +4,7 @@ use super::window::Frame;
 
 /// When each datagram is to leave: fixed beforehand, all flows in turn at equal distances.
 #[derive(Debug, Clone, Copy)]
-pub struct Schedule {
+pub(super) struct Schedule {
     start: u64,
     end: u64,
     flows: u64,
@@ -13,18 +13,18 @@ pub struct Schedule {
 
 impl Schedule {
     /// From the common start to the window's end. `pps` is the rate of all flows together, above 0.
-    pub fn new(frame: &Frame, flows: usize, pps: f64) -> Schedule {
+    pub(super) fn new(frame: &Frame, flows: usize, pps: f64) -> Schedule {
         let flows = flows.max(1) as u64;
         Schedule { start: frame.start, end: frame.end, flows, interval: 1e9 / pps }
     }
 
     /// When the datagram of this place in the whole order is to leave.
-    pub fn time(&self, place: u64) -> u64 {
+    pub(super) fn time(&self, place: u64) -> u64 {
         self.start.saturating_add((place as f64 * self.interval) as u64)
     }
 
     /// Returns the number of datagrams that are due by now.
-    pub fn due(&self, now: u64) -> u64 {
+    pub(super) fn due(&self, now: u64) -> u64 {
         let until = now.min(self.end.saturating_sub(1));
         if until < self.start {
             return 0;
@@ -41,24 +41,24 @@ impl Schedule {
     }
 
     /// Returns the total number of datagrams.
-    pub fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.due(u64::MAX)
     }
 
     /// Returns the number of datagrams of flow `flow` among the first `places` of the order.
-    pub fn of_flow(&self, flow: u64, places: u64) -> u64 {
+    pub(super) fn of_flow(&self, flow: u64, places: u64) -> u64 {
         (places + self.flows - 1).saturating_sub(flow) / self.flows
     }
 
     /// The place in the order of the flow's datagram of this number.
-    pub fn place(&self, flow: u64, number: u64) -> u64 {
+    pub(super) fn place(&self, flow: u64, number: u64) -> u64 {
         number.saturating_mul(self.flows).saturating_add(flow)
     }
 }
 
 /// The classification of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub(super) enum Arrival {
     /// The first with this number.
     New {
         /// One with a higher number came before it.
@@ -72,7 +72,7 @@ pub enum Arrival {
 
 /// Which datagrams of one flow have come: one bit for each that there can be.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub(super) struct Seen {
     bits: Vec<u64>,
     numbers: u64,
     highest: Option<u64>,
@@ -80,13 +80,13 @@ pub struct Seen {
 
 impl Seen {
     /// None of so many.
-    pub fn none_of(numbers: u64) -> Seen {
+    pub(super) fn none_of(numbers: u64) -> Seen {
         let words = usize::try_from(numbers.div_ceil(64)).unwrap_or(0);
         Seen { bits: vec![0; words], numbers, highest: None }
     }
 
     /// Notes one.
-    pub fn arrive(&mut self, number: u64) -> Arrival {
+    pub(super) fn arrive(&mut self, number: u64) -> Arrival {
         let word = usize::try_from(number / 64).ok().and_then(|index| self.bits.get_mut(index));
         let Some(word) = word.filter(|_| number < self.numbers) else {
             return Arrival::Foreign;
@@ -104,7 +104,7 @@ impl Seen {
 
 /// The first bytes of each datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub(super) struct Header {
     /// The number within the flow, from 0.
     pub number: u64,
     /// When it was to leave, by the boot clock.
@@ -113,16 +113,16 @@ pub struct Header {
 
 impl Header {
     /// Bytes on the wire: two numbers, big-endian.
-    pub const LENGTH: usize = 16;
+    pub(super) const LENGTH: usize = 16;
 
     /// As it is sent.
-    pub fn to_bytes(self) -> [u8; Header::LENGTH] {
+    pub(super) fn to_bytes(self) -> [u8; Header::LENGTH] {
         let both = u128::from(self.number) << 64 | u128::from(self.intended);
         both.to_be_bytes()
     }
 
     /// From the beginning of a datagram; none if that is too short.
-    pub fn read(datagram: &[u8]) -> Option<Header> {
+    pub(super) fn read(datagram: &[u8]) -> Option<Header> {
         let both = u128::from_be_bytes(*datagram.first_chunk()?);
         let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or_default();
         Some(Header { number: low(both >> 64), intended: low(both) })

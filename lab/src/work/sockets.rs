@@ -19,7 +19,7 @@ use super::run::LOOK;
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Does something on a thread inside the namespace and waits for it.
-pub fn inside<T: Send + 'static>(
+pub(super) fn inside<T: Send + 'static>(
     namespace: &Namespace,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -28,12 +28,12 @@ pub fn inside<T: Send + 'static>(
 }
 
 /// Files that come and go meanwhile, such as those of sampling.
-pub const SPARE_FILES: usize = 100;
+pub(super) const SPARE_FILES: usize = 100;
 
 /// The two ends of a flow over TCP, both non-blocking. Closing one takes back what was not sent yet, so that a slow tunnel
 /// does not carry it into the next trial.
 #[derive(Debug)]
-pub struct TcpPair {
+pub(super) struct TcpPair {
     /// In the sender's host, which connected.
     pub near: TcpStream,
     /// In the receiver's host, which accepted.
@@ -52,7 +52,7 @@ struct Opening {
 ///
 /// # Errors
 /// One has no connection within 10 s, or cannot have one: by the flow's name.
-pub fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
+pub(super) fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
     allow_files(3 * routes.len() + SPARE_FILES)?;
     let poller = Poller::new()?;
     let mut openings = Vec::with_capacity(routes.len());
@@ -90,7 +90,7 @@ pub fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
 ///
 /// # Errors
 /// The kernel does not tell how many are open.
-pub fn allow_files(more: usize) -> Result<()> {
+pub(super) fn allow_files(more: usize) -> Result<()> {
     let open = std::fs::read_dir("/proc/self/fd").context("/proc/self/fd")?.count();
     let needed = (open + more) as u64;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -158,7 +158,7 @@ impl Opening {
 
 /// The two ends of a flow over UDP.
 #[derive(Debug)]
-pub struct UdpPair {
+pub(super) struct UdpPair {
     /// In the sender's host.
     pub near: UdpSocket,
     /// In the receiver's host.
@@ -171,7 +171,7 @@ pub struct UdpPair {
 ///
 /// # Errors
 /// The address is not one of the receiver's host.
-pub fn datagrams(from: &Namespace, to: &Namespace, address: IpAddr) -> Result<UdpPair> {
+pub(super) fn datagrams(from: &Namespace, to: &Namespace, address: IpAddr) -> Result<UdpPair> {
     let far = inside(to, move || bind(address))?;
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -188,6 +188,6 @@ fn bind(address: IpAddr) -> Result<UdpSocket> {
 }
 
 /// A duration in the unit of the boot clock.
-pub fn nanos(time: Duration) -> u64 {
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

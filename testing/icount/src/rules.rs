@@ -5,7 +5,7 @@ use std::fmt::Write;
 use adit_wire::checksum::Sum;
 
 /// Generates pseudo-random numbers (xorshift). `state` is not 0.
-pub fn random(state: &mut u64) -> u64 {
+pub(crate) fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -13,7 +13,7 @@ pub fn random(state: &mut u64) -> u64 {
 }
 
 /// The rules of the bridge's first example.
-pub const FOUR: &str = "table bridge filter {
+pub(crate) const FOUR: &str = "table bridge filter {
     chain forward {
         type filter hook forward priority 0; policy drop;
         ct state established,related accept
@@ -24,7 +24,7 @@ pub const FOUR: &str = "table bridge filter {
 }";
 
 /// Writes this many rules with prefixes, sets, ranges and concatenations before the one that accepts.
-pub fn many(count: u32) -> String {
+pub(crate) fn many(count: u32) -> String {
     let mut state = 88_172_645_463_325_252u64;
     let (mut sets, mut rules) = (String::new(), String::new());
     for at in 0..count - 1 {
@@ -71,7 +71,7 @@ pub fn many(count: u32) -> String {
 }
 
 /// Builds an IPv4 packet with UDP: 64 bytes of Ethernet including the checksum.
-pub fn udp(source: u32, destination: u32, ports: [u16; 2]) -> Vec<u8> {
+pub(crate) fn udp(source: u32, destination: u32, ports: [u16; 2]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0];
     ip.extend(source.to_be_bytes());
     ip.extend(destination.to_be_bytes());

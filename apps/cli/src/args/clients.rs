@@ -10,7 +10,7 @@ use crate::complete;
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-pub enum Client {
+pub(crate) enum Client {
     /// Make a client and its profile, for any OpenVPN client
     #[command(after_help = "Examples:
   sudo adit server client add laptop              writes laptop.ovpn, mode 0600
@@ -68,7 +68,7 @@ The private key is in the profile only: hand it over, then delete it.")]
 }
 
 #[derive(Debug, Args)]
-pub struct ClientAdd {
+pub(crate) struct ClientAdd {
     /// Letters, digits, dot, dash, underscore, @
     pub name: String,
 
@@ -97,7 +97,7 @@ pub struct ClientAdd {
 }
 
 #[derive(Debug, Args)]
-pub struct ClientGroup {
+pub(crate) struct ClientGroup {
     /// Name of the client
     #[arg(add = complete::client())]
     pub name: String,
@@ -111,7 +111,7 @@ pub struct ClientGroup {
 }
 
 #[derive(Debug, Args)]
-pub struct ClientRenew {
+pub(crate) struct ClientRenew {
     /// Name of the client
     #[arg(add = complete::client())]
     pub name: String,
@@ -133,7 +133,7 @@ pub struct ClientRenew {
 }
 
 #[derive(Debug, Args)]
-pub struct ClientList {
+pub(crate) struct ClientList {
     /// JSON instead of a table
     #[arg(long)]
     pub json: bool,
@@ -143,7 +143,7 @@ pub struct ClientList {
 }
 
 #[derive(Debug, Args)]
-pub struct ClientShow {
+pub(crate) struct ClientShow {
     /// Name of the client
     #[arg(add = complete::any_client())]
     pub name: String,
@@ -157,7 +157,7 @@ pub struct ClientShow {
 }
 
 #[derive(Debug, Args)]
-pub struct ClientRemotes {
+pub(crate) struct ClientRemotes {
     /// This client's profile has got the lines; repeatable
     #[arg(long, value_name = "NAME", add = complete::client())]
     pub done: Vec<String>,
@@ -167,7 +167,7 @@ pub struct ClientRemotes {
 }
 
 #[derive(Debug, Args)]
-pub struct ClientName {
+pub(crate) struct ClientName {
     /// Name of the client
     #[arg(add = complete::client())]
     pub name: String,
@@ -177,7 +177,7 @@ pub struct ClientName {
 }
 
 #[derive(Debug, Args)]
-pub struct ClientEnable {
+pub(crate) struct ClientEnable {
     /// Name of the client
     #[arg(add = complete::disabled_client())]
     pub name: String,

@@ -20,7 +20,7 @@ const TOKEN_SHOWN: usize = 10;
 /// The width of a terminal, less the margin.
 const WIDTH: usize = 72;
 
-pub fn run(options: &Demo) -> Result<ExitCode, Fault> {
+pub(super) fn run(options: &Demo) -> Result<ExitCode, Fault> {
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
     let told =

@@ -17,7 +17,7 @@ use crate::{note, print};
 
 /// The reader of the log, and the streams to read.
 #[derive(Debug, Args)]
-pub struct Sight {
+pub(crate) struct Sight {
     /// Read as this role, which may read everything, instead of as this machine's node; - reads the URL from stdin
     #[arg(long, value_name = "URL")]
     pub url: Option<SecretWord>,
@@ -50,7 +50,7 @@ impl Sight {
 }
 
 #[derive(Debug, Args)]
-pub struct Verify {
+pub(crate) struct Verify {
     #[command(flatten)]
     pub sight: Sight,
 
@@ -59,7 +59,7 @@ pub struct Verify {
 }
 
 #[derive(Debug, Args)]
-pub struct Export {
+pub(crate) struct Export {
     /// Start: 10m, 2h or 3d ago, or a time like 2026-05-01T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: i64,
@@ -80,7 +80,7 @@ pub struct Export {
 }
 
 #[derive(Debug, Args)]
-pub struct Tail {
+pub(crate) struct Tail {
     /// How many of the last packets
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     pub lines: u32,
@@ -122,7 +122,7 @@ fn moment(text: &str) -> Result<i64, String> {
     Ok(now.saturating_sub(i64::from(ago).saturating_mul(unit).saturating_mul(1_000_000)))
 }
 
-pub fn verify(options: Verify) -> Result<ExitCode, Fault> {
+pub(super) fn verify(options: Verify) -> Result<ExitCode, Fault> {
     let eyes = options.sight.eyes(&options.here)?;
     let verified = log::verify(&eyes, &mut |line| print(&format!("{line}\n")))?;
     let all = verified.all;
@@ -137,7 +137,7 @@ pub fn verify(options: Verify) -> Result<ExitCode, Fault> {
     Ok(if all.findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub fn export(options: Export) -> Result<ExitCode, Fault> {
+pub(super) fn export(options: Export) -> Result<ExitCode, Fault> {
     let eyes = options.sight.eyes(&options.here)?;
     let wanted = ExportOptions { since: options.since, until: options.until.unwrap_or(i64::MAX) };
     let mut say = |line: &str| note(&format!("{line}\n"));
@@ -182,7 +182,7 @@ fn summary(done: Exported) -> String {
     words
 }
 
-pub fn tail(options: Tail) -> Result<ExitCode, Fault> {
+pub(super) fn tail(options: Tail) -> Result<ExitCode, Fault> {
     let here = Here { network_name: options.network_name, dir: options.dir };
     let eyes = options.sight.eyes(&here)?;
     let wanted = TailOptions { lines: options.lines, follow: options.follow };

@@ -18,7 +18,7 @@ use crate::args::network;
 use crate::{note, print};
 
 #[derive(Debug, Args)]
-pub struct Init {
+pub(crate) struct Init {
     /// The database: postgres://USER@HOST/DATABASE, words (host=... dbname=...), or - to read either from stdin
     #[arg(value_name = "URL")]
     pub database: SecretWord,
@@ -72,7 +72,7 @@ pub struct Init {
 }
 
 #[derive(Debug, Args)]
-pub struct Join {
+pub(crate) struct Join {
     /// URL that `init` or `invite` printed; - (also the default) reads it from stdin, or asks for it on a terminal
     #[arg(value_name = "URL", default_value = "-")]
     pub invitation: SecretWord,
@@ -95,7 +95,7 @@ pub struct Join {
 }
 
 #[derive(Debug, Args)]
-pub struct Invite {
+pub(crate) struct Invite {
     /// How long it is valid
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1d")]
     pub valid: Duration,
@@ -109,7 +109,7 @@ pub struct Invite {
 }
 
 #[derive(Debug, Args)]
-pub struct Remove {
+pub(crate) struct Remove {
     /// The node's name
     pub name: String,
 
@@ -126,13 +126,13 @@ pub struct Remove {
 }
 
 #[derive(Debug, Args)]
-pub struct Rekey {
+pub(crate) struct Rekey {
     #[command(flatten)]
     pub here: Here,
 }
 
 #[derive(Debug, Args)]
-pub struct Expire {
+pub(crate) struct Expire {
     /// As JSON
     #[arg(long)]
     pub json: bool,
@@ -143,7 +143,7 @@ pub struct Expire {
 
 /// A word of the command line that contains a secret and is never shown again.
 #[derive(Clone)]
-pub struct SecretWord(Zeroizing<String>);
+pub(crate) struct SecretWord(Zeroizing<String>);
 
 impl std::str::FromStr for SecretWord {
     type Err = std::convert::Infallible;
@@ -161,7 +161,7 @@ impl std::fmt::Debug for SecretWord {
 
 impl SecretWord {
     /// Returns the word, or stdin in place of `-`; on a terminal, input that is not echoed.
-    pub fn invitation(self) -> Result<Zeroizing<String>, Fault> {
+    pub(crate) fn invitation(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" || !io::stdin().is_terminal() {
             return self.read();
         }
@@ -173,7 +173,7 @@ impl SecretWord {
     }
 
     /// Returns the word, or stdin in place of `-`.
-    pub fn read(self) -> Result<Zeroizing<String>, Fault> {
+    pub(crate) fn read(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" {
             return Ok(self.0);
         }
@@ -190,7 +190,7 @@ impl SecretWord {
     }
 }
 
-pub fn init(options: Init) -> Result<ExitCode, Fault> {
+pub(super) fn init(options: Init) -> Result<ExitCode, Fault> {
     let url = options.database.read()?;
     let asked = InitOptions {
         network4: options.network,
@@ -231,7 +231,7 @@ pub fn init(options: Init) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn join(options: Join) -> Result<ExitCode, Fault> {
+pub(super) fn join(options: Join) -> Result<ExitCode, Fault> {
     let on_the_line = options.invitation.0.as_str() != "-";
     let invitation = options.invitation.invitation()?;
     if on_the_line {
@@ -263,7 +263,7 @@ pub fn join(options: Join) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn invite(options: &Invite) -> Result<ExitCode, Fault> {
+pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
     let paths = options.here.paths()?;
     let invitation = adit_app_postgres::invite(&paths, options.valid, options.offline)?;
     warn(&invitation.notes);
@@ -271,7 +271,7 @@ pub fn invite(options: &Invite) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn remove(options: &Remove) -> Result<ExitCode, Fault> {
+pub(super) fn remove(options: &Remove) -> Result<ExitCode, Fault> {
     let paths: Paths = options.here.paths()?;
     if !options.yes && !confirmed(&options.name, &paths.name)? {
         print("Nothing was changed.\n");
@@ -298,7 +298,7 @@ pub fn remove(options: &Remove) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn rekey(options: &Rekey) -> Result<ExitCode, Fault> {
+pub(super) fn rekey(options: &Rekey) -> Result<ExitCode, Fault> {
     let paths = options.here.paths()?;
     let renewed = adit_app_postgres::rekey(&paths)?;
     tell_of(&paths, &renewed);
@@ -330,7 +330,7 @@ fn confirmed(node: &str, network: &str) -> Result<bool, Fault> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-pub fn expire(options: &Expire) -> Result<ExitCode, Fault> {
+pub(super) fn expire(options: &Expire) -> Result<ExitCode, Fault> {
     let expired = adit_app_postgres::expire(&options.here.paths()?)?;
     if options.json {
         let dropped: Vec<_> = expired

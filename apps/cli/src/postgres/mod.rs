@@ -4,7 +4,7 @@ mod demo;
 mod log;
 mod members;
 mod settings;
-pub mod show;
+pub(crate) mod show;
 mod up;
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use clap::{Args, Subcommand, ValueHint};
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-pub enum Postgres {
+pub(crate) enum Postgres {
     /// Make a network in a database, and this machine its first node
     #[command(after_help = "Examples:
   sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
@@ -128,7 +128,7 @@ cluster of the host is not touched; everything that it makes is gone at the end.
 
 /// Selects the node of a network.
 #[derive(Debug, Args)]
-pub struct Here {
+pub(crate) struct Here {
     /// Name of the network on this machine, if it is in several
     #[arg(short, long, value_name = "NAME")]
     pub network_name: Option<String>,
@@ -140,12 +140,12 @@ pub struct Here {
 
 impl Here {
     /// Returns the paths of that node's files.
-    pub fn paths(&self) -> Result<Paths, Fault> {
+    pub(crate) fn paths(&self) -> Result<Paths, Fault> {
         Paths::find(self.dir.as_deref(), self.network_name.as_deref())
     }
 }
 
-pub fn run(verb: Postgres) -> Result<ExitCode, Fault> {
+pub(crate) fn run(verb: Postgres) -> Result<ExitCode, Fault> {
     match verb {
         Postgres::Init(options) => members::init(*options),
         Postgres::Join(options) => members::join(options),

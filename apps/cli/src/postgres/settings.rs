@@ -13,7 +13,7 @@ use crate::print;
 
 /// The settings that can be changed later, as `init` and `set` take them.
 #[derive(Debug, Args)]
-pub struct NetworkSettings {
+pub(crate) struct NetworkSettings {
     /// How much a role with access to the tables sees: full, headers, metadata or none [default of init: headers]
     #[arg(long, value_name = "POLICY")]
     pub audit: Option<Audit>,
@@ -38,7 +38,7 @@ pub struct NetworkSettings {
 
 impl NetworkSettings {
     /// Returns the requested change.
-    pub fn change(&self) -> SettingsChange {
+    pub(crate) fn change(&self) -> SettingsChange {
         SettingsChange {
             audit: self.audit,
             durability: self.durability,
@@ -50,7 +50,7 @@ impl NetworkSettings {
 }
 
 #[derive(Debug, Args)]
-pub struct Set {
+pub(crate) struct Set {
     #[command(flatten)]
     pub settings: NetworkSettings,
 
@@ -59,7 +59,7 @@ pub struct Set {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Auditor {
+pub(crate) enum Auditor {
     /// Make an auditor's key, to which each new epoch's key is wrapped from now on
     #[command(after_help = "Example:
   sudo adit postgres auditor add auditor.key
@@ -76,7 +76,7 @@ It still has the network's key: adit postgres rekey gives the nodes another.")]
 }
 
 #[derive(Debug, Args)]
-pub struct AddAuditor {
+pub(crate) struct AddAuditor {
     /// A file to be made, for the auditor alone
     #[arg(value_name = "NEWKEYFILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -86,12 +86,12 @@ pub struct AddAuditor {
 }
 
 #[derive(Debug, Args)]
-pub struct RemoveAuditor {
+pub(crate) struct RemoveAuditor {
     #[command(flatten)]
     pub here: Here,
 }
 
-pub fn set(options: &Set) -> Result<ExitCode, Fault> {
+pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
     let paths = options.here.paths()?;
     let change = options.settings.change();
     if change == SettingsChange::default() {
@@ -103,7 +103,7 @@ pub fn set(options: &Set) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
+pub(super) fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
     match verb {
         Auditor::Add(options) => {
             let paths = options.here.paths()?;
@@ -156,7 +156,7 @@ fn size(text: &str) -> Result<i64, String> {
 }
 
 /// Parses `90s`, `10m`, `12h`, `30d`.
-pub fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit {

@@ -18,7 +18,7 @@ const SAMPLE: Duration = Duration::from_secs(1);
 
 /// The options of the commands that show a network.
 #[derive(Debug, Args)]
-pub struct Show {
+pub(crate) struct Show {
     #[command(flatten)]
     here: Here,
 
@@ -27,7 +27,7 @@ pub struct Show {
     json: bool,
 }
 
-pub fn status(options: &Show) -> Result<ExitCode, Fault> {
+pub(crate) fn status(options: &Show) -> Result<ExitCode, Fault> {
     let survey = survey::survey(&options.here.paths()?)?;
     match options.json {
         true => print_json(&survey)?,
@@ -36,7 +36,7 @@ pub fn status(options: &Show) -> Result<ExitCode, Fault> {
     Ok(end(&survey))
 }
 
-pub fn peers(options: &Show) -> Result<ExitCode, Fault> {
+pub(crate) fn peers(options: &Show) -> Result<ExitCode, Fault> {
     let paths = options.here.paths()?;
     let before = (survey::running(&paths.control_socket())?, Instant::now());
     if before.0.is_some() {
@@ -258,7 +258,7 @@ fn short_table(survey: &Survey) -> String {
 
 /// Lists the other nodes as the running one sees them: for `adit status`, which queries no
 /// database.
-pub fn nodes(postgres: &PostgresReport) -> String {
+pub(crate) fn nodes(postgres: &PostgresReport) -> String {
     if postgres.nodes.is_empty() {
         return "  no other node is known\n".into();
     }
@@ -284,7 +284,7 @@ pub fn nodes(postgres: &PostgresReport) -> String {
 }
 
 /// Describes a node of a database's network for `adit status`.
-pub fn in_status(postgres: &PostgresReport) -> String {
+pub(crate) fn in_status(postgres: &PostgresReport) -> String {
     format!("  node {} of network {}\n", postgres.node, postgres.network)
         + &work(postgres)
         + &nodes(postgres)

@@ -11,7 +11,7 @@ use super::Here;
 
 /// The options of a node; those that are not given are taken from its node.toml.
 #[derive(Debug, Args)]
-pub struct Up {
+pub(crate) struct Up {
     #[command(flatten)]
     here: Here,
 
@@ -42,7 +42,7 @@ pub struct Up {
 }
 
 impl Up {
-    pub fn run(self) -> Result<ExitCode, Fault> {
+    pub(crate) fn run(self) -> Result<ExitCode, Fault> {
         let paths = self.here.paths()?;
         let options = UpOptions {
             device: self.dev,

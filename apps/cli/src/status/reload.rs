@@ -11,14 +11,14 @@ use crate::args::{Kick, Reload};
 use crate::text::{count, wrapped};
 use crate::{paths, print};
 
-pub fn kick(options: &Kick) -> Result<ExitCode, Fault> {
+pub(crate) fn kick(options: &Kick) -> Result<ExitCode, Fault> {
     let ended = adit_app_server::kick(&paths(&options.location)?, &options.name)?;
     let text = format!("{}: {} ended; it may connect again", options.name, count(ended, "session"));
     print(&wrapped("", &text));
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn reload(options: &Reload) -> Result<ExitCode, Fault> {
+pub(crate) fn reload(options: &Reload) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     let reloaded = adit_app_server::reload(&paths, options.name.as_deref())?;
     print(&reload_page(&reloaded, &paths));

@@ -14,7 +14,7 @@ use crate::args::{Sort, Top};
 use crate::text::{bytes, count, rate, row, span, table_of_names};
 use crate::{paths, print};
 
-pub fn top(options: &Top) -> Result<ExitCode, Fault> {
+pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     loop {
         let machine = adit_app_server::status(&paths)?;

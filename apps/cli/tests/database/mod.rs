@@ -4,10 +4,10 @@ use std::process::{Command, Output};
 
 use adit_testbed::postgres::{Cluster, Options, missing, scratch};
 
-pub const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+pub(crate) const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
 /// Returns `adit postgres` without the database variables of the test's own environment.
-pub fn postgres() -> Command {
+pub(crate) fn postgres() -> Command {
     let mut command = Command::new(ADIT);
     command.arg("postgres").env("HOME", "/nonexistent");
     for name in ["PGSERVICE", "PGHOST", "PGPASSWORD", "PGUSER", "PGDATABASE"] {
@@ -17,30 +17,30 @@ pub fn postgres() -> Command {
 }
 
 /// Returns its output on both streams.
-pub fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     String::from_utf8(both).unwrap()
 }
 
 /// Returns its output after checking that it succeeded.
-pub fn good(words: &[&str], output: &Output) -> String {
+pub(crate) fn good(words: &[&str], output: &Output) -> String {
     assert!(output.status.success(), "{words:?}: {}", text(output));
     text(output)
 }
 
 /// Checks that it failed, with these words.
-pub fn refused(words: &[&str], output: &Output, said: &str) {
+pub(crate) fn refused(words: &[&str], output: &Output, said: &str) {
     let text = text(output);
     assert!(!output.status.success() && text.contains(said), "{words:?}: {text}");
 }
 
 /// Returns the URL in the output for the next machine.
-pub fn invitation(printed: &str) -> String {
+pub(crate) fn invitation(printed: &str) -> String {
     printed.split_whitespace().find(|word| word.contains("#adit1-")).unwrap().to_owned()
 }
 
 /// Creates a cluster in a folder of its own; `None`, and a skipped test, if there is no PostgreSQL.
-pub fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
+pub(crate) fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
     if let Some(why) = missing() {
         let thread = std::thread::current();
         adit_testbed::skip::skip(thread.name().unwrap_or("postgres"), &why);

@@ -1,7 +1,7 @@
 //! A managed server and its clients in namespaces of their own.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
-pub mod privileges;
+pub(crate) mod privileges;
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -10,20 +10,20 @@ use std::process::Output;
 
 use adit_linux::net::Route;
 use adit_linux::netns::NetNs;
-pub use adit_testbed::test_process::{
+pub(crate) use adit_testbed::test_process::{
     TestProcess, address, alive, answers, helper_of, kill_with_helper, until,
 };
 
-pub const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+pub(crate) const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
 /// Starts `adit`.
-pub fn start(ns: &NetNs, arguments: &[&str], dir: &Path, log: &str) -> TestProcess {
+pub(crate) fn start(ns: &NetNs, arguments: &[&str], dir: &Path, log: &str) -> TestProcess {
     TestProcess::program(ns, ADIT, arguments, dir, log)
 }
 
 /// A server in a namespace: `dir/vpn`, reachable at 192.0.2.1 by clients and connected to an outside network at
 /// 198.51.100.9.
-pub struct Server {
+pub(crate) struct Server {
     pub dir: tempfile::TempDir,
     pub ns: NetNs,
     pub outside: NetNs,
@@ -31,7 +31,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(options: &str) -> Self {
+    pub(crate) fn new(options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (ns, outside) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         ns.connect("out", &outside, "in").unwrap();
@@ -46,7 +46,7 @@ impl Server {
     }
 
     /// Runs `adit LINE --dir vpn` in the server's namespace; returns whether it succeeded, and its output.
-    pub fn adit(&self, line: &str) -> (bool, String) {
+    pub(crate) fn adit(&self, line: &str) -> (bool, String) {
         let output = self.output(line);
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8(said).unwrap())
@@ -58,7 +58,7 @@ impl Server {
         command.output().unwrap()
     }
 
-    pub fn run(&self) -> TestProcess {
+    pub(crate) fn run(&self) -> TestProcess {
         let arguments = ["server", "run", "--dir", "vpn"];
         let running = start(&self.ns, &arguments, self.dir.path(), "server.log");
         until("the server can be asked", || self.adit("status").0);
@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// Adds a client with a namespace next to the server. Its profile is `NAME.ovpn`.
-    pub fn client(&mut self, name: &str, options: &str) -> NetNs {
+    pub(crate) fn client(&mut self, name: &str, options: &str) -> NetNs {
         let line = format!("server client add {name} -o {name}.ovpn {options}");
         let (made, said) = self.adit(&line);
         assert!(made, "{said}");
@@ -88,7 +88,7 @@ impl Server {
         ns
     }
 
-    pub fn connect(&self, ns: &NetNs, name: &str) -> TestProcess {
+    pub(crate) fn connect(&self, ns: &NetNs, name: &str) -> TestProcess {
         let (profile, run) = (format!("{name}.ovpn"), format!("run-{name}"));
         // /etc is the machine's own here.
         let arguments = ["connect", &profile, "--dns", "off", "--device", "vpn0", "--dir", &run];
@@ -96,7 +96,7 @@ impl Server {
     }
 
     /// Returns the names of the connected clients.
-    pub fn connected(&self) -> Vec<String> {
+    pub(crate) fn connected(&self) -> Vec<String> {
         let stdout = self.output("status --json").stdout;
         let reports: serde_json::Value = serde_json::from_slice(&stdout).unwrap_or_default();
         let peers = reports.get(0).and_then(|report| report["peers"].as_array().cloned());
@@ -104,7 +104,7 @@ impl Server {
         names.iter().map(|peer| peer["name"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    pub fn await_connected(&self, names: &[&str]) {
+    pub(crate) fn await_connected(&self, names: &[&str]) {
         until(&format!("{names:?} are connected"), || {
             let mut have = self.connected();
             have.sort();
@@ -112,12 +112,12 @@ impl Server {
         });
     }
 
-    pub fn sysctl(&self, key: &str) -> String {
+    pub(crate) fn sysctl(&self, key: &str) -> String {
         let path = Path::new("/proc/sys").join(key);
         self.ns.run(|| fs::read_to_string(path).unwrap().trim().to_owned()).unwrap()
     }
 
-    pub fn rules(&self) -> String {
+    pub(crate) fn rules(&self) -> String {
         let output = self.ns.command("nft").unwrap().args(["list", "ruleset"]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }

@@ -9,14 +9,14 @@ use std::process::Command;
 const NONE: &str = "0000000000000000";
 
 /// Reads /proc/PID/status.
-pub fn status(pid: u32) -> HashMap<String, String> {
+pub(crate) fn status(pid: u32) -> HashMap<String, String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
     text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), words(v))).collect()
 }
 
 /// Checks for neither user nor group of root, no capability, and no way to any.
-pub fn assert_without_rights(pid: u32) {
+pub(crate) fn assert_without_rights(pid: u32) {
     let status = status(pid);
     for ids in ["Uid", "Gid", "Groups"] {
         assert!(!status[ids].split(' ').any(|id| id == "0"), "{ids}: {}", status[ids]);
@@ -28,7 +28,7 @@ pub fn assert_without_rights(pid: u32) {
 }
 
 /// Checks that the helper has exactly the privileges that it needs.
-pub fn assert_helper(pid: u32) {
+pub(crate) fn assert_helper(pid: u32) {
     let status = status(pid);
     assert_eq!(status["Uid"], "0 0 0 0");
     // NET_ADMIN, NET_RAW, NET_BIND_SERVICE, DAC_OVERRIDE, CHOWN, FOWNER.
@@ -45,7 +45,7 @@ pub fn assert_helper(pid: u32) {
 }
 
 /// Returns whether the user that a process runs as can read a file.
-pub fn can_read(pid: u32, path: &Path) -> bool {
+pub(crate) fn can_read(pid: u32, path: &Path) -> bool {
     let status = status(pid);
     let id = |name: &str| status[name].split(' ').next().unwrap().parse::<u32>().unwrap();
     let groups: Vec<u32> = status["Groups"].split(' ').filter_map(|g| g.parse().ok()).collect();
@@ -57,14 +57,14 @@ pub fn can_read(pid: u32, path: &Path) -> bool {
 }
 
 /// Returns the ids of a process's threads.
-pub fn tasks(pid: u32) -> Vec<u32> {
+pub(crate) fn tasks(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     tasks.map(|task| task.file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
 /// Checks that every thread is without privileges, and that workers, whose names begin so, have a narrower filter;
 /// returns how many workers there are.
-pub fn assert_all_without_rights(pid: u32, worker: &str) -> usize {
+pub(crate) fn assert_all_without_rights(pid: u32, worker: &str) -> usize {
     let mut workers = 0;
     for task in tasks(pid) {
         assert_without_rights(task);

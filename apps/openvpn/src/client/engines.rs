@@ -6,7 +6,7 @@ use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 
 /// The engines that a [`super::Client`] drives.
 #[derive(Clone)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A client of a server.
     Client(Box<ClientConfig>),
     /// Point-to-point, with a static key.

@@ -41,14 +41,14 @@ use adit_runtime::signals::Signals;
 use adit_runtime::worker_count;
 
 use engines::DrivenEngine;
-pub use engines::Kind;
+pub(crate) use engines::Kind;
 use network::Network;
 
 /// The time limit of an orderly end.
 const FAREWELL: Duration = Duration::from_secs(8);
 
 /// The options of a [`Client`].
-pub struct Options {
+pub(crate) struct Options {
     /// The engine, with its configuration.
     pub engine: Kind,
     /// The options of sockets.
@@ -71,7 +71,7 @@ pub struct Options {
 
 /// The host changes of a tunnel that is up.
 #[derive(Debug)]
-pub struct HostReport<'a> {
+pub(crate) struct HostReport<'a> {
     /// The device.
     pub device: Option<&'a str>,
     /// Whether the machine had to be changed.
@@ -82,7 +82,7 @@ pub struct HostReport<'a> {
 
 /// The socket on which the peer is awaited.
 #[derive(Debug)]
-pub enum ListenSocket {
+pub(crate) enum ListenSocket {
     /// A socket that receives datagrams.
     Datagrams(UdpSocket),
     /// A listener that accepts connections.
@@ -91,7 +91,7 @@ pub enum ListenSocket {
 
 /// Traffic counters of a client's sessions.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// The data channel.
     pub data: Counters,
     /// The control channel, with attempts that led to no session.
@@ -103,7 +103,7 @@ pub struct Traffic {
 }
 
 /// Callbacks to the owner of a [`Client`].
-pub trait Hooks {
+pub(crate) trait Hooks {
     /// Every event of the engine, before it is acted upon.
     fn event(&mut self, event: &ClientEvent);
 
@@ -161,7 +161,7 @@ pub trait Hooks {
 
 /// The action after a tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Nothing.
     GoOn,
     /// A packet goes through the tunnel, as if it had come from the device.
@@ -172,7 +172,7 @@ pub enum Next {
 
 /// The action after a signal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Reaction {
+pub(crate) enum Reaction {
     /// Nothing.
     Ignore,
     /// Connect again.
@@ -185,7 +185,7 @@ pub enum Reaction {
 
 /// The reason why a client returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// The engine ended.
     Stopped(Reason),
     /// A signal that the hooks answered with [`Reaction::Stop`] or [`Reaction::Leave`].
@@ -195,7 +195,7 @@ pub enum Ended {
 }
 
 /// A client with its device open, not connected yet.
-pub struct Client {
+pub(crate) struct Client {
     options: Options,
     host: HostHandle,
     tun: Option<TunDevice>,
@@ -208,7 +208,7 @@ impl Client {
     ///
     /// # Errors
     /// Something could not be opened; the error names the remedy.
-    pub fn open(options: Options) -> Result<Self, Fault> {
+    pub(crate) fn open(options: Options) -> Result<Self, Fault> {
         let control = match options.control.as_deref().map(control::Server::open).transpose() {
             // The tunnel is of use without it, unless it is up already.
             Err(fault) if fault.blame() != Blame::Operator => {
@@ -227,7 +227,7 @@ impl Client {
     ///
     /// # Errors
     /// It failed.
-    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+    pub(crate) async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
         match self.options.engine.clone() {
             Kind::Client(config) => {
                 let engine = ClientEngine::new(*config, seed()?, now(), unix_time());

@@ -9,23 +9,23 @@ use adit_runtime::helper::files::{self, Begin};
 use adit_runtime::log::stamp;
 
 /// The TITLE line; parsers look for the first word.
-pub const TITLE: &str = concat!("OpenVPN 2.6 (adit ", env!("CARGO_PKG_VERSION"), ")");
+pub(super) const TITLE: &str = concat!("OpenVPN 2.6 (adit ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A status file, held open: after a change of user it could not be opened again.
 #[derive(Debug)]
-pub struct StatusFile {
+pub(super) struct StatusFile {
     file: File,
     version: u8,
 }
 
 impl StatusFile {
     /// Opens and empties the file.
-    pub fn open(path: &Path, version: u8) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, version: u8) -> io::Result<Self> {
         Ok(Self { file: files::write(path, Begin::Empty)?, version })
     }
 
     /// Replaces the content.
-    pub fn write(&mut self, status: &Status, now: u64) -> io::Result<()> {
+    pub(super) fn write(&mut self, status: &Status, now: u64) -> io::Result<()> {
         let text = status.text(self.version, now);
         self.file.rewind()?;
         self.file.write_all(text.as_bytes())?;
@@ -35,7 +35,7 @@ impl StatusFile {
 
 /// The contents of a status file.
 #[derive(Clone, Debug)]
-pub enum Status {
+pub(super) enum Status {
     /// The clients of a server.
     Server(Vec<ClientRow>),
     /// The totals of a client.
@@ -44,7 +44,7 @@ pub enum Status {
 
 /// One client of a server.
 #[derive(Clone, Debug, Default)]
-pub struct ClientRow {
+pub(super) struct ClientRow {
     /// Common name.
     pub name: String,
     /// Address and port outside.
@@ -75,7 +75,7 @@ pub struct ClientRow {
 
 /// Traffic of a client.
 #[derive(Copy, Clone, Debug, Default)]
-pub struct Totals {
+pub(super) struct Totals {
     /// Bytes read from the TUN.
     pub tun_read: u64,
     /// Bytes written to the TUN.
@@ -88,7 +88,7 @@ pub struct Totals {
 
 impl Status {
     /// The whole text in a version, 1 to 3.
-    pub fn text(&self, version: u8, now: u64) -> String {
+    pub(super) fn text(&self, version: u8, now: u64) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = match self {

@@ -23,7 +23,7 @@ use adit_runtime::fault::Fault;
 /// Rows of a page.
 const ROWS: i64 = 64;
 /// Most lines of what was there before.
-pub const MAX_LINES: u32 = 10_000;
+pub(super) const MAX_LINES: u32 = 10_000;
 /// The pause between queries when nothing arrives.
 const PAUSE: Duration = Duration::from_millis(500);
 

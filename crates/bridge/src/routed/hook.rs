@@ -22,7 +22,7 @@ pub(crate) struct RoutedHook {
 }
 
 impl RoutedHook {
-    pub fn new(
+    pub(crate) fn new(
         firewall: Option<&Arc<Firewall>>,
         router: &Arc<Mutex<Router>>,
         frame_contexts: [FrameContext; 2],
@@ -32,7 +32,7 @@ impl RoutedHook {
     }
 
     /// Begins a run of frames.
-    pub fn burst(&mut self, from: Side, now: u64) -> RoutedBurst<'_> {
+    pub(crate) fn burst(&mut self, from: Side, now: u64) -> RoutedBurst<'_> {
         let [a, b] = &self.frame_contexts;
         let (frame_context, back) = match from {
             Side::A => (*a, b.oif),
@@ -45,12 +45,12 @@ impl RoutedHook {
     }
 
     /// Returns when [`RoutedHook::tick`] has work, on the boot clock.
-    pub fn wake(&self) -> Option<u64> {
+    pub(crate) fn wake(&self) -> Option<u64> {
         lock(&self.router).wake().map(|at| at.0)
     }
 
     /// Makes the router repeat requests and give up; returns the frames that it sends.
-    pub fn tick(&self, now: u64) -> Vec<Outgoing> {
+    pub(crate) fn tick(&self, now: u64) -> Vec<Outgoing> {
         let mut router = lock(&self.router);
         router.tick(Nanos(now));
         router.take()
@@ -74,7 +74,7 @@ pub(crate) struct RoutedBurst<'a> {
 }
 
 impl RoutedBurst<'_> {
-    pub fn evaluate(&mut self, frame: &mut Frame<'_>) -> HookVerdict<'_> {
+    pub(crate) fn evaluate(&mut self, frame: &mut Frame<'_>) -> HookVerdict<'_> {
         let Self { burst, router, frame_context, back, from, now } = self;
         let hop = match router.arrive(frame.bytes, frame.vnet, *from, *now) {
             Step::Forward(hop) => hop,
@@ -105,7 +105,7 @@ impl RoutedBurst<'_> {
     }
 
     /// Ends the run; returns the frames that the router sends.
-    pub fn finish(mut self) -> Vec<Outgoing> {
+    pub(crate) fn finish(mut self) -> Vec<Outgoing> {
         self.router.take()
     }
 }

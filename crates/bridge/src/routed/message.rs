@@ -34,7 +34,7 @@ pub(super) struct Arp {
 
 impl Arp {
     /// Parses what follows the link header; `None` for other operations than request and reply.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [_, _, _, _, _, _, 0, operation, rest @ ..] = bytes.first_chunk::<28>()? else {
             return None;
         };
@@ -55,7 +55,7 @@ impl Arp {
     }
 
     /// Builds a frame to `to`.
-    pub fn frame(&self, to: Mac) -> Vec<u8> {
+    pub(super) fn frame(&self, to: Mac) -> Vec<u8> {
         let mut frame = link(to, self.sender_mac, 0x0806);
         frame.extend([0, 1, 8, 0, 6, 4, 0, if self.reply { 2 } else { 1 }]);
         frame.extend(self.sender_mac.0);
@@ -77,13 +77,13 @@ pub(super) enum Discovery {
 
 impl Discovery {
     /// Returns whether a packet is one, valid or not.
-    pub fn is_one(packet: &Packet<'_>) -> bool {
+    pub(super) fn is_one(packet: &Packet<'_>) -> bool {
         let v6 = packet.ip().is_some_and(|ip| ip.source.is_ipv6());
         v6 && matches!(packet.transport, Transport::Icmp(icmp) if (133..=137).contains(&icmp.kind))
     }
 
     /// Parses a message that fulfils all requirements of RFC 4861 7.1.
-    pub fn read(packet: &Packet<'_>) -> Option<Self> {
+    pub(super) fn read(packet: &Packet<'_>) -> Option<Self> {
         let Transport::Icmp(icmp) = packet.transport else { return None };
         let ip = packet.ip()?;
         let hops = *packet.bytes.get(ip.at.checked_add(7)?)?;

@@ -10,14 +10,14 @@ use adit_wire::ethernet::Mac;
 use crate::port::Side;
 
 /// The most known neighbours; the one that was confirmed longest ago is evicted.
-pub const MAX_KNOWN: usize = 1024;
+pub(super) const MAX_KNOWN: usize = 1024;
 /// The most neighbours that are being resolved; the oldest is evicted. A neighbour that exists answers at once: a scan
 /// of a network does not keep others from being found (RFC 6583).
-pub const MAX_ASKED: usize = 256;
+pub(super) const MAX_ASKED: usize = 256;
 /// Packets that wait for one neighbour.
-pub const MAX_WAITING: usize = 16;
+pub(super) const MAX_WAITING: usize = 16;
 /// The most bytes that wait in all; those that wait longest are evicted.
-pub const MAX_WAITING_BYTES: usize = 1 << 20;
+pub(super) const MAX_WAITING_BYTES: usize = 1 << 20;
 
 /// The number of requests until a neighbour is considered lost (RFC 4861 section 10).
 const TRIES: u8 = 3;
@@ -100,7 +100,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Finds the link address of a neighbour, and the request to send meanwhile.
-    pub fn find(
+    pub(super) fn find(
         &mut self,
         side: Side,
         address: IpAddr,
@@ -121,7 +121,7 @@ impl Table {
     }
 
     /// Queues a packet for an unknown neighbour. `Err`: no space. `Ok`: the request to send.
-    pub fn wait(
+    pub(super) fn wait(
         &mut self,
         side: Side,
         address: IpAddr,
@@ -180,7 +180,7 @@ impl Table {
     ///
     /// Any station on a link can claim any address, so a claim does not change a known one: the station that has the
     /// address is asked (RFC 4861 7.2.5 marks it stale), and the other one gets it only if that one is silent.
-    pub fn learn(
+    pub(super) fn learn(
         &mut self,
         side: Side,
         address: IpAddr,
@@ -218,7 +218,7 @@ impl Table {
     }
 
     /// Fixes the address of a neighbour on behalf of the operator.
-    pub fn fix(&mut self, side: Side, address: IpAddr, mac: Mac) -> bool {
+    pub(super) fn fix(&mut self, side: Side, address: IpAddr, mac: Mac) -> bool {
         if self.fixed >= MAX_FIXED {
             return false;
         }
@@ -242,7 +242,12 @@ impl Table {
     }
 
     /// Repeats requests without an answer, and gives up after enough of them: `lost` gets the packets that waited.
-    pub fn tick(&mut self, now: Nanos, asks: &mut Vec<Solicitation>, lost: &mut Vec<Waiting>) {
+    pub(super) fn tick(
+        &mut self,
+        now: Nanos,
+        asks: &mut Vec<Solicitation>,
+        lost: &mut Vec<Waiting>,
+    ) {
         if self.wake.is_none_or(|wake| now < wake) {
             return;
         }
@@ -283,7 +288,7 @@ impl Table {
     }
 
     /// Removes all neighbours on one port except those that the operator fixed.
-    pub fn forget(&mut self, side: Side) {
+    pub(super) fn forget(&mut self, side: Side) {
         let learnt = self.entries.iter().filter(|((index, _), entry)| {
             *index == side.index() && !matches!(entry, Entry::Fixed(_))
         });
@@ -319,12 +324,12 @@ impl Table {
     }
 
     /// Returns the number of known neighbours, and of those being resolved.
-    pub fn len(&self) -> (usize, usize) {
+    pub(super) fn len(&self) -> (usize, usize) {
         (self.entries.len().saturating_sub(self.asked), self.asked)
     }
 
     #[cfg(test)]
-    pub fn waiting_bytes(&self) -> usize {
+    pub(super) fn waiting_bytes(&self) -> usize {
         self.bytes
     }
 }

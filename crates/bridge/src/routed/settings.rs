@@ -205,7 +205,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    pub fn new(ports: &[PortSettings; 2], routes: &[Route]) -> Result<Self, SettingsError> {
+    pub(super) fn new(ports: &[PortSettings; 2], routes: &[Route]) -> Result<Self, SettingsError> {
         let connected = ports.each_ref().map(|port| port.addresses.clone());
         if routes.len() > MAX_ROUTES || connected.iter().any(|port| port.len() > MAX_ADDRESSES) {
             return Err(SettingsError::TooMany);
@@ -257,7 +257,7 @@ impl Routes {
     }
 
     /// Returns the next hop to an address.
-    pub fn find(&self, address: IpAddr) -> Option<Way> {
+    pub(super) fn find(&self, address: IpAddr) -> Option<Way> {
         self.known.iter().find(|(prefix, _)| prefix.contains(address)).map(|(_, way)| *way)
     }
 
@@ -266,21 +266,21 @@ impl Routes {
     }
 
     /// Returns whether an address can be that of a neighbour.
-    pub fn is_neighbour(&self, side: Side, address: IpAddr) -> bool {
+    pub(super) fn is_neighbour(&self, side: Side, address: IpAddr) -> bool {
         let in_reach = |own: &Prefix| own.contains(address) && !own.is_broadcast(address);
         self.networks(side).iter().any(in_reach) && !self.is_own(side, address)
     }
 
-    pub fn is_own(&self, side: Side, address: IpAddr) -> bool {
+    pub(super) fn is_own(&self, side: Side, address: IpAddr) -> bool {
         self.networks(side).iter().any(|own| own.address == address)
     }
 
-    pub fn is_broadcast(&self, address: IpAddr) -> bool {
+    pub(super) fn is_broadcast(&self, address: IpAddr) -> bool {
         self.connected.iter().flatten().any(|own| own.is_broadcast(address))
     }
 
     /// Returns the router's address on a port: that of the network that contains `near`, or else the first.
-    pub fn own(&self, side: Side, near: IpAddr) -> Option<IpAddr> {
+    pub(super) fn own(&self, side: Side, near: IpAddr) -> Option<IpAddr> {
         let family =
             || self.networks(side).iter().filter(|own| own.address.is_ipv4() == near.is_ipv4());
         let own = family().find(|own| own.contains(near)).or_else(|| family().next());

@@ -21,7 +21,7 @@ pub(crate) struct Floods {
 
 impl Floods {
     /// Keeps one frame; `false` if there are too many.
-    pub fn add(&mut self, frame: &[u8]) -> bool {
+    pub(crate) fn add(&mut self, frame: &[u8]) -> bool {
         if self.bytes.len().saturating_add(frame.len()) > MAX_KEPT {
             return false;
         }
@@ -30,20 +30,20 @@ impl Floods {
         true
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(&0).chain(&self.ends);
         starts.zip(&self.ends).filter_map(|(start, end)| self.bytes.get(*start..*end))
     }

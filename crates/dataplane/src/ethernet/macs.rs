@@ -85,20 +85,20 @@ impl Default for Macs {
 
 impl Macs {
     /// The address that no peer can have.
-    pub fn set_own(&self, mac: Mac) {
+    pub(crate) fn set_own(&self, mac: Mac) {
         // Set once, before there is a worker.
         let _ = self.own.set(mac);
     }
 
     /// `max-routes-per-client` and `stale-routes-check`.
-    pub fn limit(&self, per_peer: usize, age: Option<Duration>) {
+    pub(crate) fn limit(&self, per_peer: usize, age: Option<Duration>) {
         self.per_peer.store(per_peer.min(MAX_MACS), Relaxed);
         let nanos = age.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
         self.age.store(nanos, Relaxed);
     }
 
     /// The peer that a station is behind.
-    pub fn owner(&self, mac: Mac) -> Option<PeerId> {
+    pub(crate) fn owner(&self, mac: Mac) -> Option<PeerId> {
         if mac.is_group() {
             return None;
         }
@@ -107,7 +107,7 @@ impl Macs {
 
     /// A peer has sent a frame from this station, which is behind it from now on. `alive` says whether
     /// the peer is still in the table of peers: control removes it there before it removes it here.
-    pub fn claim(
+    pub(crate) fn claim(
         &self,
         mac: Mac,
         peer: PeerId,
@@ -191,7 +191,7 @@ impl Macs {
     }
 
     /// Forgets the stations behind a peer.
-    pub fn remove(&self, peer: PeerId) {
+    pub(crate) fn remove(&self, peer: PeerId) {
         let mut stations = self.write();
         for mac in stations.owned.remove(&peer).unwrap_or_default().macs {
             stations.by_mac.remove(&mac);
@@ -200,7 +200,7 @@ impl Macs {
 
     /// Forgets stations that were silent for too long, where there is such a limit and it is time to;
     /// says when to come again.
-    pub fn expire(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
         let age = self.age.load(Relaxed);
         if age == 0 {
             return None;
@@ -215,7 +215,7 @@ impl Macs {
         Some(Instant::from_nanos(due))
     }
 
-    pub fn totals(&self) -> MacTotals {
+    pub(crate) fn totals(&self) -> MacTotals {
         MacTotals {
             known: self.read().by_mac.len() as u64,
             learnt: self.learnt.load(Relaxed),

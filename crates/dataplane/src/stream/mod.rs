@@ -106,29 +106,29 @@ impl Default for Streams {
 }
 
 impl Streams {
-    pub fn insert(&self, stream: Arc<Stream>) {
+    pub(crate) fn insert(&self, stream: Arc<Stream>) {
         let Some(part) = self.part(stream.id) else { return };
         part.write().unwrap_or_else(PoisonError::into_inner).insert(stream.id, stream);
     }
 
-    pub fn get(&self, id: u64) -> Option<Arc<Stream>> {
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<Stream>> {
         self.part(id)?.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     /// The stream of a link, if it is one.
-    pub fn of(&self, link: &Link) -> Option<Arc<Stream>> {
+    pub(crate) fn of(&self, link: &Link) -> Option<Arc<Stream>> {
         self.get(link.stream_id()?)
     }
 
     /// Shrinks the table to its contents.
-    pub fn release_memory(&self) {
+    pub(crate) fn release_memory(&self) {
         for part in &self.0 {
             part.write().unwrap_or_else(PoisonError::into_inner).shrink_to_fit();
         }
     }
 
     /// The caller that gets the stream ends it.
-    pub fn remove(&self, id: u64) -> Option<Arc<Stream>> {
+    pub(crate) fn remove(&self, id: u64) -> Option<Arc<Stream>> {
         self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
@@ -174,7 +174,7 @@ pub(crate) struct Rx {
 
 impl Rx {
     /// Keeps the start of an incomplete packet. Its memory is freed once the packet is complete.
-    pub fn keep(&mut self, rest: &[u8]) {
+    pub(crate) fn keep(&mut self, rest: &[u8]) {
         if rest.is_empty() {
             self.partial = Vec::new();
         } else {
@@ -195,7 +195,7 @@ pub(crate) enum Drained {
 
 impl Stream {
     /// Takes a socket over and has the owner's poller watch it.
-    pub fn open(
+    pub(crate) fn open(
         link: Link,
         socket: TcpStream,
         options: StreamOptions,
@@ -219,39 +219,39 @@ impl Stream {
     }
 
     /// Begins to be read. The stream must be in the table already.
-    pub fn watch(&self) -> io::Result<()> {
+    pub(crate) fn watch(&self) -> io::Result<()> {
         self.poller.add(&self.socket, TOKEN | self.id, Interest::READ)
     }
 
     /// Whether a data packet of `len` bytes may be sealed for it: once it has a packet id it must be
     /// sent, or the peer sees a gap, which some protocols treat as an attack.
-    pub fn has_room(&self, len: usize) -> bool {
+    pub(crate) fn has_room(&self, len: usize) -> bool {
         let reserve = if len <= SMALL { RESERVE } else { 0 };
         self.backlog.load(Relaxed) < (self.options.queue_limit as usize).saturating_add(reserve)
     }
 
     /// Whether packets wait because the socket is full.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.backlog.load(Relaxed) > 0
     }
 
     /// Packets that wait.
-    pub fn backlog(&self) -> usize {
+    pub(crate) fn backlog(&self) -> usize {
         self.backlog.load(Relaxed)
     }
 
     /// Whether the peer has not acknowledged all that was sent.
-    pub fn is_unacknowledged(&self) -> bool {
+    pub(crate) fn is_unacknowledged(&self) -> bool {
         self.socket.unacknowledged().is_ok_and(|segments| segments > 0)
     }
 
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }
 
     /// Receives into `buffer` behind the start of a packet that came before; the bytes that are
     /// there then.
-    pub fn receive(&self, rx: &Rx, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn receive(&self, rx: &Rx, buffer: &mut [u8]) -> io::Result<usize> {
         let kept = rx.partial.len();
         let (start, rest) = buffer
             .split_at_mut_checked(kept)
@@ -267,7 +267,7 @@ impl Stream {
 
     /// Sends `count` sealed packets back to back, each behind its length; what the socket does not
     /// take waits. `hold`: if so, remember that a worker wants to know when it has left.
-    pub fn send_data(&self, packets: &[u8], count: usize, hold: bool) {
+    pub(crate) fn send_data(&self, packets: &[u8], count: usize, hold: bool) {
         let mut tx = self.lock();
         if tx.pending.is_empty() {
             let Some(sent) = self.try_send(packets) else { return };
@@ -285,7 +285,7 @@ impl Stream {
 
     /// Sends a control packet ahead of all data that has not begun to leave. `false` if too much
     /// waits.
-    pub fn send_control(&self, packet: &[u8]) -> bool {
+    pub(crate) fn send_control(&self, packet: &[u8]) -> bool {
         let mut tx = self.lock();
         let idle = tx.pending.is_empty();
         if !tx.pending.insert_control(packet) {
@@ -303,7 +303,7 @@ impl Stream {
     }
 
     /// Sends what waits.
-    pub fn drain(&self) -> Drained {
+    pub(crate) fn drain(&self) -> Drained {
         let mut tx = self.lock();
         if tx.pending.is_empty() {
             return Drained::All { held: std::mem::take(&mut tx.held) };
@@ -320,7 +320,7 @@ impl Stream {
     }
 
     /// Ends the stream: nothing is sent or received any more, and its memory is freed.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut tx = self.lock();
         self.ended.store(true, Relaxed);
         let _ = self.poller.remove(&self.socket);

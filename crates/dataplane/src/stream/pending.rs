@@ -23,22 +23,22 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Returns the bytes to send.
-    pub fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         self.bytes.get(self.gone..).unwrap_or(&[])
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }
 
     /// Packets that wait.
-    pub fn packets(&self) -> usize {
+    pub(super) fn packets(&self) -> usize {
         self.packets
     }
 
     /// Appends `count` packets of which `sent` bytes have left already: not more than 0 unless
     /// nothing waited.
-    pub fn append(&mut self, packets: &[u8], count: usize, sent: usize) {
+    pub(super) fn append(&mut self, packets: &[u8], count: usize, sent: usize) {
         let (whole, left) = frames::progress(packets, sent);
         let unsent = packets.get(sent..).unwrap_or(&[]);
         if self.is_empty() {
@@ -53,7 +53,7 @@ impl Pending {
 
     /// Puts a control packet behind those that wait already, ahead of all data that has not begun
     /// to leave. `false` if too much waits.
-    pub fn insert_control(&mut self, packet: &[u8]) -> bool {
+    pub(super) fn insert_control(&mut self, packet: &[u8]) -> bool {
         let Ok(length) = u16::try_from(packet.len()) else { return false };
         if self.is_empty() {
             self.clear();
@@ -71,7 +71,7 @@ impl Pending {
     }
 
     /// `sent` more bytes have left. Frees the memory when nothing waits any more.
-    pub fn advance(&mut self, sent: usize) {
+    pub(super) fn advance(&mut self, sent: usize) {
         let left = self.bytes().len();
         if sent >= left {
             return self.clear();
@@ -102,7 +102,7 @@ impl Pending {
     }
 
     /// Forgets everything.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 }

@@ -97,7 +97,7 @@ pub(crate) struct Worker<F: Format> {
 }
 
 impl<F: Format> Worker<F> {
-    pub fn new(shared: Arc<Shared<F>>, index: usize, tun: Option<Tun>) -> io::Result<Self> {
+    pub(crate) fn new(shared: Arc<Shared<F>>, index: usize, tun: Option<Tun>) -> io::Result<Self> {
         let shared = SharedRef::new(shared);
         let poller = shared.pollers.get(index).cloned().ok_or(io::ErrorKind::InvalidInput)?;
         if let Some(wake) = shared.wake.get(index) {
@@ -132,7 +132,7 @@ impl<F: Format> Worker<F> {
     }
 
     /// Runs until the plane stops.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let _panic_guard = PanicGuard(Arc::<Shared<F>>::clone(&self.shared.0));
         Stats::count_as(self.index);
         let mut events = Events::new();
@@ -325,7 +325,7 @@ pub(crate) struct Tun {
 
 impl Tun {
     /// `None` without a device.
-    pub fn of_worker(queues: &[Arc<TunQueue>], worker: usize) -> Option<Self> {
+    pub(crate) fn of_worker(queues: &[Arc<TunQueue>], worker: usize) -> Option<Self> {
         let queue = queues.get(worker.checked_rem(queues.len())?)?;
         Some(Self { queue: Arc::clone(queue), reads: worker < queues.len() })
     }

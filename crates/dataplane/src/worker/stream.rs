@@ -38,7 +38,7 @@ pub(super) enum TxPath {
 
 impl TxPath {
     #[inline]
-    pub fn of<F: Format>(shared: &Shared<F>, spec: &PeerSpec) -> Self {
+    pub(super) fn of<F: Format>(shared: &Shared<F>, spec: &PeerSpec) -> Self {
         if !spec.link.is_stream() {
             return Self::Datagrams;
         }
@@ -50,7 +50,7 @@ impl TxPath {
 
     /// Prepares a key for what is sealed next.
     #[inline]
-    pub fn begin<F: Format>(&self, key: Option<&Key<F>>, tx: &mut Tx<F>) {
+    pub(super) fn begin<F: Format>(&self, key: Option<&Key<F>>, tx: &mut Tx<F>) {
         if let (Self::Stream(stream), Some(key)) = (self, key) {
             key.begin_stream(tx, stream.id);
         }
@@ -59,7 +59,7 @@ impl TxPath {
     /// Why a packet may not even be sealed: on a stream, what has a packet id must be sent. A client
     /// stops reading the TUN device instead.
     #[inline]
-    pub fn refusal(&self, client: bool, len: usize) -> Option<DropReason> {
+    pub(super) fn refusal(&self, client: bool, len: usize) -> Option<DropReason> {
         match self {
             Self::Datagrams => None,
             Self::Stream(stream) if client || stream.has_room(len) => None,
@@ -70,14 +70,14 @@ impl TxPath {
 
     /// Whether what was sealed should be sent before more is.
     #[inline]
-    pub fn is_due(&self, arena: &Arena) -> bool {
+    pub(super) fn is_due(&self, arena: &Arena) -> bool {
         matches!(self, Self::Stream(_)) && arena.len().saturating_add(SUPER_PACKET) > BURST
     }
 }
 
 impl<F: Format> Transmitter<F> {
     /// Whether a client's stream has not taken everything yet.
-    pub fn waits_for_stream(&mut self) -> bool {
+    pub(super) fn waits_for_stream(&mut self) -> bool {
         let State::Full(stream) = &self.state else { return false };
         if stream.is_full() {
             return true;

@@ -91,7 +91,7 @@ struct Destination<'t, F: Format> {
 }
 
 impl<F: Format> Transmitter<F> {
-    pub fn new(shared: SharedRef<F>, index: usize) -> Self {
+    pub(super) fn new(shared: SharedRef<F>, index: usize) -> Self {
         Self {
             shared,
             index,
@@ -106,7 +106,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// Releases unused memory.
-    pub fn release_memory(&mut self) {
+    pub(super) fn release_memory(&mut self) {
         if !self.waits_for_stream() && matches!(self.state, State::Idle) {
             self.arena.clear();
             self.arena.release_memory();
@@ -114,7 +114,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// The socket that a client waits for.
-    pub fn blocked_on(&self) -> Option<SocketId> {
+    pub(super) fn blocked_on(&self) -> Option<SocketId> {
         match &self.state {
             State::Blocked(blocked) => Some(blocked.socket),
             State::Idle | State::Parked(_) | State::Full(_) => None,
@@ -126,7 +126,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// Whether a super-packet waits in the reader's buffer: the TUN device must not be read.
-    pub fn is_parked(&self) -> bool {
+    pub(super) fn is_parked(&self) -> bool {
         let parked = match &self.state {
             State::Parked(_) => true,
             State::Blocked(blocked) => blocked.parked.is_some(),
@@ -136,7 +136,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
-    pub fn tun_turn(
+    pub(super) fn tun_turn(
         &mut self,
         tun: &TunQueue,
         packet: &mut [u8],
@@ -273,7 +273,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// Sends packets that other peers sent to these.
-    pub fn relay(&mut self, relays: &[Relayed<'_>]) {
+    pub(super) fn relay(&mut self, relays: &[Relayed<'_>]) {
         let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
         for run in relays.chunk_by(|a, b| a.to == b.to) {
@@ -297,7 +297,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// Answers requests for the sizes of datagrams received and sent.
-    pub fn report_sizes(&mut self, size_requests: &[PeerId]) {
+    pub(super) fn report_sizes(&mut self, size_requests: &[PeerId]) {
         let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
         for peer in size_requests.iter().filter_map(|id| peers.get(*id)) {
@@ -313,7 +313,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// A keepalive ping.
-    pub fn ping(&mut self, peer: &Peer<F>) {
+    pub(super) fn ping(&mut self, peer: &Peer<F>) {
         let mut tx = peer.lock_tx();
         if tx.blocked || self.is_blocked() {
             return;
@@ -373,7 +373,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// Sends the remaining trains of a client, then queued messages of control, as far as the socket accepts them.
-    pub fn resume(&mut self) {
+    pub(super) fn resume(&mut self) {
         let Blocked { peer, socket: id, next, parked } = match mem::take(&mut self.state) {
             State::Blocked(blocked) => blocked,
             other => return self.state = other,

@@ -14,21 +14,21 @@ use adit_wire::VnetHeader;
 use crate::LoopbackPlane;
 
 /// Advances by 15 ms with each look: peers may move with each packet.
-pub fn clock() -> Instant {
+pub(crate) fn clock() -> Instant {
     static NOW: AtomicU64 = AtomicU64::new(1);
     Instant::from_nanos(NOW.fetch_add(15_000_000, Ordering::Relaxed))
 }
 
 /// A clock that does not advance.
-pub fn one_moment() -> Instant {
+pub(crate) fn one_moment() -> Instant {
     Instant::from_nanos(1_000_000_000)
 }
 
-pub fn link(host: u8, port: u16) -> Link {
+pub(crate) fn link(host: u8, port: u16) -> Link {
     Link::datagram(SocketId(0), None, ([192, 0, 2, host], port).into())
 }
 
-pub fn spec(link: Link) -> PeerSpec {
+pub(crate) fn spec(link: Link) -> PeerSpec {
     PeerSpec { wire_id: Some(0), ..PeerSpec::plain(link) }
 }
 
@@ -38,7 +38,7 @@ fn half(client: u8, key_id: u8, up: bool) -> DirectionKey {
     DirectionKey { cipher: [byte; 64], hmac: [!byte; 64] }
 }
 
-pub fn key(client: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
+pub(crate) fn key(client: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
     Box::new(DataKey {
         key_id,
         protection: Protection::Aead(Cipher::Aes256Gcm),
@@ -49,38 +49,38 @@ pub fn key(client: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
 }
 
 /// Packets for other peers.
-pub type Relayed = Vec<(PeerId, Vec<u8>)>;
+pub(crate) type Relayed = Vec<(PeerId, Vec<u8>)>;
 
 /// One end and its upcalls.
-pub struct End {
+pub(crate) struct End {
     pub memory: LoopbackPlane,
     pub upcalls: Upcalls,
 }
 
 impl End {
-    pub fn new(relay: Relay, client: bool) -> Self {
+    pub(crate) fn new(relay: Relay, client: bool) -> Self {
         let (memory, upcalls) = LoopbackPlane::new(relay, client, true, clock).unwrap();
         Self { memory, upcalls }
     }
 
     /// Creates one whose clock does not advance.
-    pub fn frozen(relay: Relay, client: bool) -> Self {
+    pub(crate) fn frozen(relay: Relay, client: bool) -> Self {
         let (memory, upcalls) = LoopbackPlane::new(relay, client, true, one_moment).unwrap();
         Self { memory, upcalls }
     }
 
     /// One with a TAP device.
-    pub fn ethernet(relay: Relay, client: bool) -> Self {
+    pub(crate) fn ethernet(relay: Relay, client: bool) -> Self {
         let (memory, upcalls) = LoopbackPlane::ethernet(relay, client, clock).unwrap();
         Self { memory, upcalls }
     }
 
-    pub fn apply(&self, op: Command) {
+    pub(crate) fn apply(&self, op: Command) {
         self.memory.plane().apply(op);
     }
 
     /// Seals a plain packet; the datagrams that leave.
-    pub fn seal(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn seal(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         let mut copy = packet.to_vec();
         self.memory.seal(&VnetHeader::default(), &mut copy, |train, segment| {
@@ -89,19 +89,19 @@ impl End {
         out
     }
 
-    pub fn seal_one(&mut self, packet: &[u8]) -> Vec<u8> {
+    pub(crate) fn seal_one(&mut self, packet: &[u8]) -> Vec<u8> {
         let mut out = self.seal(packet);
         assert_eq!(out.len(), 1);
         out.remove(0)
     }
 
     /// Opens one datagram; the packets for the TUN device.
-    pub fn open(&mut self, link: Link, datagram: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn open(&mut self, link: Link, datagram: &[u8]) -> Vec<Vec<u8>> {
         self.open_buffer(link, datagram.len(), datagram).0
     }
 
     /// Opens a received buffer; packets for the TUN device and for other peers.
-    pub fn open_buffer(
+    pub(crate) fn open_buffer(
         &mut self,
         link: Link,
         segment: usize,
@@ -115,7 +115,7 @@ impl End {
         (tun, peers)
     }
 
-    pub fn notices(&mut self) -> VecDeque<Notice> {
+    pub(crate) fn notices(&mut self) -> VecDeque<Notice> {
         let mut notices = VecDeque::new();
         self.upcalls.drain(|upcall| {
             if let Upcall::Notice(notice) = upcall {
@@ -126,27 +126,27 @@ impl End {
     }
 
     /// Returns the number of upcalls that waited, and drops them.
-    pub fn upcalls_taken(&mut self) -> u64 {
+    pub(crate) fn upcalls_taken(&mut self) -> u64 {
         let mut count = 0;
         self.upcalls.drain(|_| count += 1);
         count
     }
 
-    pub fn dropped(&self, reason: DropReason) -> u64 {
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
         self.memory.plane().totals().dropped(reason)
     }
 
-    pub fn all_drops(&self) -> u64 {
+    pub(crate) fn all_drops(&self) -> u64 {
         self.memory.plane().totals().drops.iter().map(|(_, count)| count).sum()
     }
 
-    pub fn received(&self, id: u32) -> u64 {
+    pub(crate) fn received(&self, id: u32) -> u64 {
         self.memory.plane().counters(PeerId(id)).unwrap().rx_packets
     }
 }
 
 /// The address of client `n` in the tunnel: 10.8.0.n.
-pub fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
+pub(crate) fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
     let mut packet = vec![fill; 120];
     let header = [0x45, 0, 0, 120, 0, 0, 0, 0, 64, 253, 0, 0, 10, 8, 0, from, 10, 8, 0, to];
     packet[..20].copy_from_slice(&header);
@@ -156,15 +156,15 @@ pub fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
 }
 
 /// The server's tunnel address ends in 1, and so does no client's.
-pub const SERVER: u8 = 1;
+pub(crate) const SERVER: u8 = 1;
 
 /// A server with clients, client `n` with peer-id `n` and at 192.0.2.n:1000.
-pub fn world<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [End; N]) {
+pub(crate) fn world<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [End; N]) {
     world_of(End::new, relay, clients)
 }
 
 /// The same of another kind of ends.
-pub fn world_of<const N: usize>(
+pub(crate) fn world_of<const N: usize>(
     end: fn(Relay, bool) -> End,
     relay: Relay,
     clients: [u8; N],

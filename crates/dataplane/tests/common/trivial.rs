@@ -15,11 +15,11 @@ use adit_dataplane::{DropReason, ReplayWindow, Scratch};
 use adit_engine::command::{DataKey, PeerSpec};
 
 /// Kind of a data packet.
-pub const DATA: u8 = 1;
+pub(crate) const DATA: u8 = 1;
 /// Kind of a control packet.
-pub const CONTROL: u8 = 2;
+pub(crate) const CONTROL: u8 = 2;
 /// Bytes before the text.
-pub const OVERHEAD: usize = 12;
+pub(crate) const OVERHEAD: usize = 12;
 /// The peer that means "none".
 const NO_PEER: u16 = u16::MAX;
 /// Bytes at the start that are equal in all packets of one peer under one key.
@@ -31,7 +31,7 @@ const SIZE_REQUEST: &[u8] = b"message: sizes?";
 
 /// The trivial format.
 #[derive(Copy, Clone, Debug, Default)]
-pub struct Trivial;
+pub(crate) struct Trivial;
 
 impl Format for Trivial {
     type Key = Key;
@@ -123,7 +123,7 @@ impl Format for Trivial {
 
 /// A key: one byte for each direction.
 #[derive(Debug)]
-pub struct Key {
+pub(crate) struct Key {
     id: u8,
     seal: u8,
     open: u8,
@@ -184,7 +184,7 @@ impl FormatKey for Key {
 
 /// Seals packets under one key.
 #[derive(Debug)]
-pub struct KeySealer<'k> {
+pub(crate) struct KeySealer<'k> {
     key: &'k Key,
     peer: u16,
 }
@@ -226,7 +226,7 @@ impl Seal for KeySealer<'_> {
 
 /// Opens packets under one key.
 #[derive(Debug)]
-pub struct KeyOpener<'k> {
+pub(crate) struct KeyOpener<'k> {
     key: &'k Key,
     window: MutexGuard<'k, ReplayWindow>,
 }

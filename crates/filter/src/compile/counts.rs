@@ -25,24 +25,24 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.totals.len()
     }
 
-    pub fn push(&mut self, owner: Owner, start: Count) {
+    pub(super) fn push(&mut self, owner: Owner, start: Count) {
         self.owners.push(owner);
         let total = (AtomicU64::new(start.packets), AtomicU64::new(start.bytes));
         self.totals.push(Arc::new(total));
     }
 
     /// Makes a counter share the past and future counts of another.
-    pub fn share(&mut self, own: usize, other: &Self, theirs: usize) {
+    pub(super) fn share(&mut self, own: usize, other: &Self, theirs: usize) {
         if let (Some(own), Some(theirs)) = (self.totals.get_mut(own), other.totals.get(theirs)) {
             *own = Arc::clone(theirs);
         }
     }
 
-    pub fn read(&self) -> Counts {
+    pub(super) fn read(&self) -> Counts {
         let read = |total: &Total| Count {
             packets: total.0.load(Ordering::Relaxed),
             bytes: total.1.load(Ordering::Relaxed),
@@ -53,12 +53,12 @@ impl Totals {
 
     /// Returns the totals by number.
     #[cfg(any(test, feature = "oracle"))]
-    pub fn list(&self) -> Vec<Count> {
+    pub(super) fn list(&self) -> Vec<Count> {
         let by_owner = self.read().by_owner;
         self.owners.iter().filter_map(|owner| by_owner.get(owner).copied()).collect()
     }
 
-    pub fn add(&self, pending: &mut Pending) {
+    pub(super) fn add(&self, pending: &mut Pending) {
         for counter in pending.touched.drain(..) {
             let Some(count) = pending.counts.get_mut(counter as usize) else { continue };
             let Count { packets, bytes } = std::mem::take(count);
@@ -102,12 +102,12 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub fn new(counters: usize) -> Self {
+    pub(crate) fn new(counters: usize) -> Self {
         Self { counts: vec![Count::default(); counters], touched: Vec::with_capacity(counters) }
     }
 
     #[inline]
-    pub fn add(&mut self, counter: usize, packets: u64, bytes: u64) {
+    pub(crate) fn add(&mut self, counter: usize, packets: u64, bytes: u64) {
         let Some(count) = self.counts.get_mut(counter) else { return };
         if count.packets == 0 {
             self.touched.push(counter as u32);

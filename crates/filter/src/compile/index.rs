@@ -131,7 +131,7 @@ impl Index {
     /// It may also be called with entries whose dimensions were dropped. `value` is called at most once for each
     /// dimension.
     #[inline]
-    pub fn search<R>(
+    pub(crate) fn search<R>(
         &self,
         mut value: impl FnMut(usize) -> Option<u128>,
         mut visit: impl FnMut(u32) -> Option<R>,
@@ -337,7 +337,7 @@ impl Index {
     }
 
     /// Returns the approximate heap size in bytes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let dim = |dim: &Dim| {
             let cells = dim.rows.len().saturating_add(dim.cells.len()).saturating_mul(4);
             dim.tree.size().saturating_add(cells)
@@ -355,7 +355,7 @@ impl Index {
 impl Index {
     /// Builds an index of `entries` with these requirements, for dimensions whose values have this many bits. An entry
     /// without requirements is always visited. At most [`MAX_DIMS`] dimensions.
-    pub fn new(bits: &[u8], entries: &[Vec<Demand>]) -> Self {
+    pub(crate) fn new(bits: &[u8], entries: &[Vec<Demand>]) -> Self {
         let (mut groups, places) = grouped(entries);
         let mut pool = Pool::default();
         let mut dims = Vec::new();

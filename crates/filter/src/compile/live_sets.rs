@@ -84,7 +84,7 @@ enum Changing {
 }
 
 impl LiveSets {
-    pub fn new(generation: u32, addresses: usize, elements: Vec<Sorted>) -> Self {
+    pub(crate) fn new(generation: u32, addresses: usize, elements: Vec<Sorted>) -> Self {
         let empty = Arc::new(Changing::Addresses(One::new(&[])));
         let elements = elements.into_iter().map(|set| Arc::new(Changing::Elements(set)));
         let sets = std::iter::repeat_n(empty, addresses).chain(elements).collect();
@@ -92,7 +92,12 @@ impl LiveSets {
     }
 
     /// Changes a set of elements.
-    pub fn change(&mut self, generation: u32, slot: usize, change: impl FnOnce(&mut Sorted)) {
+    pub(crate) fn change(
+        &mut self,
+        generation: u32,
+        slot: usize,
+        change: impl FnOnce(&mut Sorted),
+    ) {
         self.generation = generation;
         if let Some(set) = self.sets.get_mut(slot)
             && let Changing::Elements(now) = &**set
@@ -103,7 +108,12 @@ impl LiveSets {
         }
     }
 
-    pub fn replace(&mut self, generation: u32, slots: &[(usize, bool)], addresses: &[IpRange]) {
+    pub(crate) fn replace(
+        &mut self,
+        generation: u32,
+        slots: &[(usize, bool)],
+        addresses: &[IpRange],
+    ) {
         self.generation = generation;
         for (slot, v6) in slots {
             if let Some(set) = self.sets.get_mut(*slot) {
@@ -116,7 +126,7 @@ impl LiveSets {
     }
 
     #[inline]
-    pub fn has(&self, slot: u32, value: u128) -> bool {
+    pub(crate) fn has(&self, slot: u32, value: u128) -> bool {
         self.sets.get(slot as usize).is_some_and(|set| match &**set {
             Changing::Addresses(set) => set.find(value) != 0,
             Changing::Elements(set) => set.has(&[value]),
@@ -124,7 +134,7 @@ impl LiveSets {
     }
 
     /// Returns whether a key of several parts is a member, as [`Self::has`] does for a value.
-    pub fn has_key(&self, slot: u32, key: &[u128]) -> bool {
+    pub(crate) fn has_key(&self, slot: u32, key: &[u128]) -> bool {
         self.sets.get(slot as usize).is_some_and(|set| match &**set {
             Changing::Addresses(_) => false,
             Changing::Elements(set) => set.has(key),
@@ -153,17 +163,17 @@ fn next() -> u32 {
 }
 
 impl Generation {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { now: AtomicU32::new(next()), change: Mutex::new(()) }
     }
 
     #[inline]
-    pub fn get(&self) -> u32 {
+    pub(super) fn get(&self) -> u32 {
         self.now.load(Ordering::Acquire)
     }
 
     /// Makes `change` install the next generation, one caller after the other.
-    pub fn advance(&self, change: impl FnOnce(u32)) {
+    pub(super) fn advance(&self, change: impl FnOnce(u32)) {
         let _one = self.change.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let generation = next();
         change(generation);

@@ -46,7 +46,7 @@ pub(crate) struct Ranges {
 
 impl Lookup {
     /// Compiles these elements, with their verdicts by number. Where elements overlap, the first takes effect.
-    pub fn new(parts: usize, elements: &[Element]) -> (Self, Vec<RuleVerdict>) {
+    pub(crate) fn new(parts: usize, elements: &[Element]) -> (Self, Vec<RuleVerdict>) {
         let mut verdicts: Vec<RuleVerdict> = Vec::new();
         let mut number = |element: &Element| {
             let Some(verdict) = element.verdict else { return 1 };
@@ -71,7 +71,7 @@ impl Lookup {
 
     /// Looks up a key of several parts.
     #[inline]
-    pub fn find(&self, key: &[u128]) -> u32 {
+    pub(crate) fn find(&self, key: &[u128]) -> u32 {
         match self {
             Self::One(one) => key.first().map_or(0, |value| one.find(*value)),
             Self::Exact(exact) => exact.find(key),
@@ -80,7 +80,7 @@ impl Lookup {
     }
 
     /// Bytes on the heap.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         match self {
             Self::One(one) => one.size(),
             Self::Exact(exact) => {
@@ -97,7 +97,7 @@ impl Lookup {
 
 impl One {
     /// Compiles ranges with their results; where they overlap, the first takes effect.
-    pub fn new(ranges: &[(Range, u32)]) -> Self {
+    pub(crate) fn new(ranges: &[(Range, u32)]) -> Self {
         let greatest = ranges.iter().map(|(range, _)| range.last).max().unwrap_or(0);
         let bits = if greatest <= u128::from(u32::MAX) { 32 } else { 128 };
         let mut events: Vec<(u128, usize, bool)> = Vec::with_capacity(ranges.len());
@@ -133,7 +133,7 @@ impl One {
     }
 
     #[inline]
-    pub fn find(&self, value: u128) -> u32 {
+    pub(crate) fn find(&self, value: u128) -> u32 {
         if value > self.greatest {
             return 0;
         }

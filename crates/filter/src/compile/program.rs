@@ -129,7 +129,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub fn new(ruleset: &Ruleset, numbers: &Numbers, slots: &Slots) -> Self {
+    pub(crate) fn new(ruleset: &Ruleset, numbers: &Numbers, slots: &Slots) -> Self {
         let mut program = Self::default();
         let mut first_chain = 0usize;
         for (at, table) in ruleset.tables.iter().enumerate() {
@@ -147,7 +147,7 @@ impl Program {
     }
 
     /// Bytes on the heap, about.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let indexes = self.chains.iter().filter_map(|chain| chain.index.as_ref());
         let indexes: usize = indexes.map(|index| index.0.size()).sum();
         let sets: usize = self.sets.iter().map(Lookup::size).sum();

@@ -73,18 +73,18 @@ impl Chunk {
 
 impl Sorted {
     /// Creates an empty set of keys of this many parts, at least one.
-    pub fn new(parts: usize) -> Self {
+    pub(crate) fn new(parts: usize) -> Self {
         Self { parts: parts.max(1), firsts: Vec::new(), chunks: Vec::new() }
     }
 
     /// Returns the number of parts of its keys.
-    pub fn parts(&self) -> usize {
+    pub(crate) fn parts(&self) -> usize {
         self.parts
     }
 
     /// Returns whether a value, or a key of all parts, is a member.
     #[inline]
-    pub fn has(&self, key: &[u128]) -> bool {
+    pub(crate) fn has(&self, key: &[u128]) -> bool {
         self.member(key).is_some()
     }
 
@@ -99,7 +99,7 @@ impl Sorted {
     }
 
     /// Inserts an element, or changes the end of the one with this key.
-    pub fn put(&mut self, key: &[u128], last: u128) {
+    pub(crate) fn put(&mut self, key: &[u128], last: u128) {
         let parts = self.parts;
         let Some(chunk_at) = place(&self.firsts, parts, key) else {
             // Before all others.
@@ -133,7 +133,7 @@ impl Sorted {
     }
 
     /// Removes the element with this key, if there is one.
-    pub fn remove(&mut self, key: &[u128]) {
+    pub(crate) fn remove(&mut self, key: &[u128]) {
         let parts = self.parts;
         let Some(chunk_at) = place(&self.firsts, parts, key) else { return };
         let Some(chunk) = self.chunks.get_mut(chunk_at) else { return };

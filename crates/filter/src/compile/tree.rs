@@ -59,7 +59,7 @@ struct Level<K> {
 impl<K: Key> Tree<K> {
     /// Builds a tree of `starts`, which ascends strictly. If [`Key::MIN`] is not the first, it is
     /// added, so that every number has an answer.
-    pub fn new(mut starts: Vec<K>) -> Self {
+    pub(super) fn new(mut starts: Vec<K>) -> Self {
         if starts.first() != Some(&K::MIN) {
             starts.insert(0, K::MIN);
         }
@@ -87,7 +87,7 @@ impl<K: Key> Tree<K> {
 
     /// Returns the index of the last start that is at most `value`.
     #[inline]
-    pub fn find(&self, value: K) -> usize {
+    pub(super) fn find(&self, value: K) -> usize {
         let mut at = 0usize;
         for level in &self.levels {
             let Some(node) = level.nodes.get(at) else { return 0 };
@@ -99,7 +99,7 @@ impl<K: Key> Tree<K> {
     }
 
     /// Bytes on the heap.
-    pub fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         let numbers: usize =
             self.levels.iter().map(|level| level.nodes.len().saturating_mul(NODE)).sum();
         numbers.saturating_mul(size_of::<K>())
@@ -115,7 +115,7 @@ pub(crate) enum AnyTree {
 
 impl AnyTree {
     /// Builds a tree for numbers of this many bits.
-    pub fn new(bits: u8, starts: Vec<u128>) -> Self {
+    pub(super) fn new(bits: u8, starts: Vec<u128>) -> Self {
         if bits <= 32 {
             Self::Narrow(Tree::new(starts.into_iter().map(|start| start as u32).collect()))
         } else {
@@ -124,14 +124,14 @@ impl AnyTree {
     }
 
     #[inline]
-    pub fn find(&self, value: u128) -> usize {
+    pub(super) fn find(&self, value: u128) -> usize {
         match self {
             Self::Narrow(tree) => tree.find(value as u32),
             Self::Wide(tree) => tree.find(value),
         }
     }
 
-    pub fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         match self {
             Self::Narrow(tree) => tree.size(),
             Self::Wide(tree) => tree.size(),

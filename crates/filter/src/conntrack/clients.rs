@@ -60,13 +60,13 @@ impl Clients {
     /// Returns the number of a client; 0 for none. It stays the same as long as the client is remembered: a client that
     /// reconnects continues its flows. The flows of forgotten clients have to end before their number is reused.
     #[must_use]
-    pub fn number_of(&self, client: Option<&str>) -> (Client, Retired) {
+    pub(crate) fn number_of(&self, client: Option<&str>) -> (Client, Retired) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         client.map_or_else(Default::default, |client| known.number_of(client, &self.peers.load()))
     }
 
     /// Assigns this network to the client with this number from now on, or to none.
-    pub fn set_network(&self, address: IpAddr, length: u8, client: Client) {
+    pub(crate) fn set_network(&self, address: IpAddr, length: u8, client: Client) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let place = (network(address, length), length);
         let Known { prefixes, lengths: [v4, v6], .. } = &mut *known;
@@ -83,7 +83,7 @@ impl Clients {
     }
 
     /// Assigns this tunnel peer to the client with this number from now on, or to none.
-    pub fn set_peer(&self, peer: u32, client: Client) {
+    pub(crate) fn set_peer(&self, peer: u32, client: Client) {
         let _known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let mut peers = Peers::clone(&self.peers.load());
         peers.set(peer, client);
@@ -91,7 +91,7 @@ impl Clients {
     }
 
     /// Returns the clients of peers, which may be kept in an [`arc_swap::Cache`].
-    pub fn peers(&self) -> Arc<ArcSwap<Peers>> {
+    pub(crate) fn peers(&self) -> Arc<ArcSwap<Peers>> {
         Arc::clone(&self.peers)
     }
 
@@ -111,13 +111,13 @@ impl Clients {
     }
 
     /// Returns the number of a known client.
-    pub fn number(&self, client: &str) -> Option<Client> {
+    pub(crate) fn number(&self, client: &str) -> Option<Client> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.numbers.get(client).copied()
     }
 
     /// Returns the name of the client with this number; `None` without one, and for those that share a number.
-    pub fn name(&self, number: Client) -> Option<Arc<str>> {
+    pub(crate) fn name(&self, number: Client) -> Option<Arc<str>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.names.get(usize::from(number.checked_sub(1)?))?.clone()
     }
@@ -126,7 +126,7 @@ impl Clients {
 impl Peers {
     /// Returns the client of a peer; 0 for none.
     #[inline]
-    pub fn client(&self, peer: Option<u32>) -> Client {
+    pub(crate) fn client(&self, peer: Option<u32>) -> Client {
         let Some(peer) = peer else { return 0 };
         let page = self.0.get((peer / PAGE) as usize).and_then(Option::as_ref);
         page.and_then(|page| page.get((peer % PAGE) as usize)).copied().unwrap_or(0)

@@ -43,7 +43,7 @@ enum Next {
 impl Run<'_, '_> {
     /// Evaluates the base chains at these indices.
     #[inline]
-    pub fn evaluate(&mut self, bases: &[(u32, Policy)]) -> Evaluation {
+    pub(crate) fn evaluate(&mut self, bases: &[(u32, Policy)]) -> Evaluation {
         let mut by = None;
         for (chain, policy) in bases {
             let (verdict, rule) = match self.chain(*chain) {

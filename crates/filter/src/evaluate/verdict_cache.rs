@@ -129,7 +129,7 @@ fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
 impl Recall {
     /// Returns what a cache entry must have to be valid; `None` if nothing can be cached for this packet.
     #[inline]
-    pub fn now(
+    pub(crate) fn now(
         &mut self,
         traces: &Traces,
         generation: u32,
@@ -161,7 +161,7 @@ impl Recall {
 
     /// Returns the cached evaluation, if it is valid.
     #[inline]
-    pub fn recall(
+    pub(crate) fn recall(
         &mut self,
         traces: &Traces,
         verdict_cache: &VerdictCache,
@@ -183,7 +183,7 @@ impl Recall {
     }
 
     /// Caches an evaluation.
-    pub fn keep(
+    pub(crate) fn keep(
         &mut self,
         traces: &Traces,
         now: Now,

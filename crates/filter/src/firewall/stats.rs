@@ -132,36 +132,36 @@ impl Pending {
     }
 
     #[inline]
-    pub fn pass(&mut self, bytes: usize) {
+    pub(super) fn pass(&mut self, bytes: usize) {
         self.add(PASSED, 1);
         self.add(BYTES, bytes as u64);
     }
 
-    pub fn drop(&mut self, why: Drop) {
+    pub(super) fn drop(&mut self, why: Drop) {
         self.add(why.number(), 1);
     }
 
-    pub fn malformed(&mut self, why: Malformed) {
+    pub(super) fn malformed(&mut self, why: Malformed) {
         self.drop(Drop::Malformed(why));
     }
 
-    pub fn answered(&mut self) {
+    pub(super) fn answered(&mut self) {
         self.add(ANSWERS, 1);
     }
 
-    pub fn suppressed(&mut self) {
+    pub(super) fn suppressed(&mut self) {
         self.add(SUPPRESSED, 1);
     }
 }
 
 impl Totals {
     /// Returns the counters of one more worker.
-    pub fn pending(&self) -> Pending {
+    pub(super) fn pending(&self) -> Pending {
         let part = self.workers.fetch_add(1, Relaxed) % PARTS;
         Pending { part, counts: [0; COUNTERS] }
     }
 
-    pub fn add(&self, pending: &mut Pending) {
+    pub(super) fn add(&self, pending: &mut Pending) {
         let Some(Part(totals)) = self.parts.get(pending.part) else { return };
         for (total, pending) in totals.iter().zip(&mut pending.counts) {
             if *pending != 0 {
@@ -170,7 +170,12 @@ impl Totals {
         }
     }
 
-    pub fn read(&self, track: TrackStats, fragments: FragmentStats, logs_lost: u64) -> Stats {
+    pub(super) fn read(
+        &self,
+        track: TrackStats,
+        fragments: FragmentStats,
+        logs_lost: u64,
+    ) -> Stats {
         let get = |counter: usize| {
             let each = self.parts.iter().filter_map(|Part(totals)| totals.get(counter));
             each.fold(0u64, |sum, total| sum.wrapping_add(total.load(Relaxed)))

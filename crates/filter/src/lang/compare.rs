@@ -22,7 +22,7 @@ enum Op {
 
 impl Parser {
     /// Parses a field, or a concatenation of fields.
-    pub fn key(&mut self) -> Result<Vec<Field>, SyntaxError> {
+    pub(super) fn key(&mut self) -> Result<Vec<Field>, SyntaxError> {
         let mut key = Vec::new();
         loop {
             let at = self.span();
@@ -83,7 +83,7 @@ impl Parser {
         Ok(field)
     }
 
-    pub fn comparison(&mut self, table: usize, at: Span) -> Result<Statement, SyntaxError> {
+    pub(super) fn comparison(&mut self, table: usize, at: Span) -> Result<Statement, SyntaxError> {
         let key = self.key()?;
         if let Some(family) = self.drafts.get(table).map(|d| d.table.family) {
             for &field in &key {

@@ -22,7 +22,7 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    pub fn new(tokens: Vec<Token>) -> Self {
+    pub(super) fn new(tokens: Vec<Token>) -> Self {
         let at = tokens.last().map_or(Span { line: 1, column: 1, length: 1, file: 0 }, |t| t.at);
         Self {
             tokens,
@@ -40,24 +40,24 @@ impl Parser {
         self.tokens.get(self.at).unwrap_or(&self.end)
     }
 
-    pub fn peek(&self) -> &Tok {
+    pub(super) fn peek(&self) -> &Tok {
         &self.token().tok
     }
 
-    pub fn peek_second(&self) -> &Tok {
+    pub(super) fn peek_second(&self) -> &Tok {
         self.tokens.get(self.at.saturating_add(1)).map_or(&Tok::End, |t| &t.tok)
     }
 
-    pub fn span(&self) -> Span {
+    pub(super) fn span(&self) -> Span {
         self.token().at
     }
 
     /// Returns the place of the last token.
-    pub fn before(&self) -> Span {
+    pub(super) fn before(&self) -> Span {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map_or(self.end.at, |t| t.at)
     }
 
-    pub fn next(&mut self) -> Token {
+    pub(super) fn next(&mut self) -> Token {
         let token = self.token().clone();
         match token.tok {
             Tok::Punct("{") => self.depth = self.depth.saturating_add(1),
@@ -68,11 +68,11 @@ impl Parser {
         token
     }
 
-    pub fn is(&self, sign: &str) -> bool {
+    pub(super) fn is(&self, sign: &str) -> bool {
         matches!(self.peek(), Tok::Punct(p) if *p == sign)
     }
 
-    pub fn eat(&mut self, sign: &str) -> bool {
+    pub(super) fn eat(&mut self, sign: &str) -> bool {
         let found = self.is(sign);
         if found {
             self.next();
@@ -80,11 +80,11 @@ impl Parser {
         found
     }
 
-    pub fn is_word(&self, word: &str) -> bool {
+    pub(super) fn is_word(&self, word: &str) -> bool {
         matches!(self.peek(), Tok::Word(w) if &**w == word)
     }
 
-    pub fn eat_word(&mut self, word: &str) -> bool {
+    pub(super) fn eat_word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         if found {
             self.next();
@@ -93,11 +93,11 @@ impl Parser {
     }
 
     /// Returns the error that something else was expected here.
-    pub fn expected(&self, what: &str) -> SyntaxError {
+    pub(super) fn expected(&self, what: &str) -> SyntaxError {
         SyntaxError::new(self.span(), format!("expected {what}, found {}", self.peek().named()))
     }
 
-    pub fn expect(&mut self, sign: &str, why: &str) -> Result<Span, SyntaxError> {
+    pub(super) fn expect(&mut self, sign: &str, why: &str) -> Result<Span, SyntaxError> {
         if self.is(sign) {
             Ok(self.next().at)
         } else {
@@ -105,7 +105,7 @@ impl Parser {
         }
     }
 
-    pub fn word(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
+    pub(super) fn word(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         match self.peek() {
             Tok::Word(word) => {
                 let word = word.clone();
@@ -116,7 +116,7 @@ impl Parser {
     }
 
     /// Reads a name that the author of the rules chose: of a table, chain, set or counter.
-    pub fn name(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
+    pub(super) fn name(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         let (name, at) = match self.peek() {
             Tok::Word(name) | Tok::Quoted(name) => {
                 let name = name.clone();
@@ -137,7 +137,7 @@ impl Parser {
         Err(SyntaxError::new(at, message))
     }
 
-    pub fn quoted(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
+    pub(super) fn quoted(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         match self.peek() {
             Tok::Quoted(text) => {
                 let text = text.clone();
@@ -148,7 +148,7 @@ impl Parser {
     }
 
     /// Parses a comment's text, after the word.
-    pub fn comment(&mut self) -> Result<Option<String>, SyntaxError> {
+    pub(super) fn comment(&mut self) -> Result<Option<String>, SyntaxError> {
         let (text, at) = self.quoted("a comment")?;
         if text.len() > super::MAX_COMMENT {
             let message = format!("a comment longer than {} bytes", super::MAX_COMMENT);
@@ -157,7 +157,7 @@ impl Parser {
         Ok(Some(text.to_string()))
     }
 
-    pub fn number(&mut self, what: &str) -> Result<(u64, Span), SyntaxError> {
+    pub(super) fn number(&mut self, what: &str) -> Result<(u64, Span), SyntaxError> {
         if let Tok::Number(text) = self.peek() {
             let text = text.clone();
             if let Some(value) = super::value::integer(&text).and_then(|v| u64::try_from(v).ok()) {
@@ -167,23 +167,23 @@ impl Parser {
         Err(self.expected(what))
     }
 
-    pub fn skip_newlines(&mut self) {
+    pub(super) fn skip_newlines(&mut self) {
         while matches!(self.peek(), Tok::Newline) {
             self.next();
         }
     }
 
-    pub fn skip_separators(&mut self) {
+    pub(super) fn skip_separators(&mut self) {
         while matches!(self.peek(), Tok::Newline | Tok::Punct(";")) {
             self.next();
         }
     }
 
-    pub fn at_statement_end(&self) -> bool {
+    pub(super) fn at_statement_end(&self) -> bool {
         matches!(self.peek(), Tok::Newline | Tok::Punct(";" | "}") | Tok::End)
     }
 
-    pub fn statement_end(&mut self) -> Result<(), SyntaxError> {
+    pub(super) fn statement_end(&mut self) -> Result<(), SyntaxError> {
         if self.at_statement_end() {
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl Parser {
     }
 
     /// Runs `parse`; after an error, records it and continues after the statement that contains it.
-    pub fn statement(&mut self, parse: impl FnOnce(&mut Self) -> Result<(), SyntaxError>) {
+    pub(super) fn statement(&mut self, parse: impl FnOnce(&mut Self) -> Result<(), SyntaxError>) {
         let (depth, start) = (self.depth, self.at);
         let Err(error) = parse(self) else {
             return;
@@ -217,7 +217,7 @@ impl Parser {
     }
 
     /// Returns the error for an unknown word, with the word that was probably meant.
-    pub fn unknown<'a>(
+    pub(super) fn unknown<'a>(
         word: &str,
         at: Span,
         what: &str,

@@ -31,7 +31,7 @@ pub(super) struct Expander<'a> {
 }
 
 impl<'a> Expander<'a> {
-    pub fn new(files: Files<'a>) -> Self {
+    pub(super) fn new(files: Files<'a>) -> Self {
         Self {
             files,
             sources: Vec::new(),
@@ -44,7 +44,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    pub fn file(&mut self, name: &str, text: &str, included: Option<Span>, depth: usize) {
+    pub(super) fn file(&mut self, name: &str, text: &str, included: Option<Span>, depth: usize) {
         let file = u16::try_from(self.sources.len()).unwrap_or(u16::MAX);
         let here = included.unwrap_or(Span { file, line: 1, column: 1, length: 1 });
         self.bytes = self.bytes.saturating_add(text.len());
@@ -105,7 +105,7 @@ impl<'a> Expander<'a> {
     }
 
     /// Returns the definitions outside all blocks whose names begin like this, by their names.
-    pub fn definitions(&self, prefix: &str) -> Vec<(Rc<str>, Rc<[Token]>)> {
+    pub(super) fn definitions(&self, prefix: &str) -> Vec<(Rc<str>, Rc<[Token]>)> {
         let outermost = self.scopes.iter().take(1).flatten();
         let named = outermost.filter(|(name, _)| name.starts_with(prefix));
         let mut all: Vec<_> =

@@ -23,11 +23,11 @@ pub(super) struct SyntaxError {
 }
 
 impl SyntaxError {
-    pub fn new(at: Span, message: impl Into<String>) -> Self {
+    pub(super) fn new(at: Span, message: impl Into<String>) -> Self {
         Self { at, message: message.into(), hint: None }
     }
 
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
@@ -267,7 +267,7 @@ pub(super) fn mac(text: &str) -> Option<u64> {
 
 impl Tok {
     /// Returns its name in messages.
-    pub fn named(&self) -> String {
+    pub(super) fn named(&self) -> String {
         match self {
             Self::Word(t) | Self::Number(t) | Self::Address(t) => format!("`{t}`"),
             Self::Quoted(t) => format!("`\"{t}\"`"),

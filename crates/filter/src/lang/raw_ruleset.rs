@@ -70,7 +70,7 @@ pub(super) enum From {
 }
 
 impl RawRuleset {
-    pub fn new(family: Family, name: &str) -> Self {
+    pub(super) fn new(family: Family, name: &str) -> Self {
         Self {
             table: Table {
                 family,
@@ -94,7 +94,7 @@ impl RawRuleset {
     }
 
     /// Returns a chain by its name, which may yet have to be defined.
-    pub fn chain(&mut self, name: &str, at: Span) -> usize {
+    pub(super) fn chain(&mut self, name: &str, at: Span) -> usize {
         if let Some(&id) = self.chain_names.get(name) {
             return id;
         }
@@ -112,7 +112,7 @@ impl RawRuleset {
     }
 
     /// Returns a named set or map, which may yet have to be defined.
-    pub fn set(&mut self, name: &str, at: Span) -> usize {
+    pub(super) fn set(&mut self, name: &str, at: Span) -> usize {
         if let Some(&id) = self.set_names.get(name) {
             return id;
         }
@@ -121,7 +121,7 @@ impl RawRuleset {
         id
     }
 
-    pub fn push_set(&mut self, set: Set, at: Span, defined: bool) -> usize {
+    pub(super) fn push_set(&mut self, set: Set, at: Span, defined: bool) -> usize {
         let id = self.table.sets.len();
         self.table.sets.push(set);
         let places = Vec::new();
@@ -131,7 +131,7 @@ impl RawRuleset {
     }
 
     /// Returns the set of addresses of a client or group; one set, however often it is used.
-    pub fn who(&mut self, group: bool, name: &str, kind: Kind, at: Span) -> usize {
+    pub(super) fn who(&mut self, group: bool, name: &str, kind: Kind, at: Span) -> usize {
         let key = (group, name.to_owned(), kind);
         if let Some(&id) = self.whos.get(&key) {
             return id;
@@ -145,7 +145,7 @@ impl RawRuleset {
     }
 
     /// Returns a named counter, which may yet have to be defined.
-    pub fn counter(&mut self, name: &str, at: Span) -> CounterId {
+    pub(super) fn counter(&mut self, name: &str, at: Span) -> CounterId {
         if let Some(&id) = self.counter_names.get(name) {
             return CounterId(id);
         }
@@ -158,7 +158,11 @@ impl RawRuleset {
     }
 
     /// Records that an object is defined here; returns whether it was not yet.
-    pub fn define(&mut self, what: impl FnOnce(&mut Self) -> Option<&mut Note>, at: Span) -> bool {
+    pub(super) fn define(
+        &mut self,
+        what: impl FnOnce(&mut Self) -> Option<&mut Note>,
+        at: Span,
+    ) -> bool {
         let order = self.definitions.saturating_add(1);
         self.definitions = order;
         match what(self) {
@@ -170,7 +174,7 @@ impl RawRuleset {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.table.chains.is_empty() && self.table.sets.is_empty() && self.table.counters.is_empty()
     }
 }

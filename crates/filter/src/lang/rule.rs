@@ -40,7 +40,7 @@ const REFUSED: &[(&str, &str)] = &[
 
 impl Parser {
     /// Parses a rule of a chain, up to the end of its statement.
-    pub fn rule(&mut self, table: usize, chain: usize) -> Result<Rule, SyntaxError> {
+    pub(super) fn rule(&mut self, table: usize, chain: usize) -> Result<Rule, SyntaxError> {
         let start = self.span();
         self.rules = self.rules.saturating_add(1);
         if self.rules > MAX_RULES {
@@ -116,7 +116,7 @@ impl Parser {
     }
 
     /// Parses a verdict in a map's element.
-    pub fn verdict(&mut self, table: usize, from: From) -> Result<RuleVerdict, SyntaxError> {
+    pub(super) fn verdict(&mut self, table: usize, from: From) -> Result<RuleVerdict, SyntaxError> {
         let what = "accept, drop, continue, return, `jump CHAIN` or `goto CHAIN`";
         let Tok::Word(word) = self.peek() else {
             return Err(self.expected(what));

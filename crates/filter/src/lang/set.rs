@@ -19,7 +19,7 @@ const REFUSED: &[(&str, &str)] = &[
 
 impl Parser {
     /// Parses a named set or map, after that word.
-    pub fn set(&mut self, table: usize, map: bool) -> Result<(), SyntaxError> {
+    pub(super) fn set(&mut self, table: usize, map: bool) -> Result<(), SyntaxError> {
         let what = if map { "map" } else { "set" };
         let (name, at) = self.name(what)?;
         let draft =
@@ -185,7 +185,7 @@ impl Parser {
     }
 
     /// Parses `add element FAMILY TABLE SET { ... }`, after the table's name.
-    pub fn add_elements(&mut self, table: usize) -> Result<(), SyntaxError> {
+    pub(super) fn add_elements(&mut self, table: usize) -> Result<(), SyntaxError> {
         let (name, at) = self.name("set")?;
         let draft =
             self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no such table"))?;
@@ -233,7 +233,7 @@ impl Parser {
     }
 
     /// Parses a set or map within a rule, from its brace on.
-    pub fn anonymous(
+    pub(super) fn anonymous(
         &mut self,
         table: usize,
         key: &[Kind],

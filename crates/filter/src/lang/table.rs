@@ -40,7 +40,7 @@ pub(super) fn family(word: &str) -> Option<Family> {
 
 impl Parser {
     /// Parses the whole file.
-    pub fn file(&mut self) {
+    pub(super) fn file(&mut self) {
         loop {
             self.skip_separators();
             if matches!(self.peek(), Tok::End) {
@@ -453,7 +453,7 @@ impl Parser {
     }
 
     /// Parses `packets N bytes N`.
-    pub fn count(&mut self) -> Result<Count, SyntaxError> {
+    pub(super) fn count(&mut self) -> Result<Count, SyntaxError> {
         self.next();
         let (packets, _) = self.number("a number of packets")?;
         if !self.eat_word("bytes") {

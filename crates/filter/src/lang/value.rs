@@ -72,7 +72,7 @@ impl Parser {
     }
 
     /// Parses a single value.
-    pub fn atom(&mut self, kind: Kind) -> Result<u128, SyntaxError> {
+    pub(super) fn atom(&mut self, kind: Kind) -> Result<u128, SyntaxError> {
         let value = match (kind, self.peek()) {
             (Kind::Ipv4Addr, Tok::Number(t)) => {
                 t.parse::<Ipv4Addr>().ok().map(|a| u128::from(u32::from(a)))
@@ -98,7 +98,7 @@ impl Parser {
     }
 
     /// Parses a value, a prefix or a range, as one range.
-    pub fn range(&mut self, kind: Kind) -> Result<Range, SyntaxError> {
+    pub(super) fn range(&mut self, kind: Kind) -> Result<Range, SyntaxError> {
         if kind == Kind::IfName {
             return self.ifname();
         }
@@ -124,7 +124,11 @@ impl Parser {
     }
 
     /// Parses bits joined by one of `joints`, in parentheses or not; returns how many there were.
-    pub fn bits(&mut self, kind: Kind, joints: &[&str]) -> Result<(u128, usize), SyntaxError> {
+    pub(super) fn bits(
+        &mut self,
+        kind: Kind,
+        joints: &[&str],
+    ) -> Result<(u128, usize), SyntaxError> {
         let closes = self.eat("(");
         let (mut value, mut count) = (0, 0_usize);
         loop {

@@ -34,7 +34,7 @@ impl FlowQueues {
     ///
     /// Writes go through one more queue, which is detached. A detached queue accepts writes, and they leave no trace in the
     /// device's flow table, which would otherwise direct all replies to this one queue.
-    pub fn open(
+    pub(super) fn open(
         name: &str,
         mode: TunMode,
         flow_queues: usize,
@@ -51,7 +51,7 @@ impl FlowQueues {
     }
 
     /// Combines these descriptors.
-    pub fn of(fds: Vec<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn of(fds: Vec<OwnedFd>) -> io::Result<Self> {
         let poller = Poller::new()?;
         for (lane, fd) in fds.iter().enumerate() {
             poller.add(fd, lane as u64, Interest::READ)?;
@@ -61,20 +61,20 @@ impl FlowQueues {
     }
 
     /// Returns the flow queues' descriptors.
-    pub fn into_fds(self) -> Vec<OwnedFd> {
+    pub(super) fn into_fds(self) -> Vec<OwnedFd> {
         self.fds
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.fds.len()
     }
 
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
 
     /// Reads as [`TunQueue::read`] does.
-    pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
         loop {
             let left = self.left.load(Relaxed);
             if left == 0 {

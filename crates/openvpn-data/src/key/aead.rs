@@ -38,7 +38,7 @@ pub struct AeadOpener<'k> {
 }
 
 impl Aead {
-    pub fn new(
+    pub(super) fn new(
         cipher: Cipher,
         seal: &DirectionKey,
         open: &DirectionKey,
@@ -52,12 +52,12 @@ impl Aead {
         })
     }
 
-    pub fn is_gcm(&self) -> bool {
+    pub(super) fn is_gcm(&self) -> bool {
         self.gcm
     }
 
     #[inline]
-    pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> AeadSealer<'k> {
+    pub(super) fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> AeadSealer<'k> {
         let sealed = key.sealed.blocks.load(Relaxed);
         AeadSealer {
             burst_usage: key.burst_usage(),
@@ -68,7 +68,7 @@ impl Aead {
     }
 
     #[inline]
-    pub fn opener<'k>(&'k self, key: &'k Key) -> AeadOpener<'k> {
+    pub(super) fn opener<'k>(&'k self, key: &'k Key) -> AeadOpener<'k> {
         let window = self.replay.lock().unwrap_or_else(PoisonError::into_inner);
         AeadOpener { key, open: &self.open, window }
     }

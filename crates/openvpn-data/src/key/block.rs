@@ -68,7 +68,7 @@ pub(super) fn unix_time() -> u32 {
 
 impl Block {
     /// `time`: when a static key came into use.
-    pub fn new(
+    pub(super) fn new(
         suite: BlockSuite,
         seal: &DirectionKey,
         open: &DirectionKey,
@@ -83,12 +83,12 @@ impl Block {
         })
     }
 
-    pub fn is_static(&self) -> bool {
+    pub(super) fn is_static(&self) -> bool {
         self.time.is_some()
     }
 
     /// Restarts the count from 1 under a later time. Only under the peer's TX lock.
-    pub fn restart_count(&self, key: &Key) {
+    pub(super) fn restart_count(&self, key: &Key) {
         let Some(current) = &self.time else { return };
         if key.next_id.load(Relaxed) > 1 {
             let time = current.load(Relaxed);
@@ -97,7 +97,7 @@ impl Block {
         }
     }
 
-    pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> BlockSealer<'k> {
+    pub(super) fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> BlockSealer<'k> {
         let mut burst_usage = key.burst_usage();
         let mut time = 0;
         if let Some(current) = &self.time {
@@ -113,7 +113,7 @@ impl Block {
         BlockSealer { burst_usage, seal: &self.seal, prefix, time }
     }
 
-    pub fn opener(&self) -> BlockOpener<'_> {
+    pub(super) fn opener(&self) -> BlockOpener<'_> {
         let window = self.replay.lock().unwrap_or_else(PoisonError::into_inner);
         BlockOpener { open: &self.open, window, timed: self.is_static() }
     }

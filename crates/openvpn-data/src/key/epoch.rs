@@ -96,7 +96,7 @@ pub struct EpochOpener<'k> {
 }
 
 impl Epoch {
-    pub fn new(
+    pub(super) fn new(
         cipher: Cipher,
         seal: &DirectionKey,
         open: &DirectionKey,
@@ -118,7 +118,7 @@ impl Epoch {
         })
     }
 
-    pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> EpochSealer<'k> {
+    pub(super) fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> EpochSealer<'k> {
         let mut send = self.send.lock().unwrap_or_else(PoisonError::into_inner);
         let gcm = is_gcm(self.cipher);
         let mut due = self.due.load(Relaxed);
@@ -140,13 +140,13 @@ impl Epoch {
         }
     }
 
-    pub fn opener(&self) -> EpochOpener<'_> {
+    pub(super) fn opener(&self) -> EpochOpener<'_> {
         let receive = self.receive.lock().unwrap_or_else(PoisonError::into_inner);
         EpochOpener { epoch: self, receive }
     }
 
     /// Whether the epochs come to their end.
-    pub fn near_end(&self) -> bool {
+    pub(super) fn near_end(&self) -> bool {
         self.reached.load(Relaxed) >= NEAR_END
     }
 

@@ -25,7 +25,7 @@ const BULK: usize = 1 << 20;
 const PEER: PeerId = PeerId(7);
 
 /// The server and a client.
-pub struct Devices([Side; 2]);
+pub(crate) struct Devices([Side; 2]);
 
 struct Side {
     ns: NetNs,
@@ -68,7 +68,7 @@ fn side(ns: NetNs, n: u8) -> Side {
 }
 
 impl Devices {
-    pub fn new(protection: Protection, stream: bool) -> Self {
+    pub(crate) fn new(protection: Protection, stream: bool) -> Self {
         let [a, b] = [NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap()];
         a.connect("cable", &b, "cable").unwrap();
         let sides = [side(a, 1), side(b, 2)];

@@ -3,13 +3,13 @@
 use adit_openvpn::tls::{CommonTlsOptions, Pem};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-pub struct Pki {
+pub(crate) struct Pki {
     ca: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Pki {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "test CA");
@@ -18,7 +18,7 @@ impl Pki {
         Self { ca, issuer: Issuer::new(params, key) }
     }
 
-    pub fn common(&self, name: &str) -> CommonTlsOptions {
+    pub(crate) fn common(&self, name: &str) -> CommonTlsOptions {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);

@@ -9,15 +9,15 @@ use adit_engine::command::{DataKey, Protection};
 use zeroize::{Zeroize, Zeroizing};
 
 /// The mask under which secrets are kept; otherwise the search would find its own copies.
-pub const MASK: u8 = 0xa5;
+pub(crate) const MASK: u8 = 0xa5;
 /// The number of bytes of a secret that count as the secret.
 const PART: usize = 16;
 /// A secret with its name, masked.
 #[derive(Clone)]
-pub struct Secret(pub String, pub Vec<u8>);
+pub(crate) struct Secret(pub String, pub Vec<u8>);
 
 impl Secret {
-    pub fn new(name: impl Into<String>, secret: &[u8]) -> Self {
+    pub(crate) fn new(name: impl Into<String>, secret: &[u8]) -> Self {
         Self(name.into(), secret.iter().map(|byte| byte ^ MASK).collect())
     }
 }
@@ -26,7 +26,7 @@ impl Secret {
 const EPOCHS: u16 = 6;
 
 /// Works with secrets in a thread of its own, and clears that thread's stack: a search must find no copies of the test's.
-pub fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let work = || {
         let done = work();
         adit_crypto::scrub_stack();
@@ -36,7 +36,7 @@ pub fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// A data key with what is derived from it.
-pub fn of_key(end: &str, key: &DataKey) -> Vec<Secret> {
+pub(crate) fn of_key(end: &str, key: &DataKey) -> Vec<Secret> {
     aside(|| {
         let mut secrets = Vec::new();
         for (direction, half) in [("seal", &key.seal), ("open", &key.open)] {
@@ -93,7 +93,7 @@ fn expand(secret: &[u8; 32], label: &[u8], out: &mut [u8]) {
 }
 
 /// Searches the writable memory of the process; names what it finds, and where.
-pub fn search(secrets: &[Secret]) -> Vec<String> {
+pub(crate) fn search(secrets: &[Secret]) -> Vec<String> {
     const CHUNK: usize = 1 << 20;
     const PAGE: usize = 4096;
     const ZEROS: [u8; PAGE + PART] = [0; PAGE + PART];
@@ -150,7 +150,7 @@ pub fn search(secrets: &[Secret]) -> Vec<String> {
 }
 
 /// Returns the maximum number of copies that a search has found of any part of a key method 2 message's secrets.
-pub fn key_method_copies(found: &[String]) -> usize {
+pub(crate) fn key_method_copies(found: &[String]) -> usize {
     let mut parts = BTreeMap::<&str, usize>::new();
     for found in found {
         if let Some((part, _)) = found.split_once(", at ")

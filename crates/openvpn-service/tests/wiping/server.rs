@@ -23,8 +23,8 @@ use crate::alone;
 use crate::pki::Pki;
 use crate::search::{MASK, Secret, aside, key_method_copies, of_key, search};
 
-pub const UNIX: UnixTime = UnixTime(1_800_000_000);
-pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
+pub(crate) const UNIX: UnixTime = UnixTime(1_800_000_000);
+pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
 /// Longest packet on a stream.
 const MAX_FRAME: usize = 9600;
@@ -51,11 +51,11 @@ struct World {
     to_client: VecDeque<Vec<u8>>,
 }
 
-pub fn address(port: u16) -> SocketAddr {
+pub(crate) fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], port))
 }
 
-pub fn clock() -> Instant {
+pub(crate) fn clock() -> Instant {
     START
 }
 
@@ -254,7 +254,7 @@ impl World {
 }
 
 /// Applies a verb; of keys, remembers what they are.
-pub fn apply(secrets: &mut Vec<Secret>, plane: &LoopbackPlane, end: &str, op: Command) {
+pub(crate) fn apply(secrets: &mut Vec<Secret>, plane: &LoopbackPlane, end: &str, op: Command) {
     if let Command::InstallKey(_, slot, key) = &op {
         let slot = if *slot == KeySlot::Primary { "first" } else { "next" };
         secrets.extend(of_key(&format!("{end}'s {slot}"), key));

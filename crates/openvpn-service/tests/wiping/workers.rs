@@ -17,14 +17,14 @@ use crate::devices::Devices;
 use crate::search::{MASK, Secret, of_key, search};
 
 /// Long enough for the busiest machine; nothing waits for it to pass.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn boot_clock() -> Instant {
+pub(crate) fn boot_clock() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())
 }
 
 /// Planes with workers, and the tunnels between them.
-pub trait Network {
+pub(crate) trait Network {
     fn planes(&self) -> Vec<&Plane>;
 
     fn tunnels(&self) -> Vec<Tunnel>;
@@ -35,13 +35,13 @@ pub trait Network {
 
 /// A tunnel with its two ends, each a plane by its place in [`Network::planes`] and its peer there. The first end is the
 /// server's.
-pub struct Tunnel {
+pub(crate) struct Tunnel {
     pub number: u8,
     pub ends: [(usize, PeerId); 2],
 }
 
 /// Returns the number that both ends put into a client's packets. A static key has none.
-pub fn wire_id(protection: Protection, number: u8) -> Option<u32> {
+pub(crate) fn wire_id(protection: Protection, number: u8) -> Option<u32> {
     match protection {
         Protection::Static(_) => None,
         _ => Some(u32::from(number)),
@@ -49,7 +49,7 @@ pub fn wire_id(protection: Protection, number: u8) -> Option<u32> {
 }
 
 /// Waits for the other end of a connection, and for this one.
-pub fn connection(
+pub(crate) fn connection(
     listener: &TcpListener,
     connect: impl FnOnce(&TcpConnectOptions) -> TcpStream,
 ) -> [TcpStream; 2] {

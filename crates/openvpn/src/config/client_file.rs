@@ -9,7 +9,7 @@ use super::push_filter::PushRules;
 use super::reader::{self, Directive};
 
 /// Largest file, bytes.
-pub const MAX_CLIENT_FILE: usize = 64 << 10;
+pub(super) const MAX_CLIENT_FILE: usize = 64 << 10;
 
 /// Most warnings of one file.
 const MAX_WARNINGS: usize = 8;

@@ -56,7 +56,7 @@ fn auth_key(digest: Digest, half: &DirectionKey) -> Result<HmacKey, CryptoError>
 }
 
 impl Mode {
-    pub fn auth(
+    pub(super) fn auth(
         key: &StaticKey,
         direction: Option<Direction>,
         digest: Digest,
@@ -74,7 +74,7 @@ impl Mode {
 
     /// Makes a tls-crypt wrapping. The server sends with the first half, the reverse of the data
     /// channel.
-    pub fn crypt(key: &StaticKey, role: Role) -> Result<Self, CryptoError> {
+    pub(super) fn crypt(key: &StaticKey, role: Role) -> Result<Self, CryptoError> {
         let (seal, open) = key.directed(match role {
             Role::Server => Direction::Normal,
             Role::Client => Direction::Inverse,
@@ -84,7 +84,7 @@ impl Mode {
     }
 
     /// Returns the configured key, if there is one.
-    pub fn base(&self) -> Option<&StaticKey> {
+    pub(super) fn base(&self) -> Option<&StaticKey> {
         match self {
             Self::None => None,
             Self::Auth(keys) => Some(&keys.base),
@@ -93,7 +93,7 @@ impl Mode {
     }
 
     /// Returns the bytes that this wrapping adds.
-    pub fn overhead(&self) -> usize {
+    pub(super) fn overhead(&self) -> usize {
         match self {
             Self::None => 0,
             Self::Auth(keys) => keys.seal.digest().output_len().saturating_add(STAMP_LEN),
@@ -102,7 +102,7 @@ impl Mode {
     }
 
     /// Appends the wrapped packet to the empty `out`.
-    pub fn seal(
+    pub(super) fn seal(
         &self,
         control: &Control<'_>,
         stamp: Stamp,
@@ -139,7 +139,10 @@ impl Mode {
 
     /// Authenticates and decrypts a packet. Returns the bytes that follow the session id, and the
     /// stamp if there is one.
-    pub fn open<'a>(&self, packet: &'a mut [u8]) -> Result<(&'a [u8], Option<Stamp>), WrapError> {
+    pub(super) fn open<'a>(
+        &self,
+        packet: &'a mut [u8],
+    ) -> Result<(&'a [u8], Option<Stamp>), WrapError> {
         let short = PacketError::TooShort;
         match self {
             Self::None => {

@@ -10,13 +10,13 @@ use adit_openvpn::client::ClientEvent;
 
 use crate::points::{self, Config, End, Packet, Plane, Taken};
 
-pub const SECOND: Duration = Duration::from_secs(1);
-pub const DELAY: Duration = Duration::from_millis(10);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const DELAY: Duration = Duration::from_millis(10);
 /// The index of the end that listens; `D` is the one that dials.
-pub const L: usize = 0;
-pub const D: usize = 1;
+pub(crate) const L: usize = 0;
+pub(crate) const D: usize = 1;
 
-pub struct Node {
+pub(crate) struct Node {
     pub engine: Option<End>,
     pub plane: Plane,
     pub events: Vec<ClientEvent>,
@@ -27,13 +27,13 @@ pub struct Node {
 
 /// A connection with each end's link; an unauthenticated sender's has no engine at the dialling
 /// end.
-pub struct Connection {
+pub(crate) struct Connection {
     pub at: [Option<Link>; 2],
     /// The receiver, the time of arrival and the packet.
     flying: VecDeque<(usize, Instant, Packet)>,
 }
 
-pub struct World {
+pub(crate) struct World {
     pub now: Instant,
     pub nodes: [Node; 2],
     pub connections: BTreeMap<u64, Connection>,
@@ -42,12 +42,12 @@ pub struct World {
     lives: u8,
 }
 
-pub fn from(host: u8) -> SocketAddr {
+pub(crate) fn from(host: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host], 4000))
 }
 
 impl World {
-    pub fn new(configs: [Config; 2]) -> Self {
+    pub(crate) fn new(configs: [Config; 2]) -> Self {
         let nodes = configs.map(|config| Node {
             engine: Some(End::new(config.clone(), [7; 32], points::START)),
             plane: Plane::default(),
@@ -58,13 +58,13 @@ impl World {
         Self { now: points::START, nodes, connections: BTreeMap::new(), next: 1, lives: 9 }
     }
 
-    pub fn up_with(configs: [Config; 2]) -> Self {
+    pub(crate) fn up_with(configs: [Config; 2]) -> Self {
         let mut w = Self::new(configs);
         assert!(w.run(5 * SECOND, |w| w.ups(L) == 1 && w.ups(D) == 1), "{:?}", w.nodes[L].events);
         w
     }
 
-    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
+    pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         let mut idle = 0;
         loop {
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    pub fn deliver(&mut self, n: usize, id: u64, packet: &Packet) {
+    pub(crate) fn deliver(&mut self, n: usize, id: u64, packet: &Packet) {
         let link = self.connections.get(&id).and_then(|connection| connection.at[n]);
         let (Some(link), Some(_)) = (link, &self.nodes[n].engine) else { return };
         let data = match packet {
@@ -148,13 +148,13 @@ impl World {
     }
 
     /// Sends a packet from inside the tunnel.
-    pub fn traffic(&mut self, n: usize) {
+    pub(crate) fn traffic(&mut self, n: usize) {
         if let Some((link, packet)) = self.nodes[n].plane.traffic(self.now) {
             self.send(n, link, packet);
         }
     }
 
-    pub fn feed(&mut self, n: usize, input: Input<'_>) {
+    pub(crate) fn feed(&mut self, n: usize, input: Input<'_>) {
         let mut out = Outbox::new();
         let Some(engine) = &mut self.nodes[n].engine else { return };
         engine.engine().handle(self.now, input, &mut out);
@@ -162,14 +162,14 @@ impl World {
     }
 
     /// Changes the network of an end; `stale`: its address is gone.
-    pub fn path_changed(&mut self, n: usize, stale: bool) {
+    pub(crate) fn path_changed(&mut self, n: usize, stale: bool) {
         let mut out = Outbox::new();
         let engine = self.nodes[n].engine.as_mut().expect("alive");
         engine.path_changed(self.now, stale, &mut out);
         self.perform(n, out);
     }
 
-    pub fn perform(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
+    pub(crate) fn perform(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
         let mut dialled = false;
         while let Some(output) = out.pop() {
             match output {
@@ -223,7 +223,7 @@ impl World {
     }
 
     /// Connects an unauthenticated sender.
-    pub fn stranger(&mut self, host: u8) -> u64 {
+    pub(crate) fn stranger(&mut self, host: u8) -> u64 {
         let id = self.open(from(host), false);
         let link = self.connections[&id].at[L].expect("the listener's");
         self.feed(L, Input::LinkUp(link));
@@ -231,7 +231,7 @@ impl World {
     }
 
     /// Breaks a connection, for both ends.
-    pub fn cut(&mut self, id: u64) {
+    pub(crate) fn cut(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         for n in [L, D] {
             if let Some(link) = connection.at[n] {
@@ -242,7 +242,7 @@ impl World {
 
     /// Breaks a connection, and checks that another one replaces it at both ends.
     #[track_caller]
-    pub fn breaks(&mut self, id: u64) {
+    pub(crate) fn breaks(&mut self, id: u64) {
         self.cut(id);
         assert!(self.connections.is_empty());
         let before = [self.ups(L), self.ups(D)];
@@ -252,7 +252,7 @@ impl World {
     }
 
     /// Kills an end; `quietly`: the other end does not notice it.
-    pub fn kill(&mut self, n: usize, quietly: bool) {
+    pub(crate) fn kill(&mut self, n: usize, quietly: bool) {
         self.nodes[n].engine = None;
         self.nodes[n].plane = Plane::default();
         if !quietly {
@@ -265,23 +265,23 @@ impl World {
         }
     }
 
-    pub fn revive(&mut self, n: usize) {
+    pub(crate) fn revive(&mut self, n: usize) {
         self.lives += 1;
         let seed = [self.lives; 32];
         self.nodes[n].engine = Some(End::new(self.nodes[n].config.clone(), seed, self.now));
     }
 
-    pub fn ups(&self, n: usize) -> usize {
+    pub(crate) fn ups(&self, n: usize) -> usize {
         self.nodes[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
     }
 
-    pub fn restarts(&self, n: usize) -> usize {
+    pub(crate) fn restarts(&self, n: usize) -> usize {
         let restarting = |e: &&ClientEvent| matches!(e, ClientEvent::Restarting(_));
         self.nodes[n].events.iter().filter(restarting).count()
     }
 
     /// Returns whether a packet gets through in each direction now.
-    pub fn passes(&mut self) -> bool {
+    pub(crate) fn passes(&mut self) -> bool {
         let before = [L, D].map(|n| self.nodes[n].plane.delivered.len());
         self.traffic(L);
         self.traffic(D);
@@ -290,7 +290,7 @@ impl World {
     }
 
     /// Returns the connection that both ends use.
-    pub fn common(&self) -> u64 {
+    pub(crate) fn common(&self) -> u64 {
         let both = |c: &Connection| c.at.iter().all(Option::is_some);
         *self.connections.iter().find(|(_, c)| both(c)).expect("one").0
     }

@@ -5,7 +5,7 @@ use adit_engine::{Command, Link, Notice, PeerId};
 
 /// A data packet: the peer-id in it, and the key that sealed it.
 #[derive(Clone, Debug)]
-pub struct Datagram {
+pub(crate) struct Datagram {
     pub wire_id: Option<u32>,
     pub key_id: u8,
     pub key: [u8; 64],
@@ -13,7 +13,7 @@ pub struct Datagram {
 
 /// A data plane that manages keys like the real one, and moves no bytes.
 #[derive(Default)]
-pub struct PlaneModel {
+pub(crate) struct PlaneModel {
     pub peers: HashMap<PeerId, Peer>,
     /// The number of received packets whose key was found.
     pub opened: u64,
@@ -29,7 +29,7 @@ pub struct PlaneModel {
     pub admitted: HashSet<Link>,
 }
 
-pub struct Peer {
+pub(crate) struct Peer {
     pub link: Link,
     pub wire_id: Option<u32>,
     pub primary: Option<Box<DataKey>>,
@@ -39,7 +39,7 @@ pub struct Peer {
 }
 
 impl PlaneModel {
-    pub fn apply(&mut self, op: Command) -> Option<Notice> {
+    pub(crate) fn apply(&mut self, op: Command) -> Option<Notice> {
         match op {
             Command::AddPeer(id, spec) => {
                 let former = self.peers.insert(
@@ -84,7 +84,7 @@ impl PlaneModel {
     }
 
     /// Returns one packet to each peer that has a key.
-    pub fn send_to_all(&self) -> Vec<(Link, Datagram)> {
+    pub(crate) fn send_to_all(&self) -> Vec<(Link, Datagram)> {
         let datagram = |peer: &Peer| {
             let key = peer.primary.as_ref()?;
             let datagram =
@@ -94,7 +94,7 @@ impl PlaneModel {
         self.peers.values().filter_map(datagram).collect()
     }
 
-    pub fn receive(&mut self, from: Link, datagram: Datagram) -> Vec<Notice> {
+    pub(crate) fn receive(&mut self, from: Link, datagram: Datagram) -> Vec<Notice> {
         let by_id = datagram.wire_id.map(PeerId);
         let found = self.peers.iter_mut().find(|(id, peer)| match by_id {
             Some(wanted) => **id == wanted,

@@ -20,15 +20,17 @@ use adit_openvpn::session::Settings;
 use adit_openvpn::tls::ServerTls;
 use adit_sim::{Impairment, Pipe};
 
-pub use data_plane::{Datagram, Peer, PlaneModel};
-pub use pki::{client_tls, client_tls_named, foreign_client_tls, server_tls, server_tls_named};
+pub(crate) use data_plane::{Datagram, Peer, PlaneModel};
+pub(crate) use pki::{
+    client_tls, client_tls_named, foreign_client_tls, server_tls, server_tls_named,
+};
 
-pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
+pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
 const UNIX: UnixTime = UnixTime(1_800_000_000);
 
 /// A packet on a simulated wire.
 #[derive(Clone, Debug)]
-pub enum Packet {
+pub(crate) enum Packet {
     Control(Vec<u8>),
     Data(Datagram),
     /// The end of a stream.
@@ -36,7 +38,7 @@ pub enum Packet {
 }
 
 /// A client with its own link to the server.
-pub struct ClientNode {
+pub(crate) struct ClientNode {
     pub engine: ClientEngine,
     pub plane: PlaneModel,
     pub events: Vec<ClientEvent>,
@@ -55,7 +57,7 @@ pub struct ClientNode {
     pub control: (u64, u64),
 }
 
-pub struct World {
+pub(crate) struct World {
     pub now: Instant,
     pub server: ServerEngine,
     pub plane: PlaneModel,
@@ -84,7 +86,7 @@ pub struct World {
 
 /// The latest control packets on the wire, the newest last.
 #[derive(Debug, Default)]
-pub struct Wiretap {
+pub(crate) struct Wiretap {
     packets: VecDeque<(bool, Vec<u8>)>,
 }
 
@@ -100,21 +102,21 @@ impl Wiretap {
     }
 
     /// Returns a packet in one direction, counted from the newest.
-    pub fn packet(&self, to_server: bool, back: usize) -> Option<&[u8]> {
+    pub(crate) fn packet(&self, to_server: bool, back: usize) -> Option<&[u8]> {
         let mut packets = self.packets.iter().rev().filter(|(way, _)| *way == to_server);
         packets.nth(back).map(|(_, packet)| packet.as_slice())
     }
 }
 
-pub fn server_address() -> SocketAddr {
+pub(crate) fn server_address() -> SocketAddr {
     "192.0.2.1:1194".parse().expect("an address")
 }
 
-pub fn server_config(settings: Settings) -> ServerConfig {
+pub(crate) fn server_config(settings: Settings) -> ServerConfig {
     server_config_with(settings, server_tls())
 }
 
-pub fn server_config_with(settings: Settings, tls: ServerTls) -> ServerConfig {
+pub(crate) fn server_config_with(settings: Settings, tls: ServerTls) -> ServerConfig {
     ServerConfig {
         settings,
         tls,
@@ -138,7 +140,7 @@ pub fn server_config_with(settings: Settings, tls: ServerTls) -> ServerConfig {
     }
 }
 
-pub fn client_config(settings: Settings) -> ClientConfig {
+pub(crate) fn client_config(settings: Settings) -> ClientConfig {
     let target = adit_engine::Target {
         host: "vpn.example".into(),
         port: 1194,
@@ -150,7 +152,7 @@ pub fn client_config(settings: Settings) -> ClientConfig {
 }
 
 impl World {
-    pub fn new(config: ServerConfig, seed: u64) -> Self {
+    pub(crate) fn new(config: ServerConfig, seed: u64) -> Self {
         let server = ServerEngine::new(config, seed_bytes(seed, 0), START, UNIX).expect("a server");
         Self {
             now: START,
@@ -173,7 +175,12 @@ impl World {
     }
 
     /// Adds a client with its own link, which begins to dial.
-    pub fn connect(&mut self, config: ClientConfig, impairment: Impairment, seed: u64) -> usize {
+    pub(crate) fn connect(
+        &mut self,
+        config: ClientConfig,
+        impairment: Impairment,
+        seed: u64,
+    ) -> usize {
         let n = self.clients.len() as u8;
         let client_seed = n.wrapping_mul(4).wrapping_add(1);
         let pipe = |which| Pipe::new(impairment.clone(), seed_bytes(seed, client_seed + which));
@@ -195,7 +202,7 @@ impl World {
     }
 
     /// Runs until `done`, or until this time has passed. Returns true if `done` was reached.
-    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
+    pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         let mut idle_steps = 0;
         loop {
@@ -309,7 +316,7 @@ impl World {
         }
     }
 
-    pub fn to_server(&mut self, input: Input<'_>) {
+    pub(crate) fn to_server(&mut self, input: Input<'_>) {
         let mut out = Outbox::new();
         self.server.handle(self.now, input, &mut out);
         self.perform_server(out);
@@ -327,7 +334,7 @@ impl World {
         }
     }
 
-    pub fn perform_server(&mut self, mut out: Outbox<ServerEvent>) {
+    pub(crate) fn perform_server(&mut self, mut out: Outbox<ServerEvent>) {
         let mut again = Vec::new();
         let mut outputs = 0;
         while let Some(output) = out.pop() {
@@ -374,13 +381,13 @@ impl World {
         }
     }
 
-    pub fn to_client(&mut self, n: usize, input: Input<'_>) {
+    pub(crate) fn to_client(&mut self, n: usize, input: Input<'_>) {
         let mut out = Outbox::new();
         self.clients[n].engine.handle(self.now, input, &mut out);
         self.perform_client(n, out);
     }
 
-    pub fn perform_client(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
+    pub(crate) fn perform_client(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
         let mut dialled = None;
         let client = &mut self.clients[n];
         let mut notices = Vec::new();
@@ -444,7 +451,7 @@ impl World {
     }
 
     /// Breaks the connection: both ends notice it, and packets in transit are lost.
-    pub fn cut(&mut self, n: usize) {
+    pub(crate) fn cut(&mut self, n: usize) {
         let (server, client) = (self.server_link(n), self.client_link(n));
         while self.clients[n].up.pop(self.now + Duration::from_secs(3600)).is_some() {}
         while self.clients[n].down.pop(self.now + Duration::from_secs(3600)).is_some() {}
@@ -454,7 +461,7 @@ impl World {
     }
 
     /// Returns the link of a client at the server.
-    pub fn server_link(&self, n: usize) -> Link {
+    pub(crate) fn server_link(&self, n: usize) -> Link {
         let client = &self.clients[n];
         match client.stream {
             Some(id) => Link::stream(id, client.address),
@@ -463,7 +470,7 @@ impl World {
     }
 
     /// Returns the link of a client at the client.
-    pub fn client_link(&self, n: usize) -> Link {
+    pub(crate) fn client_link(&self, n: usize) -> Link {
         match self.clients[n].stream {
             Some(id) => Link::stream(id, server_address()),
             None => Link::datagram(Default::default(), None, server_address()),
@@ -472,7 +479,7 @@ impl World {
 
     /// Delivers a packet of an unauthenticated sender at `address`, and returns the server's
     /// answers.
-    pub fn stranger(&mut self, address: SocketAddr, packet: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn stranger(&mut self, address: SocketAddr, packet: &[u8]) -> Vec<Vec<u8>> {
         let link = Link::datagram(Default::default(), None, address);
         let mut out = Outbox::new();
         self.server.handle(self.now, Input::ControlPacket(link, &mut packet.to_vec()), &mut out);
@@ -490,7 +497,7 @@ impl World {
     }
 
     /// Takes the packets that a client has in transit to the server.
-    pub fn capture(&mut self, n: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn capture(&mut self, n: usize) -> Vec<Vec<u8>> {
         let far = self.now + Duration::from_secs(3600);
         std::iter::from_fn(|| self.clients[n].up.pop(far))
             .filter_map(|packet| match packet {
@@ -501,12 +508,12 @@ impl World {
     }
 
     /// Lets the client's engine act without delivering anything.
-    pub fn tick_client(&mut self, n: usize) {
+    pub(crate) fn tick_client(&mut self, n: usize) {
         self.to_client(n, Input::Tick);
     }
 
     /// Returns the reasons that the server reported for clients' disconnects.
-    pub fn downs(&self) -> Vec<String> {
+    pub(crate) fn downs(&self) -> Vec<String> {
         self.events
             .iter()
             .filter_map(|event| match event {
@@ -517,21 +524,21 @@ impl World {
     }
 
     /// Returns how often the client has connected.
-    pub fn ups(&self, n: usize) -> usize {
+    pub(crate) fn ups(&self, n: usize) -> usize {
         self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
     }
 
-    pub fn is_up(&self, n: usize) -> bool {
+    pub(crate) fn is_up(&self, n: usize) -> bool {
         self.ups(n) > 0
     }
 
     /// Returns the number of rekeys at the client.
-    pub fn rekeys(&self, n: usize) -> usize {
+    pub(crate) fn rekeys(&self, n: usize) -> usize {
         self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Rekeyed { .. })).count()
     }
 
     /// Changes the client's address, as after a NAT has lost its mapping.
-    pub fn rebind(&mut self, n: usize) {
+    pub(crate) fn rebind(&mut self, n: usize) {
         let port = self.clients[n].address.port();
         self.clients[n].address.set_port(port + 1);
     }

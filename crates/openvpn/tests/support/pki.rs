@@ -52,25 +52,25 @@ fn issued_by(issuer: &Pki, name: &str) -> CommonTlsOptions {
     }
 }
 
-pub fn server_tls() -> ServerTls {
+pub(crate) fn server_tls() -> ServerTls {
     server_tls_named("server")
 }
 
-pub fn server_tls_named(name: &str) -> ServerTls {
+pub(crate) fn server_tls_named(name: &str) -> ServerTls {
     let options = ServerTlsOptions { common: common(name), ..Default::default() };
     ServerTls::new(options).expect("a server's TLS")
 }
 
-pub fn client_tls() -> ClientTls {
+pub(crate) fn client_tls() -> ClientTls {
     client_tls_named("client")
 }
 
-pub fn client_tls_named(name: &str) -> ClientTls {
+pub(crate) fn client_tls_named(name: &str) -> ClientTls {
     ClientTls::new(ClientTlsOptions { common: common(name) }).expect("a client's TLS")
 }
 
 /// Returns a client whose certificate comes from an authority with the same name and another key.
-pub fn foreign_client_tls(name: &str) -> ClientTls {
+pub(crate) fn foreign_client_tls(name: &str) -> ClientTls {
     let common = issued_by(&Pki::new(), name);
     ClientTls::new(ClientTlsOptions { common }).expect("a client's TLS")
 }

@@ -14,29 +14,29 @@ use adit_openvpn::client::{ClientEvent, Remote, TunnelConfig};
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 use adit_sim::{Impairment, Pipe};
 
-pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
-pub const UNIX: UnixTime = UnixTime(1_800_000_000);
+pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
+pub(crate) const UNIX: UnixTime = UnixTime(1_800_000_000);
 
 /// Returns the other end as a `remote`, whose address the simulated line knows.
-pub fn remote(transport: Transport) -> Remote {
+pub(crate) fn remote(transport: Transport) -> Remote {
     let host = "peer.example".into();
     Remote { target: Target { host, port: 1194, transport, ..Target::default() } }
 }
 
 /// The configuration of an end, from which it can be created again.
 #[derive(Clone)]
-pub enum Config {
+pub(crate) enum Config {
     Static(Box<StaticConfig>),
     Peer(Box<PeerConfig>),
 }
 
-pub enum End {
+pub(crate) enum End {
     Static(Box<StaticEngine>),
     Peer(Box<PeerEngine>),
 }
 
 impl End {
-    pub fn new(config: Config, seed: [u8; 32], now: Instant) -> Self {
+    pub(crate) fn new(config: Config, seed: [u8; 32], now: Instant) -> Self {
         match config {
             Config::Static(config) => Self::Static(Box::new(StaticEngine::new(*config))),
             Config::Peer(config) => {
@@ -46,35 +46,40 @@ impl End {
         }
     }
 
-    pub fn engine(&mut self) -> &mut dyn Engine<Event = ClientEvent> {
+    pub(crate) fn engine(&mut self) -> &mut dyn Engine<Event = ClientEvent> {
         match self {
             Self::Static(engine) => &mut **engine,
             Self::Peer(engine) => &mut **engine,
         }
     }
 
-    pub fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         match self {
             Self::Static(engine) => engine.dropped(),
             Self::Peer(engine) => engine.dropped(),
         }
     }
 
-    pub fn shutdown(&mut self, now: Instant, out: &mut Outbox<ClientEvent>) {
+    pub(crate) fn shutdown(&mut self, now: Instant, out: &mut Outbox<ClientEvent>) {
         match self {
             Self::Static(engine) => engine.shutdown(now, out),
             Self::Peer(engine) => engine.shutdown(now, out),
         }
     }
 
-    pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Outbox<ClientEvent>) {
+    pub(crate) fn path_changed(
+        &mut self,
+        now: Instant,
+        stale: bool,
+        out: &mut Outbox<ClientEvent>,
+    ) {
         match self {
             Self::Static(engine) => engine.path_changed(now, stale, out),
             Self::Peer(engine) => engine.path_changed(now, stale, out),
         }
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let deadline = match self {
             Self::Static(engine) => engine.deadline(),
             Self::Peer(engine) => engine.deadline(),
@@ -84,14 +89,14 @@ impl End {
 }
 
 #[derive(Clone, Debug)]
-pub enum Packet {
+pub(crate) enum Packet {
     Control(Vec<u8>),
     Data(Data),
 }
 
 /// A data packet: the key that sealed it, its number under that key, and its contents.
 #[derive(Clone, Debug)]
-pub struct Data {
+pub(crate) struct Data {
     pub wire_id: Option<u32>,
     key_id: u8,
     key: [u8; 64],
@@ -126,7 +131,7 @@ impl Peer {
 }
 
 /// The outcome of a packet on a stream.
-pub enum Taken {
+pub(crate) enum Taken {
     Notices(Vec<Notice>),
     /// The packet ends its stream.
     Refused,
@@ -136,7 +141,7 @@ pub enum Taken {
 
 /// A data plane of one peer at a time, which manages keys, counts packets, and sends pings.
 #[derive(Default)]
-pub struct Plane {
+pub(crate) struct Plane {
     peers: BTreeMap<PeerId, Peer>,
     latest: Option<PeerId>,
     /// The numbers of the packets that were delivered inside the tunnel.
@@ -148,7 +153,11 @@ pub struct Plane {
 }
 
 impl Plane {
-    pub fn apply(&mut self, now: Instant, op: Command) -> (Option<Notice>, Option<(Link, Packet)>) {
+    pub(crate) fn apply(
+        &mut self,
+        now: Instant,
+        op: Command,
+    ) -> (Option<Notice>, Option<(Link, Packet)>) {
         match op {
             Command::AddPeer(id, spec) => {
                 let peer = Peer {
@@ -209,7 +218,12 @@ impl Plane {
         self.peers.get_mut(&id).expect("verbs name peers that exist")
     }
 
-    pub fn seal(&mut self, now: Instant, id: PeerId, message: Vec<u8>) -> Option<(Link, Packet)> {
+    pub(crate) fn seal(
+        &mut self,
+        now: Instant,
+        id: PeerId,
+        message: Vec<u8>,
+    ) -> Option<(Link, Packet)> {
         let peer = self.peers.get_mut(&id)?;
         let key = peer.primary.as_ref()?;
         let (key_id, secret) = (key.key_id, key.seal.cipher);
@@ -221,7 +235,7 @@ impl Plane {
     }
 
     /// Sends a packet from inside the tunnel to the latest peer.
-    pub fn traffic(&mut self, now: Instant) -> Option<(Link, Packet)> {
+    pub(crate) fn traffic(&mut self, now: Instant) -> Option<(Link, Packet)> {
         self.latest.and_then(|peer| self.seal(now, peer, Vec::new()))
     }
 
@@ -262,7 +276,7 @@ impl Plane {
     }
 
     /// Processes a packet as [`Plane::receive`] does, but of a stream.
-    pub fn receive_on(&mut self, now: Instant, from: Link, data: &Data) -> Taken {
+    pub(crate) fn receive_on(&mut self, now: Instant, from: Link, data: &Data) -> Taken {
         let at = |(_, peer): &(&PeerId, &mut Peer)| peer.link == from || peer.float;
         let Some((&id, peer)) = self.peers.iter_mut().find(at) else { return Taken::Elsewhere };
         let mut keys = peer.primary.iter().chain(&peer.secondary);
@@ -290,16 +304,16 @@ impl Plane {
     }
 
     /// Returns the peer that was added last.
-    pub fn newest(&self) -> Option<PeerId> {
+    pub(crate) fn newest(&self) -> Option<PeerId> {
         self.latest
     }
 
     /// Returns the link to a peer.
-    pub fn link(&self, id: PeerId) -> Option<Link> {
+    pub(crate) fn link(&self, id: PeerId) -> Option<Link> {
         self.peers.get(&id).map(|peer| peer.link)
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let due = |peer: &Peer| {
             let Keepalive { interval, timeout } = peer.keepalive;
             let ping = (!interval.is_zero()).then(|| peer.last_sent + interval);
@@ -309,7 +323,7 @@ impl Plane {
         self.peers.values().filter_map(due).min()
     }
 
-    pub fn sweep(&mut self, now: Instant) -> (Vec<Notice>, Vec<(Link, Packet)>) {
+    pub(crate) fn sweep(&mut self, now: Instant) -> (Vec<Notice>, Vec<(Link, Packet)>) {
         let mut notices = Vec::new();
         let mut pings = Vec::new();
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
@@ -327,13 +341,13 @@ impl Plane {
         (notices, pings)
     }
 
-    pub fn wire_ids(&self) -> Vec<Option<u32>> {
+    pub(crate) fn wire_ids(&self) -> Vec<Option<u32>> {
         self.peers.values().map(|peer| peer.wire_id).collect()
     }
 }
 
 /// One end with its address and its outgoing line.
-pub struct Node {
+pub(crate) struct Node {
     pub end: Option<End>,
     pub plane: Plane,
     pub events: Vec<ClientEvent>,
@@ -347,7 +361,7 @@ pub struct Node {
     socket: u16,
 }
 
-pub struct World {
+pub(crate) struct World {
     pub now: Instant,
     pub nodes: [Node; 2],
     /// The answers to unauthenticated senders.
@@ -356,15 +370,15 @@ pub struct World {
     pub most_outputs: usize,
 }
 
-pub const A: usize = 0;
-pub const B: usize = 1;
+pub(crate) const A: usize = 0;
+pub(crate) const B: usize = 1;
 
-pub fn address(n: usize) -> SocketAddr {
+pub(crate) fn address(n: usize) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, n as u8 + 1], 1194))
 }
 
 impl World {
-    pub fn new(configs: [Config; 2], impairment: &Impairment, seed: u64) -> Self {
+    pub(crate) fn new(configs: [Config; 2], impairment: &Impairment, seed: u64) -> Self {
         let mut n = 0;
         let nodes = configs.map(|config| {
             let bytes = seed_bytes(seed, n);
@@ -386,7 +400,7 @@ impl World {
     }
 
     /// Runs until `done`, or until this time has passed. Returns true if `done` was reached.
-    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
+    pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         let mut idle = 0;
         loop {
@@ -436,7 +450,7 @@ impl World {
     }
 
     /// Delivers a packet from any address to an end.
-    pub fn deliver(&mut self, n: usize, from: SocketAddr, packet: Packet) {
+    pub(crate) fn deliver(&mut self, n: usize, from: SocketAddr, packet: Packet) {
         if self.nodes[n].end.is_none() {
             return;
         }
@@ -457,21 +471,25 @@ impl World {
     }
 
     /// Sends a packet from inside an end's tunnel.
-    pub fn traffic(&mut self, n: usize) {
+    pub(crate) fn traffic(&mut self, n: usize) {
         let Some(id) = self.nodes[n].plane.latest else { return };
         if let Some((_, packet)) = self.nodes[n].plane.seal(self.now, id, Vec::new()) {
             self.send(n, packet);
         }
     }
 
-    pub fn feed(&mut self, n: usize, input: Input<'_>) {
+    pub(crate) fn feed(&mut self, n: usize, input: Input<'_>) {
         let mut out = Outbox::new();
         let Some(end) = &mut self.nodes[n].end else { return };
         end.engine().handle(self.now, input, &mut out);
         self.perform(n, out);
     }
 
-    pub fn act(&mut self, n: usize, act: impl FnOnce(&mut End, Instant, &mut Outbox<ClientEvent>)) {
+    pub(crate) fn act(
+        &mut self,
+        n: usize,
+        act: impl FnOnce(&mut End, Instant, &mut Outbox<ClientEvent>),
+    ) {
         let mut out = Outbox::new();
         act(self.nodes[n].end.as_mut().expect("alive"), self.now, &mut out);
         self.perform(n, out);
@@ -521,13 +539,13 @@ impl World {
     }
 
     /// Kills an end without notice.
-    pub fn kill(&mut self, n: usize) {
+    pub(crate) fn kill(&mut self, n: usize) {
         self.nodes[n].end = None;
         self.nodes[n].plane = Plane::default();
     }
 
     /// Creates an end again, with other randomness.
-    pub fn revive(&mut self, n: usize) {
+    pub(crate) fn revive(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         node.seed += 2;
         let seed = seed_bytes(77, node.seed);
@@ -535,19 +553,19 @@ impl World {
     }
 
     /// Returns how often an end has connected.
-    pub fn ups(&self, n: usize) -> usize {
+    pub(crate) fn ups(&self, n: usize) -> usize {
         self.nodes[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
     }
 
-    pub fn rekeys(&self, n: usize) -> usize {
+    pub(crate) fn rekeys(&self, n: usize) -> usize {
         self.nodes[n].events.iter().filter(|e| matches!(e, ClientEvent::Rekeyed { .. })).count()
     }
 
-    pub fn both_up(&self, times: usize) -> bool {
+    pub(crate) fn both_up(&self, times: usize) -> bool {
         self.ups(A) >= times && self.ups(B) >= times
     }
 
-    pub fn tunnel(&self, n: usize) -> &TunnelConfig {
+    pub(crate) fn tunnel(&self, n: usize) -> &TunnelConfig {
         let up = self.nodes[n].events.iter().rev().find_map(|event| match event {
             ClientEvent::Up(tunnel) => Some(&**tunnel),
             _ => None,
@@ -555,7 +573,7 @@ impl World {
         up.expect("it is up")
     }
 
-    pub fn restarts(&self, n: usize) -> Vec<String> {
+    pub(crate) fn restarts(&self, n: usize) -> Vec<String> {
         self.nodes[n]
             .events
             .iter()
@@ -566,7 +584,7 @@ impl World {
             .collect()
     }
 
-    pub fn stopped(&self, n: usize) -> Option<&Reason> {
+    pub(crate) fn stopped(&self, n: usize) -> Option<&Reason> {
         self.nodes[n].events.iter().find_map(|event| match event {
             ClientEvent::Stopped(why) => Some(why),
             _ => None,
@@ -574,7 +592,7 @@ impl World {
     }
 
     /// Returns whether a packet in each direction gets through now.
-    pub fn passes(&mut self) -> bool {
+    pub(crate) fn passes(&mut self) -> bool {
         let before = self.nodes.each_ref().map(|node| node.plane.delivered.len());
         self.traffic(A);
         self.traffic(B);

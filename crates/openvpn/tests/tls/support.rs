@@ -11,13 +11,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::time_provider::TimeProvider;
 
-pub const SERVER_EXT: &str = "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\nextendedKeyUsage=serverAuth\n";
-pub const CLIENT_EXT: &str =
+pub(crate) const SERVER_EXT: &str = "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\nextendedKeyUsage=serverAuth\n";
+pub(crate) const CLIENT_EXT: &str =
     "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=clientAuth\n";
-pub const DAY: i64 = 86_400;
+pub(crate) const DAY: i64 = 86_400;
 
 /// Runs `openssl` in `dir` and returns its standard output.
-pub fn openssl(dir: &Path, args: &[&str]) -> String {
+pub(crate) fn openssl(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("openssl")
         .args(args)
         .current_dir(dir)
@@ -32,7 +32,7 @@ pub fn openssl(dir: &Path, args: &[&str]) -> String {
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Rsa1024,
     Rsa2048,
     Rsa4096,
@@ -56,20 +56,20 @@ impl Kind {
 
 /// A certificate and its key in PEM.
 #[derive(Clone)]
-pub struct Pair {
+pub(crate) struct Pair {
     pub cert: String,
     pub key: String,
 }
 
 /// An authority in its own directory.
-pub struct Ca {
+pub(crate) struct Ca {
     pub dir: tempfile::TempDir,
     pub pair: Pair,
 }
 
 impl Ca {
     /// Makes a self-signed authority, valid for 3650 days.
-    pub fn new(name: &str, kind: Kind) -> Self {
+    pub(crate) fn new(name: &str, kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let key = new_key(dir.path(), kind);
         std::fs::write(dir.path().join("ca.key"), &key).unwrap();
@@ -96,25 +96,25 @@ impl Ca {
         Self { dir, pair: Pair { cert, key } }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    pub fn pem(&self) -> Pem {
+    pub(crate) fn pem(&self) -> Pem {
         Pem::new("ca.crt", self.pair.cert.as_str())
     }
 
-    pub fn server(&self, subject: &str) -> Pair {
+    pub(crate) fn server(&self, subject: &str) -> Pair {
         self.issue(subject, Kind::P256, SERVER_EXT, &[])
     }
 
-    pub fn client(&self, subject: &str) -> Pair {
+    pub(crate) fn client(&self, subject: &str) -> Pair {
         self.issue(subject, Kind::P256, CLIENT_EXT, &[])
     }
 
     /// Issues a certificate with the extensions `ext` (none: version 1) and `extra` arguments to
     /// `openssl x509`.
-    pub fn issue(&self, subject: &str, kind: Kind, ext: &str, extra: &[&str]) -> Pair {
+    pub(crate) fn issue(&self, subject: &str, kind: Kind, ext: &str, extra: &[&str]) -> Pair {
         let dir = tempfile::tempdir_in(self.path()).unwrap();
         let key = new_key(dir.path(), kind);
         std::fs::write(dir.path().join("key"), &key).unwrap();
@@ -163,7 +163,7 @@ impl Ca {
     }
 
     /// Makes an authority signed by this one.
-    pub fn intermediate(&self, name: &str, kind: Kind, ext: &str) -> Self {
+    pub(crate) fn intermediate(&self, name: &str, kind: Kind, ext: &str) -> Self {
         let pair = self.issue(name, kind, ext, &[]);
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("ca.key"), &pair.key).unwrap();
@@ -172,13 +172,13 @@ impl Ca {
     }
 
     /// Makes a revocation list of `revoked`, valid for ten days.
-    pub fn crl(&self, revoked: &[&Pair]) -> String {
+    pub(crate) fn crl(&self, revoked: &[&Pair]) -> String {
         self.crl_with("crlnumber=crlnumber\ncrl_extensions=x\n", revoked, &[])
     }
 
     /// Makes a list in openssl's default form: of version 1, or with reasons of version 2 without
     /// extensions.
-    pub fn crl_of_old(&self, revoked: &[&Pair], reason: bool) -> String {
+    pub(crate) fn crl_of_old(&self, revoked: &[&Pair], reason: bool) -> String {
         self.crl_with("", revoked, if reason { &["-crl_reason", "keyCompromise"] } else { &[] })
     }
 
@@ -210,14 +210,14 @@ fn new_key(dir: &Path, kind: Kind) -> String {
 }
 
 /// Returns the authority that most tests use.
-pub fn ca() -> &'static Ca {
+pub(crate) fn ca() -> &'static Ca {
     static CA: OnceLock<Ca> = OnceLock::new();
     CA.get_or_init(|| Ca::new("/C=US/O=Adit tests/CN=Test CA", Kind::P256))
 }
 
 /// A clock that is offset from the system's by this many seconds.
 #[derive(Debug)]
-pub struct Clock(i64);
+pub(crate) struct Clock(i64);
 
 impl TimeProvider for Clock {
     fn current_time(&self) -> Option<UnixTime> {
@@ -230,7 +230,7 @@ impl TimeProvider for Clock {
 
 /// A clock that is set manually, in seconds since 1970.
 #[derive(Debug, Default)]
-pub struct HandSet(pub std::sync::atomic::AtomicU64);
+pub(crate) struct HandSet(pub std::sync::atomic::AtomicU64);
 
 impl TimeProvider for HandSet {
     fn current_time(&self) -> Option<UnixTime> {
@@ -239,11 +239,11 @@ impl TimeProvider for HandSet {
     }
 }
 
-pub fn clock(offset: i64) -> Option<Arc<dyn TimeProvider>> {
+pub(crate) fn clock(offset: i64) -> Option<Arc<dyn TimeProvider>> {
     Some(Arc::new(Clock(offset)))
 }
 
-pub fn options(ca: &Ca, own: Option<&Pair>) -> CommonTlsOptions {
+pub(crate) fn options(ca: &Ca, own: Option<&Pair>) -> CommonTlsOptions {
     CommonTlsOptions {
         ca: Some(ca.pem()),
         cert: own.map(|pair| Pem::new("own.crt", pair.cert.as_str())),
@@ -252,16 +252,16 @@ pub fn options(ca: &Ca, own: Option<&Pair>) -> CommonTlsOptions {
     }
 }
 
-pub fn client_tls(common: CommonTlsOptions) -> ClientTls {
+pub(crate) fn client_tls(common: CommonTlsOptions) -> ClientTls {
     ClientTls::new(ClientTlsOptions { common }).unwrap()
 }
 
-pub fn server_tls(common: CommonTlsOptions) -> ServerTls {
+pub(crate) fn server_tls(common: CommonTlsOptions) -> ServerTls {
     ServerTls::new(ServerTlsOptions { common, ..Default::default() }).unwrap()
 }
 
 /// The result of a handshake at each end.
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub client: TlsSession,
     pub server: TlsSession,
     pub client_error: Option<TlsError>,
@@ -269,7 +269,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.client_error.is_none()
             && self.server_error.is_none()
             && !self.client.is_handshaking()
@@ -278,7 +278,7 @@ impl Outcome {
 }
 
 /// Moves bytes between two sessions in pieces of `piece` until both are silent.
-pub fn pump(outcome: &mut Outcome, piece: usize) {
+pub(crate) fn pump(outcome: &mut Outcome, piece: usize) {
     loop {
         let up = outcome.client.pull(piece);
         if !up.is_empty()
@@ -298,7 +298,7 @@ pub fn pump(outcome: &mut Outcome, piece: usize) {
     }
 }
 
-pub fn connect(client: &ClientTls, server: &ServerTls) -> Outcome {
+pub(crate) fn connect(client: &ClientTls, server: &ServerTls) -> Outcome {
     let mut outcome = Outcome {
         client: TlsSession::client(client).unwrap(),
         server: TlsSession::server(server).unwrap(),
@@ -323,7 +323,7 @@ impl rustls::server::ResolvesServerCert for Shameless {
 }
 
 /// Returns the client's verdict on a server that presents `chain`, whatever that is.
-pub fn client_verdict(
+pub(crate) fn client_verdict(
     common: CommonTlsOptions,
     chain: &str,
     key: &str,
@@ -334,7 +334,7 @@ pub fn client_verdict(
 }
 
 /// Returns the same for a client that may have met that server before.
-pub fn client_verdict_again(
+pub(crate) fn client_verdict_again(
     client: &ClientTls,
     chain: &str,
     key: &str,
@@ -345,7 +345,7 @@ pub fn client_verdict_again(
 }
 
 /// Returns the same for one certificate that need not be valid DER.
-pub fn client_verdict_der(
+pub(crate) fn client_verdict_der(
     common: CommonTlsOptions,
     der: Vec<u8>,
     key: &str,
@@ -391,7 +391,7 @@ fn verdict_on(
 
 /// Returns the check that refused a certificate.
 #[track_caller]
-pub fn problem(result: Result<PeerIdentity, TlsError>) -> CertificateProblem {
+pub(crate) fn problem(result: Result<PeerIdentity, TlsError>) -> CertificateProblem {
     match result {
         Err(TlsError::Certificate(error)) => {
             assert!(error.detail.len() > 15, "a sentence: {error}");

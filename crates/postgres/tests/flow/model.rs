@@ -9,7 +9,7 @@ use adit_postgres::{EpochNo, LeafNo, Seq, StreamId};
 
 /// A row as it is stored.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub(crate) struct Stored {
     pub seq: i64,
     pub epoch: i32,
     pub stream: i32,
@@ -22,7 +22,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    pub fn row(&self) -> Row<'_> {
+    pub(crate) fn row(&self) -> Row<'_> {
         Row {
             seq: Seq(self.seq),
             epoch: EpochNo(self.epoch),
@@ -37,14 +37,14 @@ impl Stored {
 
 /// A row of the table of epochs. The record is an index into what the sender has signed.
 #[derive(Copy, Clone, Debug)]
-pub struct EpochRow {
+pub(crate) struct EpochRow {
     pub no: i32,
     pub record: usize,
     pub opened: i64,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Db {
+pub(crate) struct Db {
     /// A leaf that was dropped is `None`.
     pub leaves: BTreeMap<i32, Option<Vec<Stored>>>,
     pub first_seqs: BTreeMap<i32, i64>,
@@ -53,7 +53,7 @@ pub struct Db {
 
 impl Db {
     /// `adit.resume`.
-    pub fn resume(&self) -> Resumed {
+    pub(crate) fn resume(&self) -> Resumed {
         let last_epoch = self.epochs.iter().map(|epoch| epoch.no).max().unwrap_or(0);
         let Some((last_leaf, rows)) = self.leaves.last_key_value() else {
             return Resumed { last_epoch, ..Resumed::default() };
@@ -70,7 +70,7 @@ impl Db {
     }
 
     /// `adit.open_epoch`.
-    pub fn open_epoch(
+    pub(crate) fn open_epoch(
         &mut self,
         opening: &Opening,
         record: usize,
@@ -94,7 +94,7 @@ impl Db {
     }
 
     /// COPY of one part; what is not there any more takes nothing.
-    pub fn write(&mut self, part: &Part, now: i64) {
+    pub(crate) fn write(&mut self, part: &Part, now: i64) {
         let Some(Some(leaf)) = self.leaves.get_mut(&part.leaf.0) else { return };
         let mut rest = part.bytes.as_slice();
         while let Some((fields, behind)) = copy::split_row(rest) {
@@ -115,7 +115,7 @@ impl Db {
     }
 
     /// The rows of a [`Query::Page`]; `None` if the leaf is gone.
-    pub fn page(&self, query: Query) -> Option<Vec<Stored>> {
+    pub(crate) fn page(&self, query: Query) -> Option<Vec<Stored>> {
         let Query::Page { leaf, after, until, limit, newest_first } = query else { return None };
         let rows = self.rows(leaf)?;
         let within = |row: &&Stored| row.seq > after.0 && row.seq <= until.0;
@@ -128,16 +128,16 @@ impl Db {
     }
 
     /// Answer to a [`Query::Skip`].
-    pub fn skip(&self, leaf: LeafNo, after: Seq, now: i64) -> Option<Option<Seq>> {
+    pub(crate) fn skip(&self, leaf: LeafNo, after: Seq, now: i64) -> Option<Option<Seq>> {
         let old = |row: &&Stored| row.seq > after.0 && now - row.ts > 2000;
         Some(self.rows(leaf)?.iter().filter(old).map(|row| Seq(row.seq)).max())
     }
 
-    pub fn rows(&self, leaf: LeafNo) -> Option<&Vec<Stored>> {
+    pub(crate) fn rows(&self, leaf: LeafNo) -> Option<&Vec<Stored>> {
         self.leaves.get(&leaf.0)?.as_ref()
     }
 
-    pub fn drop_leaf(&mut self, no: i32) {
+    pub(crate) fn drop_leaf(&mut self, no: i32) {
         if let Some(rows) = self.leaves.get_mut(&no) {
             *rows = None;
         }

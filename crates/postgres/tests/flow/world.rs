@@ -13,7 +13,7 @@ use adit_wire::VnetHeader;
 
 use crate::model::{Db, Stored};
 
-pub const STREAM: StreamId = StreamId(7);
+pub(crate) const STREAM: StreamId = StreamId(7);
 const RECEIVER: NodeId = NodeId(2);
 const WATCH_SEED: [u8; 32] = [8; 32];
 /// 2026-11-20.
@@ -21,7 +21,7 @@ const UNIX: u64 = 1_795_000_000;
 
 /// A signed epoch record, and the secret that only the two nodes know.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub(crate) struct Record {
     pub no: EpochNo,
     pub leaf: LeafNo,
     pub first_seq: Seq,
@@ -32,7 +32,7 @@ pub struct Record {
 
 /// The outcome of a batch in flight when its connection is lost.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum CommitOutcome {
+pub(crate) enum CommitOutcome {
     Present,
     Absent,
 }
@@ -44,9 +44,9 @@ struct Flight {
 }
 
 /// A function by which a lying database alters a page before it returns it.
-pub type Liar = Box<dyn FnMut(&mut Vec<Stored>)>;
+pub(crate) type Liar = Box<dyn FnMut(&mut Vec<Stored>)>;
 
-pub struct World {
+pub(crate) struct World {
     /// Milliseconds.
     pub now: u64,
     /// The lead of the database's clock.
@@ -90,7 +90,7 @@ fn instant(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-pub fn routes() -> Routes {
+pub(crate) fn routes() -> Routes {
     let peer = Peer {
         node: NodeId(1),
         outgoing: StreamId(8),
@@ -102,11 +102,11 @@ pub fn routes() -> Routes {
 }
 
 /// An IPv4 packet from node 1 to node 2 that holds its number and the time.
-pub fn packet(id: u64, now: u64) -> Vec<u8> {
+pub(crate) fn packet(id: u64, now: u64) -> Vec<u8> {
     packet_between([10, 9, 0, 1], [10, 9, 0, 2], id, now)
 }
 
-pub fn packet_between(from: [u8; 4], to: [u8; 4], id: u64, now: u64) -> Vec<u8> {
+pub(crate) fn packet_between(from: [u8; 4], to: [u8; 4], id: u64, now: u64) -> Vec<u8> {
     let len = 64 + (id % 13) as usize * 90;
     let mut packet = vec![0; len];
     packet[0] = 0x45;
@@ -123,11 +123,11 @@ pub fn packet_between(from: [u8; 4], to: [u8; 4], id: u64, now: u64) -> Vec<u8> 
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_leaves_of(200_000)
     }
 
-    pub fn with_leaves_of(leaf_bytes: u64) -> Self {
+    pub(crate) fn with_leaves_of(leaf_bytes: u64) -> Self {
         let now = 1_000_000;
         let mut world = Self {
             now,
@@ -160,16 +160,16 @@ impl World {
     }
 
     /// The network's settings change: other leaves, and epochs under the new settings.
-    pub fn renew(&mut self, new_leaf: bool) {
+    pub(crate) fn renew(&mut self, new_leaf: bool) {
         self.sender.reconfigure(config(self.leaf_bytes), new_leaf);
     }
 
-    pub fn db_now(&self) -> i64 {
+    pub(crate) fn db_now(&self) -> i64 {
         self.now as i64 + self.clock_ahead
     }
 
     /// A packet from the device.
-    pub fn send(&mut self) -> u64 {
+    pub(crate) fn send(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         let packet = packet(id, self.now);
@@ -178,7 +178,7 @@ impl World {
     }
 
     /// Sends `count` packets, one each `every` milliseconds, and lets time pass.
-    pub fn traffic(&mut self, count: usize, every: u64) {
+    pub(crate) fn traffic(&mut self, count: usize, every: u64) {
         for _ in 0..count {
             self.send();
             self.pass(every);
@@ -186,7 +186,7 @@ impl World {
     }
 
     /// Lets milliseconds pass, one by one; in steps of 50 where they are many.
-    pub fn pass(&mut self, ms: u64) {
+    pub(crate) fn pass(&mut self, ms: u64) {
         let step = if ms > 5000 { 50 } else { 1 };
         let end = self.now + ms;
         self.turn();
@@ -219,7 +219,7 @@ impl World {
     }
 
     /// A wake-up, which the database counts and the reader hears or not.
-    pub fn ring(&mut self, leaf: LeafNo) {
+    pub(crate) fn ring(&mut self, leaf: LeafNo) {
         self.rung += 1;
         if !self.lose_notifications && self.receiver_up {
             self.receiver.wake(leaf);
@@ -337,7 +337,7 @@ impl World {
     }
 
     /// Plays the part of the keys: everything comes from the record that the sender signed.
-    pub fn accept(&self, record: usize, age_ms: i64) -> Epoch {
+    pub(crate) fn accept(&self, record: usize, age_ms: i64) -> Epoch {
         let record = &self.records[record];
         Epoch {
             no: record.no,
@@ -351,7 +351,7 @@ impl World {
     }
 
     /// A row that the sender itself has sealed in an epoch; for a sender that breaks rules.
-    pub fn sealed(&self, record: usize, first: i64, packets: &[Vec<u8>]) -> Vec<Stored> {
+    pub(crate) fn sealed(&self, record: usize, first: i64, packets: &[Vec<u8>]) -> Vec<Stored> {
         let record = &self.records[record];
         let mut seal =
             Sealer::new(&record.secret, Audit::Headers, STREAM, record.no, record.hash).unwrap();
@@ -383,7 +383,7 @@ impl World {
     }
 
     /// The sender's connection is lost; what was in flight is there or not.
-    pub fn cut_sender(&mut self, outcome: CommitOutcome) {
+    pub(crate) fn cut_sender(&mut self, outcome: CommitOutcome) {
         if let Some(Flight { batch, .. }) = self.flight.take()
             && outcome == CommitOutcome::Present
         {
@@ -397,22 +397,22 @@ impl World {
         self.sender_up = false;
     }
 
-    pub fn connect_sender(&mut self) {
+    pub(crate) fn connect_sender(&mut self) {
         self.sender_up = true;
     }
 
-    pub fn cut_receiver(&mut self) {
+    pub(crate) fn cut_receiver(&mut self) {
         self.receiver_up = false;
     }
 
-    pub fn connect_receiver(&mut self) {
+    pub(crate) fn connect_receiver(&mut self) {
         self.receiver_up = true;
         self.receiver.lost();
         self.watch = Watch::new(instant(self.now), WATCH_SEED);
     }
 
     /// The sending process ends and another starts, which knows nothing but the database and, perhaps, what was kept.
-    pub fn restart_sender(&mut self, outcome: CommitOutcome, kept: bool) {
+    pub(crate) fn restart_sender(&mut self, outcome: CommitOutcome, kept: bool) {
         self.cut_sender(outcome);
         let given = self.sender.given(STREAM).filter(|_| kept).unwrap_or_default();
         // Another second by the clock.
@@ -423,7 +423,7 @@ impl World {
         self.sender_up = true;
     }
 
-    pub fn restart_receiver(&mut self, kept: bool) {
+    pub(crate) fn restart_receiver(&mut self, kept: bool) {
         let position = if kept { self.receiver.position() } else { Position::default() };
         let seed = self.random.bytes();
         self.receiver = Receiver::new(instant(self.now), STREAM, position, seed);
@@ -432,7 +432,7 @@ impl World {
     }
 
     /// Each packet at most once, and in the order in which they were sent.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         assert!(
             self.came.windows(2).all(|pair| pair[0] < pair[1]),
             "repeated or reordered: {:?}",
@@ -442,7 +442,7 @@ impl World {
     }
 
     /// Packets that are sent from now on come, all of them.
-    pub fn check_it_works(&mut self) {
+    pub(crate) fn check_it_works(&mut self) {
         let first = self.next_id;
         let before = self.came.len();
         self.traffic(50, 7);
@@ -453,7 +453,7 @@ impl World {
     }
 
     /// As [`Self::check_it_works`], once what waited in the queue has been sent.
-    pub fn check_it_works_after_backlog(&mut self) {
+    pub(crate) fn check_it_works_after_backlog(&mut self) {
         self.pass(1500);
         self.check();
         assert!(self.waits.iter().all(|wait| *wait <= 2000 + 1500));

@@ -18,7 +18,7 @@ pub(super) struct Owners {
 
 impl Owners {
     /// A client has these addresses now. Returns those that another client had before.
-    pub fn claim(&mut self, name: &str, prefixes: &[IpNet]) -> Vec<IpNet> {
+    pub(super) fn claim(&mut self, name: &str, prefixes: &[IpNet]) -> Vec<IpNet> {
         let taken = prefixes.iter().map(IpNet::trunc).filter(|net| self.is_of_another(name, net));
         let taken: Vec<IpNet> = taken.collect();
         for net in &taken {
@@ -40,7 +40,7 @@ impl Owners {
     }
 
     /// The addresses that a client has or had last.
-    pub fn of(&self, name: &str) -> Vec<IpNet> {
+    pub(super) fn of(&self, name: &str) -> Vec<IpNet> {
         let all = self.hosts.iter().chain(&self.networks);
         let mut nets: Vec<IpNet> =
             all.filter(|(_, owner)| *owner == name).map(|(net, _)| *net).collect();

@@ -36,7 +36,7 @@ struct Running {
 
 impl Capture {
     /// Keeps one record until it is asked for.
-    pub fn keep(&mut self, record: LogRecord) {
+    pub(super) fn keep(&mut self, record: LogRecord) {
         let Some(running) = &mut self.running else { return };
         let bytes = running.bytes.saturating_add(record.bytes.len());
         if running.waiting.len() >= MAX_WAITING || bytes > MAX_BYTES {
@@ -51,7 +51,7 @@ impl Capture {
     ///
     /// # Errors
     /// Another program captures, or this capture has ended.
-    pub fn asked(
+    pub(super) fn asked(
         &mut self,
         firewall: &Firewall,
         id: Option<u64>,
@@ -102,7 +102,7 @@ impl Capture {
     }
 
     /// Ends a capture whose reader has gone.
-    pub fn expire(&mut self, firewall: &Firewall, moment: Nanos) {
+    pub(super) fn expire(&mut self, firewall: &Firewall, moment: Nanos) {
         let over = |running: &Running| moment.0.saturating_sub(running.asked.0) > PATIENCE;
         if self.running.as_ref().is_some_and(over) {
             self.end(firewall);

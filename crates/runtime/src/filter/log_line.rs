@@ -25,7 +25,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub fn write(&mut self, record: &LogRecord) {
+    pub(super) fn write(&mut self, record: &LogRecord) {
         if self.may(record.at) {
             say!(1, "filter: {}", text(record));
         } else {
@@ -44,7 +44,7 @@ impl Lines {
     }
 
     /// Says how many were left out, every ten seconds at most.
-    pub fn tell(&mut self, moment: Nanos) {
+    pub(super) fn tell(&mut self, moment: Nanos) {
         if self.left_out > 0 && moment.0.saturating_sub(self.told) >= 10 * SECOND {
             self.told = moment.0;
             say!(1, "filter: {} lines more were left out", std::mem::take(&mut self.left_out));
@@ -131,7 +131,7 @@ fn flags(flags: u8) -> String {
 mod tests {
     use super::*;
 
-    pub const UDP: [u8; 32] = [
+    pub(super) const UDP: [u8; 32] = [
         0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0x66, 0xcb, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f, 0xa0, 0,
         53, 0, 12, 0, 0, 1, 2, 3, 4,
     ];

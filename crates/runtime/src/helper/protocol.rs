@@ -12,12 +12,12 @@ use crate::fault::Fault;
 use crate::host::{Applied, Capture, Device, DnsInUse, HostEvent, HostPlan};
 
 /// Longest message in bytes: a plan with 5,000 routes fits.
-pub const MESSAGE_LIMIT: usize = 1 << 20;
+pub(super) const MESSAGE_LIMIT: usize = 1 << 20;
 
 /// A request with the number that its answer carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NumberedRequest {
+pub(super) struct NumberedRequest {
     /// Chosen by the network process.
     pub id: u64,
     /// The request.
@@ -267,7 +267,7 @@ impl From<Problem> for io::Error {
 /// Everything that the helper sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum HelperMessage {
+pub(super) enum HelperMessage {
     /// The answer to the request of this number.
     Answer {
         /// The number.
@@ -294,7 +294,7 @@ pub enum HelperMessage {
 ///
 /// # Errors
 /// The error in it.
-pub fn parse(bytes: &[u8]) -> Result<NumberedRequest, String> {
+pub(super) fn parse(bytes: &[u8]) -> Result<NumberedRequest, String> {
     if bytes.len() > MESSAGE_LIMIT {
         return Err(format!("longer than {MESSAGE_LIMIT} bytes"));
     }

@@ -13,7 +13,7 @@ pub(super) struct StatusFile {
 }
 
 impl StatusFile {
-    pub fn read(path: &Path) -> Result<StatusFile> {
+    pub(super) fn read(path: &Path) -> Result<StatusFile> {
         // The file does not exist yet: no client has connected within the first second.
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,

@@ -23,27 +23,27 @@ const V6: [[&str; 5]; 2] = [
 ];
 
 /// Ports on which something might listen.
-pub const PORTS: [u16; 14] =
+pub(super) const PORTS: [u16; 14] =
     [22, 53, 80, 81, 123, 443, 1023, 1024, 4000, 5000, 7070, 8080, 32_768, 65_535];
 
 /// Transport protocols other than TCP, UDP, ICMP or ICMPv6, for which there is no specific connection tracking.
-pub const OTHERS: [u8; 4] = [50, 89, 253, 4];
+pub(super) const OTHERS: [u8; 4] = [50, 89, 253, 4];
 
 /// Time-to-live values.
-pub const TTLS: [u8; 6] = [1, 2, 63, 64, 127, 254];
+pub(super) const TTLS: [u8; 6] = [1, 2, 63, 64, 127, 254];
 
 /// Type-of-service bytes.
-pub const TOS: [u8; 8] = [0, 0, 0, 0x28, 0xb8, 0x02, 0x01, 0xff];
+pub(super) const TOS: [u8; 8] = [0, 0, 0, 0x28, 0xb8, 0x02, 0x01, 0xff];
 
 /// VLAN tags' ids.
-pub const VLANS: [u16; 4] = [1, 2, 100, 4094];
+pub(super) const VLANS: [u16; 4] = [1, 2, 100, 4094];
 
 /// Hardware addresses other than those of the hosts.
-pub const MACS: [[u8; 6]; 3] =
+pub(super) const MACS: [[u8; 6]; 3] =
     [[2, 0xad, 0x17, 0, 0xa, 2], [2, 0xad, 0x17, 0, 0xb, 2], [0x52, 0x54, 0, 0x12, 0x34, 0x56]];
 
 /// Returns an IPv4 address of a side, usually a known one.
-pub fn v4(random: &mut Random, side: Side) -> Ipv4Addr {
+pub(super) fn v4(random: &mut Random, side: Side) -> Ipv4Addr {
     let known = Ipv4Addr::from(*random.pick(&V4[side as usize]));
     if random.percent(90) {
         return known;
@@ -54,7 +54,7 @@ pub fn v4(random: &mut Random, side: Side) -> Ipv4Addr {
 }
 
 /// Returns an IPv6 address of a side, usually a known one.
-pub fn v6(random: &mut Random, side: Side) -> Ipv6Addr {
+pub(super) fn v6(random: &mut Random, side: Side) -> Ipv6Addr {
     let known: Ipv6Addr = random.pick(&V6[side as usize]).parse().unwrap_or(Ipv6Addr::LOCALHOST);
     if random.percent(90) {
         return known;
@@ -63,7 +63,7 @@ pub fn v6(random: &mut Random, side: Side) -> Ipv6Addr {
 }
 
 /// Returns the ends of a packet that arrives at `side`; rarely its source is on the other side.
-pub fn ends(random: &mut Random, side: Side, is_v6: bool) -> Ends {
+pub(super) fn ends(random: &mut Random, side: Side, is_v6: bool) -> Ends {
     let from = if random.percent(3) { side.other() } else { side };
     if is_v6 {
         Ends { from: v6(random, from).into(), to: v6(random, from.other()).into() }
@@ -73,7 +73,7 @@ pub fn ends(random: &mut Random, side: Side, is_v6: bool) -> Ends {
 }
 
 /// Returns a port on which a service might listen, or one near it, or any.
-pub fn port(random: &mut Random) -> u16 {
+pub(super) fn port(random: &mut Random) -> u16 {
     match random.within(0..=19) {
         0 => random.word().max(1),
         1 => random.pick(&PORTS).saturating_add(1),
@@ -83,6 +83,6 @@ pub fn port(random: &mut Random) -> u16 {
 }
 
 /// Returns a client's port.
-pub fn client_port(random: &mut Random) -> u16 {
+pub(super) fn client_port(random: &mut Random) -> u16 {
     if random.percent(30) { port(random) } else { random.within(40_000..=40_020) as u16 }
 }

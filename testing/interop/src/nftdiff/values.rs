@@ -9,7 +9,7 @@ use super::universe;
 /// The kind of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Kind {
+pub(super) enum Kind {
     V4,
     V6,
     Port,
@@ -81,7 +81,7 @@ const ICMPV6: [&str; 10] = [
 
 impl Kind {
     /// Returns its name in a set's `type`.
-    pub fn set_type(self) -> &'static str {
+    pub(super) fn set_type(self) -> &'static str {
         match self {
             Kind::V4 => "ipv4_addr",
             Kind::V6 => "ipv6_addr",
@@ -175,7 +175,7 @@ fn named(random: &mut Random, names: &[&str]) -> (String, u128) {
 }
 
 /// Generates what follows a field in a comparison.
-pub fn test(random: &mut Random, kind: Kind) -> String {
+pub(super) fn test(random: &mut Random, kind: Kind) -> String {
     match kind {
         Kind::Flags => return flags(random),
         Kind::State => return states(random),
@@ -286,7 +286,7 @@ fn prefix(random: &mut Random, kind: Kind) -> (String, u128, u128) {
 }
 
 /// Returns the kinds of the elements of sets in this family.
-pub fn set_kinds(random: &mut Random, family: &str) -> Vec<Kind> {
+pub(super) fn set_kinds(random: &mut Random, family: &str) -> Vec<Kind> {
     let address = match family {
         "ip" => Kind::V4,
         "ip6" => Kind::V6,
@@ -308,7 +308,12 @@ pub fn set_kinds(random: &mut Random, family: &str) -> Vec<Kind> {
 }
 
 /// Generates elements that do not overlap.
-pub fn elements(random: &mut Random, kinds: &[Kind], interval: bool, count: u64) -> Vec<String> {
+pub(super) fn elements(
+    random: &mut Random,
+    kinds: &[Kind],
+    interval: bool,
+    count: u64,
+) -> Vec<String> {
     let mut boxes: Vec<Vec<(u128, u128)>> = Vec::new();
     let mut texts = Vec::new();
     for _ in 0..count {

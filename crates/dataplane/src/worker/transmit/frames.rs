@@ -67,7 +67,7 @@ impl<F: Format> Transmitter<F> {
     }
 
     /// Floods frames of peers to all but the sender, within the rate limits.
-    pub fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
+    pub(crate) fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
         let shared = self.shared.clone();
         let Some(switch) = &shared.ethernet else { return };
         let (peers, now) = (shared.tables.peers.load(), (shared.clock)());

@@ -77,12 +77,12 @@ fn mac_bytes(address: u64) -> impl Iterator<Item = u8> {
 }
 
 impl Frame {
-    pub fn is_icmp(&self) -> bool {
+    pub(super) fn is_icmp(&self) -> bool {
         matches!(self.body, Body::Icmp { .. })
     }
 
     /// Returns the transport protocol.
-    pub fn protocol(&self) -> Option<u8> {
+    pub(super) fn protocol(&self) -> Option<u8> {
         match self.body {
             Body::Tcp { .. } => Some(6),
             Body::Udp { .. } => Some(17),
@@ -94,7 +94,7 @@ impl Frame {
     }
 
     /// Builds all bytes, without a link header for a TUN device.
-    pub fn build(&self, tun: bool) -> Result<Vec<u8>, String> {
+    pub(super) fn build(&self, tun: bool) -> Result<Vec<u8>, String> {
         let (ethertype, packet) = match (self.body, self.source, self.destination) {
             (Body::Arp { reply, sender, target }, ..) => (0x0806, self.arp(reply, sender, target)),
             (Body::Ether(kind), ..) => (kind, vec![0; 46]),

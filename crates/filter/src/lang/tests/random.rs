@@ -80,7 +80,7 @@ const NAMES: &[&str] = &["eth0", "eth1.5", "wg-7", "br_lan", "a"];
 const WILD: &[&str] = &["lan", "tun", "x"];
 
 /// Generates any rule set. With `for_nft`, only what the kernel's nftables accepts too.
-pub fn rulesets(for_nft: bool) -> impl Strategy<Value = Ruleset> {
+pub(super) fn rulesets(for_nft: bool) -> impl Strategy<Value = Ruleset> {
     prop::collection::vec(any::<u64>(), 50..600)
         .prop_map(move |stream| Maker { stream, at: 0, handle: 0, for_nft }.ruleset())
 }

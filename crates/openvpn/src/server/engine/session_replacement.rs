@@ -24,11 +24,11 @@ const NOTICE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The maximum number of replaced clients that are notified at a time. Beyond it, clients are
 /// removed without notice, and counted.
-pub const MAX_REPLACED: usize = 64;
+pub(super) const MAX_REPLACED: usize = 64;
 
 /// The maximum number of names whose disputes are recorded. Beyond it, a name's back-off does not
 /// grow.
-pub const MAX_DISPUTES: usize = 1024;
+pub(super) const MAX_DISPUTES: usize = 1024;
 
 /// The time after which a dispute starts over with the first back-off.
 const DISPUTE_MEMORY: Duration = Duration::from_secs(6 * 3600);

@@ -5,29 +5,29 @@ use std::time::Duration;
 use adit_sim::{Impairment, Loss};
 
 /// The rest of a script. After its end all values are zero.
-pub struct Bytes<'a>(pub &'a [u8]);
+pub(super) struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    pub fn next(&mut self) -> Option<u8> {
+    pub(super) fn next(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
-    pub fn u8(&mut self) -> u8 {
+    pub(super) fn u8(&mut self) -> u8 {
         self.next().unwrap_or_default()
     }
 
-    pub fn index(&mut self) -> usize {
+    pub(super) fn index(&mut self) -> usize {
         self.u8().into()
     }
 
-    pub fn choose<T: Copy, const N: usize>(&mut self, from: [T; N]) -> T {
+    pub(super) fn choose<T: Copy, const N: usize>(&mut self, from: [T; N]) -> T {
         from[self.index() % N]
     }
 
     /// Reads up to 127 bytes after their number.
-    pub fn bytes(&mut self) -> &'a [u8] {
+    pub(super) fn bytes(&mut self) -> &'a [u8] {
         let len = self.index() % 128;
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -35,13 +35,13 @@ impl<'a> Bytes<'a> {
     }
 
     /// Reads the same as printable text.
-    pub fn text(&mut self) -> String {
+    pub(super) fn text(&mut self) -> String {
         let printable = |byte: &u8| if (b' '..=b'~').contains(byte) { *byte } else { b'?' };
         self.bytes().iter().map(|byte| char::from(printable(byte))).collect()
     }
 
     /// Reads the impairment of a line.
-    pub fn impairment(&mut self) -> Impairment {
+    pub(super) fn impairment(&mut self) -> Impairment {
         let byte = self.u8();
         Impairment {
             loss: match byte & 3 {
@@ -59,7 +59,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Makes a packet from a genuine one.
-    pub fn altered(&mut self, packet: &[u8], other: &[u8]) -> Vec<u8> {
+    pub(super) fn altered(&mut self, packet: &[u8], other: &[u8]) -> Vec<u8> {
         let mut packet = packet.to_vec();
         let (kind, at) = (self.u8() % 8, self.index());
         let at = at % packet.len().max(1);

@@ -9,7 +9,7 @@ use super::bytes::Bytes;
 
 /// Makes a well-formed packet with the ids of a session's sender and receiver, or with a made-up
 /// one, under the client's wrapping. In a steadfast script its author does not have the key.
-pub fn forged(
+pub(super) fn forged(
     script: &mut Bytes<'_>,
     flags: u8,
     (author, receiver): ([u8; 8], [u8; 8]),

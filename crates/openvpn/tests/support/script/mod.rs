@@ -18,8 +18,8 @@ mod sessions;
 #[path = "../mod.rs"]
 mod world;
 
-pub use pair::run as pair;
-pub use sessions::run as sessions;
+pub(crate) use pair::run as pair;
+pub(crate) use sessions::run as sessions;
 
 use std::time::Duration;
 

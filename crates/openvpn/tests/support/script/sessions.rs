@@ -69,7 +69,7 @@ struct Play {
 }
 
 /// Plays a script.
-pub fn run(bytes: &[u8]) {
+pub(crate) fn run(bytes: &[u8]) {
     let mut script = Bytes(bytes);
     let mut play = Play::new(&mut script);
     if play.steadfast {

@@ -7,7 +7,7 @@ use crate::nftdiff::random::Random;
 use crate::nftdiff::universe;
 
 /// Generates a frame that is not IP.
-pub fn some(random: &mut Random) -> Flow {
+pub(super) fn some(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let side = pair.side;
     let (ethertype, body, what) = match random.within(0..=9) {
@@ -37,7 +37,7 @@ fn arp(random: &mut Random, side: Side) -> Vec<u8> {
 }
 
 /// Turns the frame of a router's neighbour into one of hosts at a switch, perhaps with a tag.
-pub fn disguise(random: &mut Random, sent: &mut Sent) {
+pub(super) fn disguise(random: &mut Random, sent: &mut Sent) {
     let frame = &mut sent.frame;
     if frame.len() < 14 {
         return;

@@ -13,7 +13,7 @@ pub const WITHIN: &str = "a piece within another";
 pub const NO_CHECKSUM: &str = "UDP without checksum";
 
 /// Generates a fragmented packet: in order, out of order, duplicated, overlapping, with holes, tiny.
-pub fn pieces(random: &mut Random) -> Flow {
+pub(super) fn pieces(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let length = *random.pick(&[40, 200, 1000, 2500]);
     let (protocol, segment) = some_segment(random, pair.ends, length);
@@ -93,7 +93,7 @@ fn move_about(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
 }
 
 /// Generates a packet that is wrong in one place.
-pub fn broken(random: &mut Random) -> Flow {
+pub(super) fn broken(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let length = *random.pick(&[0, 9, 200]);
     let (protocol, segment) = some_segment(random, pair.ends, length);

@@ -9,7 +9,7 @@ use crate::nftdiff::random::Random;
 use crate::nftdiff::universe;
 
 /// Generates requests and replies, and perhaps an error about one of them.
-pub fn udp(random: &mut Random) -> Flow {
+pub(super) fn udp(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let ports = (universe::client_port(random), universe::port(random));
     let mut flow = Flow::new();
@@ -27,7 +27,7 @@ pub fn udp(random: &mut Random) -> Flow {
 }
 
 /// Generates echoes, single messages, and errors about conversations.
-pub fn icmp(random: &mut Random) -> Flow {
+pub(super) fn icmp(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let number = pair.ends.icmp();
     let v6 = number == 58;
@@ -79,7 +79,7 @@ pub fn icmp(random: &mut Random) -> Flow {
 
 /// Generates an ICMP error about a packet, from its receiver, from a host on the path, or from an
 /// impossible source.
-pub fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Option<Sent> {
+pub(super) fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Option<Sent> {
     let about = packet?;
     let mut inner = about.frame.get(14..)?.to_vec();
     let v6 = inner.first()? >> 4 == 6;
@@ -130,7 +130,7 @@ fn ends_of(frame: &[u8]) -> Option<Ends> {
 }
 
 /// Generates a transport protocol of which only the number is known.
-pub fn other(random: &mut Random) -> Flow {
+pub(super) fn other(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let protocol = *random.pick(&universe::OTHERS);
     let mut flow = Flow::new();
@@ -144,7 +144,7 @@ pub fn other(random: &mut Random) -> Flow {
 }
 
 /// Generates extension headers of IPv6 that every router accepts.
-pub fn extensions(random: &mut Random) -> Vec<(u8, Vec<u8>)> {
+pub(super) fn extensions(random: &mut Random) -> Vec<(u8, Vec<u8>)> {
     let padding = |words: usize| {
         let mut body = vec![1, (words * 8 + 4) as u8];
         body.resize(words * 8 + 6, 0);
@@ -169,7 +169,7 @@ pub fn extensions(random: &mut Random) -> Vec<(u8, Vec<u8>)> {
 }
 
 /// Generates a TCP segment or a datagram, for a test that needs any packet of a connection.
-pub fn some_segment(random: &mut Random, ends: Ends, length: usize) -> (u8, Vec<u8>) {
+pub(super) fn some_segment(random: &mut Random, ends: Ends, length: usize) -> (u8, Vec<u8>) {
     let ports = (universe::client_port(random), universe::port(random));
     let payload = random.bytes(length);
     match random.within(0..=2) {

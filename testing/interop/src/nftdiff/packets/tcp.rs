@@ -32,7 +32,7 @@ struct TcpConversation<'a> {
 }
 
 /// Generates a conversation, perhaps with others after it between the same ports.
-pub fn conversation(random: &mut Random) -> Flow {
+pub(super) fn conversation(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let end =
         |random: &mut Random, port| End { next: number(random), window: window(random), port };
