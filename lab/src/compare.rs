@@ -151,9 +151,9 @@ pub enum Outcome {
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
-            Outcome::Better => "better",
-            Outcome::Worse => "WORSE",
-            Outcome::Same => "-",
+            Self::Better => "better",
+            Self::Worse => "WORSE",
+            Self::Same => "-",
         })
     }
 }

@@ -153,7 +153,7 @@ impl Measurement {
     }
 
     /// Takes over what another part of the trial measured.
-    pub fn merge(&mut self, other: Measurement) {
+    pub fn merge(&mut self, other: Self) {
         self.values.extend(other.values);
         self.flows.extend(other.flows);
         self.latencies.extend(other.latencies);

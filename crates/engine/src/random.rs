@@ -6,7 +6,7 @@ use zeroize::Zeroize;
 const BUFFER: usize = 480;
 
 /// The seed of a [`Random`]. It is zeroized on drop.
-pub struct Seed(Box<[u8; Seed::LEN]>);
+pub struct Seed(Box<[u8; Self::LEN]>);
 
 impl Seed {
     /// Length in bytes.
@@ -23,8 +23,8 @@ impl Seed {
     }
 }
 
-impl From<[u8; Seed::LEN]> for Seed {
-    fn from(mut bytes: [u8; Seed::LEN]) -> Self {
+impl From<[u8; Self::LEN]> for Seed {
+    fn from(mut bytes: [u8; Self::LEN]) -> Self {
         let seed = Self(Box::new(bytes));
         bytes.zeroize();
         seed

@@ -439,7 +439,7 @@ impl State {
     }
 
     /// Takes over the elements that were added to the set of former rules, and the expiry of elements that are in both.
-    fn inherit(&mut self, old: State) {
+    fn inherit(&mut self, old: Self) {
         for (key, entry) in old.all {
             let known = self.all.get(&key).filter(|known| known.last == entry.last);
             let (known, ends) = (known.is_some(), known.is_some_and(|one| one.end != End::Never));

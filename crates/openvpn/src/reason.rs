@@ -40,7 +40,7 @@ pub enum Reason {
     Foreign(&'static str),
     /// Packets on a stream do not begin where they should.
     #[error("the TCP connection is out of step: {0}")]
-    OutOfStep(Box<Reason>),
+    OutOfStep(Box<Self>),
 
     /// The TLS session failed.
     #[error(transparent)]
@@ -210,7 +210,7 @@ pub enum Reason {
     RetriesExhausted,
     /// The handshake failed, and `tls-exit` makes it the only one.
     #[error("{0}")]
-    TlsExit(Box<Reason>),
+    TlsExit(Box<Self>),
 }
 
 impl Reason {

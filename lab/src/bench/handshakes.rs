@@ -72,7 +72,7 @@ struct Bench {
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
 impl Bench {
-    fn new() -> Result<Bench> {
+    fn new() -> Result<Self> {
         let (server_tls, client_tls) = tls()?;
         let mut byte = 0_u8;
         let key = StaticKey::generate(|bytes| {
@@ -88,7 +88,7 @@ impl Bench {
         let server = ServerEngine::new(server, [1; 32], START, unix).context("the server")?;
         let target = Target { host: "vpn.example".into(), port: 1194, ..Target::default() };
         let config = ClientConfig::new(settings, client_tls, vec![Remote { target }]);
-        Ok(Bench { server, config, unix, now: START, next: 0, spent: Spent::default() })
+        Ok(Self { server, config, unix, now: START, next: 0, spent: Spent::default() })
     }
 
     fn many(&mut self, count: u32) -> Result<()> {

@@ -32,9 +32,9 @@ const IMIX: [usize; 12] = [64, 576, 64, 64, 576, 64, 1400, 64, 576, 64, 576, 64]
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Size::Bytes(bytes) => write!(f, "{bytes}"),
-            Size::Imix => f.write_str("imix"),
-            Size::Super => f.write_str("super"),
+            Self::Bytes(bytes) => write!(f, "{bytes}"),
+            Self::Imix => f.write_str("imix"),
+            Self::Super => f.write_str("super"),
         }
     }
 }
@@ -42,13 +42,13 @@ impl fmt::Display for Size {
 impl FromStr for Size {
     type Err = String;
 
-    fn from_str(text: &str) -> std::result::Result<Size, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         match text {
-            "imix" => Ok(Size::Imix),
-            "super" => Ok(Size::Super),
+            "imix" => Ok(Self::Imix),
+            "super" => Ok(Self::Super),
             _ => match text.parse() {
                 Ok(bytes) if (packets::SMALLEST..=packets::SUPER_LEN).contains(&bytes) => {
-                    Ok(Size::Bytes(bytes))
+                    Ok(Self::Bytes(bytes))
                 }
                 _ => Err(format!(
                     "{text:?} is no packet size: write {} to {} (bytes), imix or super",
@@ -64,9 +64,9 @@ impl Size {
     fn packets(&self) -> Vec<(VnetHeader, Vec<u8>)> {
         let plain = |bytes: usize| (VnetHeader::default(), packets::plain(bytes));
         match self {
-            Size::Bytes(bytes) => vec![plain(*bytes)],
-            Size::Imix => IMIX.iter().map(|bytes| plain(*bytes)).collect(),
-            Size::Super => vec![packets::super_packet()],
+            Self::Bytes(bytes) => vec![plain(*bytes)],
+            Self::Imix => IMIX.iter().map(|bytes| plain(*bytes)).collect(),
+            Self::Super => vec![packets::super_packet()],
         }
     }
 }
@@ -114,7 +114,7 @@ struct Buffers {
 impl Buffers {
     /// Takes one packet from end to end; returns how many packets came out of it.
     fn carry(&mut self, tunnel: &mut Tunnel, vnet: &VnetHeader, packet: &[u8]) -> u64 {
-        let Buffers { packet: copy, trains } = self;
+        let Self { packet: copy, trains } = self;
         copy.clear();
         copy.extend_from_slice(packet);
         let mut used = 0;

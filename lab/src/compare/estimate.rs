@@ -30,7 +30,7 @@ impl Movement {
     /// squares, each over the sum of both, add up to the expected value (Paule and Mandel, Journal of Research of the
     /// NBS 87, 1982). Quiet figures have the most weight. The expected value is `df / (df - 2)`, the mean of Fisher's
     /// distribution, and not 1: an error known from few rounds is often too small, and would be taken for movement.
-    pub(super) fn of(estimates: &[Estimate], programs: usize) -> Movement {
+    pub(super) fn of(estimates: &[Estimate], programs: usize) -> Self {
         let beyond = |variance: f64| -> f64 {
             let each = |e: &Estimate| {
                 let error = (variance + e.error).max(1e-12);
@@ -44,7 +44,7 @@ impl Movement {
             let middle = f64::midpoint(low, high);
             if beyond(middle) > 0.0 { low = middle } else { high = middle }
         }
-        Movement { variance: low, count: programs as f64 }
+        Self { variance: low, count: programs as f64 }
     }
 }
 
@@ -83,12 +83,12 @@ fn welch(a: &[f64], b: &[f64]) -> Option<Estimate> {
 impl Estimate {
     /// With the machine's movement added to the error. Where that was seen in few programs only it is itself uncertain: the degrees of
     /// freedom are Satterthwaite's (Biometrics Bulletin 2, 1946).
-    pub(super) fn widened(self, movement: Movement) -> Estimate {
+    pub(super) fn widened(self, movement: Movement) -> Self {
         let error = self.error + movement.variance;
         let parts =
             self.error.powi(2) / self.df + movement.variance.powi(2) / movement.count.max(1.0);
         let df = if parts > 0.0 { error * error / parts } else { self.df };
-        Estimate { error, df, ..self }
+        Self { error, df, ..self }
     }
 
     pub(super) fn p(&self) -> f64 {

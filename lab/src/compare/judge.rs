@@ -87,9 +87,9 @@ struct Moved {
 
 impl Moved {
     /// From series of unchanged programs.
-    fn of(series: &[&Series]) -> Moved {
+    fn of(series: &[&Series]) -> Self {
         let of = |one: &&Series| Some((one.metric, one.row.subject.clone(), estimate(&[one])?));
-        Moved {
+        Self {
             aspects: gathered(by_scenario(series, &Unsteady::default())),
             metrics: movements(series.iter().filter_map(of)),
         }

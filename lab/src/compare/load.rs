@@ -19,19 +19,19 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn read(dir: &Path) -> Result<Run> {
+    pub(super) fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(TRIALS);
         let text = std::fs::read(&path)
             .context(format!("{}: name the folder that `adit-lab run` wrote", path.display()))?;
-        Ok(Run::of(&String::from_utf8_lossy(&text), Manifest::read(dir).ok()))
+        Ok(Self::of(&String::from_utf8_lossy(&text), Manifest::read(dir).ok()))
     }
 
-    pub(super) fn of(trials: &str, manifest: Option<Manifest>) -> Run {
+    pub(super) fn of(trials: &str, manifest: Option<Manifest>) -> Self {
         let lines = trials.lines().filter(|line| !line.trim().is_empty());
         let read: Vec<Option<Record>> = lines.map(|line| serde_json::from_str(line).ok()).collect();
         let torn = read.iter().filter(|record| record.is_none()).count();
         let records: Vec<Record> = read.into_iter().flatten().collect();
-        Run { manifest, summary: summarise(&records), torn }
+        Self { manifest, summary: summarise(&records), torn }
     }
 }
 

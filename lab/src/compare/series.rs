@@ -18,16 +18,16 @@ pub(super) enum Aspect {
 impl Aspect {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Aspect::Speed => "speed",
-            Aspect::Cpu => "CPU",
-            Aspect::Latency => "latency",
-            Aspect::Memory => "memory",
+            Self::Speed => "speed",
+            Self::Cpu => "CPU",
+            Self::Latency => "latency",
+            Self::Memory => "memory",
         }
     }
 
     /// Returns the aspect of a metric, and whether it is steady enough to be averaged into it: the tails of latencies
     /// would drown their middles.
-    pub(super) fn of(metric: &str) -> Option<(Aspect, bool)> {
+    pub(super) fn of(metric: &str) -> Option<(Self, bool)> {
         Some(match metric {
             "up_mbps"
             | "down_mbps"
@@ -35,17 +35,17 @@ impl Aspect {
             | "requests_per_s"
             | "rate_at_no_loss_pps"
             | "rate_at_half_percent_pps"
-            | "handshakes_per_s" => (Aspect::Speed, true),
+            | "handshakes_per_s" => (Self::Speed, true),
             "mb_per_cpu_s"
             | "server_cpu_s_per_gb"
             | "client_cpu_s_per_gb"
             | "cpu_ms_per_handshake"
-            | "server_cpu_percent" => (Aspect::Cpu, true),
+            | "server_cpu_percent" => (Self::Cpu, true),
             "p50_ms" | "p90_ms" | "idle_p50_ms" | "idle_p90_ms" | "loaded_p50_ms"
-            | "loaded_p90_ms" => (Aspect::Latency, true),
-            "p99_ms" | "p999_ms" | "idle_p99_ms" | "loaded_p99_ms" => (Aspect::Latency, false),
+            | "loaded_p90_ms" => (Self::Latency, true),
+            "p99_ms" | "p999_ms" | "idle_p99_ms" | "loaded_p99_ms" => (Self::Latency, false),
             "kib_per_client" | "server_anon_mib" | "server_pss_mib" | "client_pss_mib" => {
-                (Aspect::Memory, true)
+                (Self::Memory, true)
             }
             _ => return None,
         })

@@ -128,7 +128,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(vnet: &VnetHeader, packet: &[u8]) -> Option<Shape> {
+    fn of(vnet: &VnetHeader, packet: &[u8]) -> Option<Self> {
         let v6 = packet.first()? >> 4 == 6;
         let tcp = matches!(vnet.gso, Gso::TcpV4 | Gso::TcpV6);
         let l4 = usize::from(vnet.csum_start);
@@ -142,7 +142,7 @@ impl Shape {
         };
         let id = if v6 { 0 } else { u16::from_be_bytes(*packet.get(4..)?.first_chunk()?) };
         let header_len = l4 + len;
-        let shape = Shape { v6, tcp, l4, header_len, id, seq, flags };
+        let shape = Self { v6, tcp, l4, header_len, id, seq, flags };
         (l4 >= V4_LEN && header_len <= MAX_HEADER).then_some(shape)
     }
 
@@ -246,7 +246,7 @@ impl<'a> Joiner<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(vnet: VnetHeader, shape: Shape, packet: &'a [u8], payload: &'a [u8]) -> Run<'a> {
+    fn new(vnet: VnetHeader, shape: Shape, packet: &'a [u8], payload: &'a [u8]) -> Self {
         let mut parts = Vec::with_capacity(MAX_PARTS);
         parts.push(payload);
         Run {

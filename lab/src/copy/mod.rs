@@ -56,14 +56,14 @@ pub struct Peer {
 impl FromStr for Peer {
     type Err = String;
 
-    fn from_str(text: &str) -> std::result::Result<Peer, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         let wrong = || {
             format!("{text:?} is no peer: write 192.0.2.1:5000 or 192.0.2.1:5000=10.9.0.2,fd00::2")
         };
         let (outer, inner) = text.split_once('=').map_or((text, None), |(a, b)| (a, Some(b)));
         let addresses = inner.into_iter().flat_map(|inner| inner.split(','));
         let inner = addresses.map(|address| address.parse().map_err(|_| wrong()));
-        Ok(Peer {
+        Ok(Self {
             outer: outer.parse().map_err(|_| wrong())?,
             inner: inner.collect::<std::result::Result<_, _>>()?,
         })
@@ -109,11 +109,11 @@ enum Peers {
 }
 
 impl Peers {
-    fn new(peers: &[Peer]) -> Result<Peers> {
+    fn new(peers: &[Peer]) -> Result<Self> {
         if let [Peer { outer, inner }] = peers
             && inner.is_empty()
         {
-            return Ok(Peers::One(*outer));
+            return Ok(Self::One(*outer));
         }
         let mut map = HashMap::new();
         for Peer { outer, inner } in peers {
@@ -127,13 +127,13 @@ impl Peers {
                 ensure(taken.is_none(), || format!("--peer {outer}: {address} is another peer's"))?;
             }
         }
-        Ok(Peers::Many(map))
+        Ok(Self::Many(map))
     }
 
     fn of(&self, packet: &[u8]) -> Option<SocketAddr> {
         match self {
-            Peers::One(outer) => Some(*outer),
-            Peers::Many(map) => map.get(&Ip::parse(packet)?.destination).copied(),
+            Self::One(outer) => Some(*outer),
+            Self::Many(map) => map.get(&Ip::parse(packet)?.destination).copied(),
         }
     }
 }
@@ -159,7 +159,7 @@ struct End {
 }
 
 impl End {
-    fn new(tun: TunQueue, socket: UdpSocket, peers: Peers) -> Result<End> {
+    fn new(tun: TunQueue, socket: UdpSocket, peers: Peers) -> Result<Self> {
         let (poller, room) = (Poller::new()?, Poller::new()?);
         poller.add(&tun, TUN, Interest::READ)?;
         poller.add(&socket, SOCKET, Interest::READ)?;
@@ -167,7 +167,7 @@ impl End {
         let packet = vec![0; LARGEST].into();
         let scratch = SendScratch::new(TRAINS);
         let sender = Sender { socket, room, scratch, oversize: usize::MAX };
-        Ok(End { tun, sender, peers, poller, packet, trains: Trains::default() })
+        Ok(Self { tun, sender, peers, poller, packet, trains: Trains::default() })
     }
 
     fn run(mut self) -> Result<ExitCode> {

@@ -114,10 +114,10 @@ impl ClientLoop {
     pub(super) fn new(
         next: impl FnMut() -> Result<ClientConfig> + 'static,
         hosts: Hosts,
-    ) -> Result<ClientLoop> {
+    ) -> Result<Self> {
         // Neighbours in the order of slots are of different hosts.
         let slots = hosts.sources.len() * hosts.sessions;
-        Ok(ClientLoop {
+        Ok(Self {
             link: Link::datagram(Default::default(), None, hosts.server),
             next_config: Box::new(next),
             configs: VecDeque::new(),

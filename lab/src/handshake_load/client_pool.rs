@@ -45,13 +45,13 @@ impl ClientPool {
         namespace: &Namespace,
         next: impl FnMut() -> Result<ClientConfig> + Send + 'static,
         hosts: Hosts,
-    ) -> Result<ClientPool> {
+    ) -> Result<Self> {
         let (work, inbox) = mpsc::channel::<PoolCommand>();
         let thread = namespace.thread(move || {
             more_files()?;
             ClientLoop::new(next, hosts)?.live(&inbox)
         })?;
-        Ok(ClientPool { work: Some(work), thread: Some(thread) })
+        Ok(Self { work: Some(work), thread: Some(thread) })
     }
 
     /// Starts clients by `schedule`, and waits until all are connected, at most for `timeout` after the last was to

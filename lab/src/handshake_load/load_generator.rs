@@ -66,7 +66,7 @@ impl LoadGenerator {
         subject: &Subject,
         hosts: u16,
         sessions: usize,
-    ) -> Result<LoadGenerator> {
+    ) -> Result<Self> {
         let program = program(toolchain, subject)?;
         let client = testbed.clients.first().context("a testbed without a client")?;
         let folder = toolchain.scratch()?;
@@ -79,7 +79,7 @@ impl LoadGenerator {
         let keys = toolchain.keys().clone();
         let pool = ClientPool::open(client, move || config::client(&keys), hosts)?;
         let expected = config::expected()?;
-        Ok(LoadGenerator { pool, server, slots, expected, _folder: folder })
+        Ok(Self { pool, server, slots, expected, _folder: folder })
     }
 
     /// Runs something, and returns its outcome and the CPU time that the server took meanwhile, in seconds.

@@ -32,8 +32,8 @@ pub struct Applied {
 
 impl Applied {
     /// Returns the configuration that a client engine handed to its driver.
-    pub fn of(client: impl Into<String>, config: &TunnelConfig) -> Applied {
-        let mut applied = Applied {
+    pub fn of(client: impl Into<String>, config: &TunnelConfig) -> Self {
+        let mut applied = Self {
             client: client.into(),
             ipv4: config.ipv4,
             ipv6: config.ipv6,

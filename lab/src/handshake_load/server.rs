@@ -29,14 +29,14 @@ impl Server {
         namespace: &Namespace,
         folder: &Path,
         keys: &Path,
-    ) -> Result<Server> {
+    ) -> Result<Self> {
         let config = config::server(keys, program.may_offload());
         let path = folder.join("storm-server.conf");
         fs::write(&path, &config).context(path.display())?;
         let name = format!("server ({})", program.label());
         let mut daemon = Daemon::spawn(&name, program.command(namespace, &path))?;
         daemon.wait_for(READY, SETUP_LIMIT)?;
-        Ok(Server { daemon, config })
+        Ok(Self { daemon, config })
     }
 
     /// The process.

@@ -22,8 +22,8 @@ pub struct Plan {
 }
 
 impl Default for Plan {
-    fn default() -> Plan {
-        Plan {
+    fn default() -> Self {
+        Self {
             first: 200.0,
             factor: 2.0,
             refinements: 3,
@@ -49,9 +49,9 @@ pub struct Step {
 
 impl Step {
     /// Returns the step of a run at this rate.
-    pub fn of(offered: f64, ran: &LoadOutcome) -> Step {
+    pub fn of(offered: f64, ran: &LoadOutcome) -> Self {
         let p99_ms = latency(&ran.arrivals).at(0.99).unwrap_or(f64::INFINITY);
-        Step { offered, achieved: ran.rate(), p99_ms, unfinished: ran.unfinished() }
+        Self { offered, achieved: ran.rate(), p99_ms, unfinished: ran.unfinished() }
     }
 }
 

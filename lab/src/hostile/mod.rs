@@ -138,7 +138,7 @@ impl Adversary {
             let _ = ready.send(());
             run(&mut attack, rate, &stopped)
         })?;
-        let mut adversary = Adversary { stop, thread: Some(thread) };
+        let mut adversary = Self { stop, thread: Some(thread) };
         match wait.recv_timeout(READY) {
             Ok(()) => Ok(adversary),
             // The sender is gone: the thread has ended, and says why.

@@ -25,18 +25,18 @@ pub struct Processors {
 
 impl Processors {
     /// The times now; `None` where /proc does not tell.
-    pub fn look() -> Option<Processors> {
+    pub fn look() -> Option<Self> {
         let own = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
             let is_process = entry.file_name().to_str()?.parse::<u32>().is_ok();
             let text = is_process.then(|| fs::read(entry.path().join("stat")).ok()).flatten()?;
             spent(&String::from_utf8_lossy(&text))
         });
         let own = own.sum();
-        Some(Processors { machine: Machine::look().ok()?, own })
+        Some(Self { machine: Machine::look().ok()?, own })
     }
 
     /// The share of the machine's time that other programs took since `earlier`, 0 to 1.
-    pub fn foreign_since(self, earlier: Processors) -> f64 {
+    pub fn foreign_since(self, earlier: Self) -> f64 {
         let busy = self.machine.busy.saturating_sub(earlier.machine.busy);
         let own = self.own.saturating_sub(earlier.own);
         let total = self.machine.total.saturating_sub(earlier.machine.total).max(1);

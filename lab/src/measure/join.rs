@@ -8,7 +8,7 @@ use crate::testbed::Drops;
 impl Usage {
     /// Returns the cost of this window and a later one of the same processes together. Memory and descriptors are the
     /// later one's.
-    pub fn then(self, later: Usage) -> Usage {
+    pub fn then(self, later: Self) -> Self {
         let offset = self.samples.last().map_or(0.0, |sample| sample.at);
         let mut samples = self.samples;
         samples.extend(later.samples.into_iter().map(|mut sample| {
@@ -23,7 +23,7 @@ impl Usage {
             both.wait += before.wait;
             both.switches += before.switches;
         }
-        Usage {
+        Self {
             seconds: self.seconds + later.seconds,
             roles,
             samples,

@@ -102,18 +102,18 @@ impl Meter {
     ///
     /// # Errors
     /// A process is gone, or the kernel's counters cannot be read.
-    pub fn start(processes: &[(&str, Vec<u32>)], testbed: &Testbed) -> Result<Meter> {
-        Meter::watch(processes, Some(testbed.counters()))
+    pub fn start(processes: &[(&str, Vec<u32>)], testbed: &Testbed) -> Result<Self> {
+        Self::watch(processes, Some(testbed.counters()))
     }
 
-    fn watch(processes: &[(&str, Vec<u32>)], counters: Option<Arc<Counters>>) -> Result<Meter> {
+    fn watch(processes: &[(&str, Vec<u32>)], counters: Option<Arc<Counters>>) -> Result<Self> {
         let watch = Arc::new(Mutex::new(Watch::new(processes, counters)?));
         let (orders, listen) = mpsc::channel();
         let shared = Arc::clone(&watch);
         let thread = std::thread::Builder::new()
             .name("meter".to_owned())
             .spawn(move || sample(&shared, &listen))?;
-        Ok(Meter { watch, orders, thread })
+        Ok(Self { watch, orders, thread })
     }
 
     /// An end of the window is now. Returns as soon as the clocks are read; the dearer rest is read at once by the sampling

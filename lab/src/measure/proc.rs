@@ -47,11 +47,11 @@ pub(super) struct Scheduled {
 
 impl Process {
     /// Begins to watch.
-    pub(super) fn new(pid: u32) -> Result<Process> {
+    pub(super) fn new(pid: u32) -> Result<Self> {
         let gone = || format!("process {pid} cannot be watched");
         let raw = i32::try_from(pid).context(gone())?;
         let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(raw)).context(gone())?;
-        let mut process = Process {
+        let mut process = Self {
             pid,
             clock,
             cpu: 0.0,
@@ -142,13 +142,13 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Now.
-    pub(super) fn look() -> Result<Machine> {
+    pub(super) fn look() -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
         machine(&text).context("/proc/stat has no line of the CPUs")
     }
 
     /// The share that the hypervisor took since `earlier`, 0 to 1.
-    pub(super) fn steal_since(self, earlier: Machine) -> f64 {
+    pub(super) fn steal_since(self, earlier: Self) -> f64 {
         let total = self.total.saturating_sub(earlier.total).max(1);
         self.steal.saturating_sub(earlier.steal) as f64 / total as f64
     }

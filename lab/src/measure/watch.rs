@@ -68,7 +68,7 @@ impl Watch {
     pub(super) fn new(
         processes: &[(&str, Vec<u32>)],
         counters: Option<Arc<Counters>>,
-    ) -> Result<Watch> {
+    ) -> Result<Self> {
         let role = |(name, pids): &(&str, Vec<u32>)| -> Result<Role> {
             let processes = pids.iter().map(|pid| Process::new(*pid)).collect::<Result<_>>();
             Ok(Role { name: (*name).to_owned(), processes: processes.context(name)? })
@@ -81,7 +81,7 @@ impl Watch {
             drops: Drops::default(),
             roles: roles.iter().map(Role::totals).collect(),
         };
-        let mut watch = Watch {
+        let mut watch = Self {
             started,
             roles,
             drops: vec![Drops::default(); counters.as_ref().map_or(0, |all| all.len())],

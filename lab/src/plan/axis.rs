@@ -251,7 +251,7 @@ enum PacketText {
 impl TryFrom<PacketText> for Packet {
     type Error = String;
 
-    fn try_from(text: PacketText) -> Result<Packet, String> {
+    fn try_from(text: PacketText) -> Result<Self, String> {
         match text {
             PacketText::Number(bytes) => bytes.to_string().parse(),
             PacketText::Word(word) => word.parse(),
@@ -262,13 +262,13 @@ impl TryFrom<PacketText> for Packet {
 impl FromStr for Packet {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Packet, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "imix" => Ok(Packet::Imix),
-            "jumbo" => Ok(Packet::Jumbo),
-            "super" => Ok(Packet::Super),
+            "imix" => Ok(Self::Imix),
+            "jumbo" => Ok(Self::Jumbo),
+            "super" => Ok(Self::Super),
             _ => match text.parse() {
-                Ok(bytes) if (64..=65_000).contains(&bytes) => Ok(Packet::Bytes(bytes)),
+                Ok(bytes) if (64..=65_000).contains(&bytes) => Ok(Self::Bytes(bytes)),
                 _ => Err(format!(
                     "{text:?} is no size of packets; write 64 to 65000, imix, jumbo or super"
                 )),
@@ -280,16 +280,16 @@ impl FromStr for Packet {
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Packet::Bytes(bytes) => write!(f, "{bytes}"),
-            Packet::Imix => f.write_str("imix"),
-            Packet::Jumbo => f.write_str("jumbo"),
-            Packet::Super => f.write_str("super"),
+            Self::Bytes(bytes) => write!(f, "{bytes}"),
+            Self::Imix => f.write_str("imix"),
+            Self::Jumbo => f.write_str("jumbo"),
+            Self::Super => f.write_str("super"),
         }
     }
 }
 
 impl From<Packet> for String {
-    fn from(packet: Packet) -> String {
+    fn from(packet: Packet) -> Self {
         packet.to_string()
     }
 }

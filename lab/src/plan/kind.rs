@@ -90,12 +90,12 @@ impl Kind {
 
     /// Whether its subjects are those that pass packets through a database, which no other kind has.
     pub fn through_a_database(self) -> bool {
-        matches!(self, Kind::Postgres | Kind::Soak)
+        matches!(self, Self::Postgres | Self::Soak)
     }
 
     /// Whether its trials need a tunnel, and so subjects; the others measure adit's own engines in this process.
     pub fn has_subjects(self) -> bool {
-        !matches!(self, Kind::InMemory | Kind::Handshakes | Kind::Instructions)
+        !matches!(self, Self::InMemory | Self::Handshakes | Self::Instructions)
     }
 }
 

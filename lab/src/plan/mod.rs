@@ -84,9 +84,9 @@ impl Plan {
     ///
     /// # Errors
     /// The file cannot be read, or is no plan: with file and line.
-    pub fn load(name: &str) -> Result<Plan> {
+    pub fn load(name: &str) -> Result<Self> {
         if let Some((_, text)) = PRESETS.iter().find(|(preset, _)| *preset == name) {
-            return Plan::parse(name, text);
+            return Self::parse(name, text);
         }
         let path = Path::new(name);
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -94,14 +94,14 @@ impl Plan {
                 "{name}: {error}; write smoke, standard, full, transports, workers or the path of a plan's file"
             ))
         })?;
-        Plan::parse(name, &text)
+        Self::parse(name, &text)
     }
 
     /// Reads a plan; `origin` precedes the line number in messages.
     ///
     /// # Errors
     /// It is no plan: with the line of the mistake.
-    pub fn parse(origin: &str, text: &str) -> Result<Plan> {
+    pub fn parse(origin: &str, text: &str) -> Result<Self> {
         let file: file::File = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| check::line_of(text, span.start));
             Failure(format!("{origin}:{line}: {}", error.message()))

@@ -26,8 +26,8 @@ pub(super) struct Calls {
 
 impl Calls {
     /// Sums up folded stacks: lines of `outer;inner;innermost samples`.
-    pub(super) fn read(folded: &str) -> Result<Calls> {
-        let mut calls = Calls::default();
+    pub(super) fn read(folded: &str) -> Result<Self> {
+        let mut calls = Self::default();
         for line in folded.lines().filter(|line| !line.is_empty()) {
             let (stack, count) =
                 line.rsplit_once(' ').context(format!("no folded stack: {line}"))?;

@@ -61,7 +61,7 @@ impl Recording {
     ///
     /// # Errors
     /// There is no perf, or it may not sample.
-    pub fn start(out: &Path) -> Result<Recording> {
+    pub fn start(out: &Path) -> Result<Self> {
         let log = out.with_extension("log");
         let control = Control::new(out)?;
         let mut command = Command::new("perf");
@@ -72,7 +72,7 @@ impl Recording {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(&log).context(log.display())?);
         let perf = command.spawn().map_err(|error| missing(&error))?;
-        let mut recording = Recording { perf };
+        let mut recording = Self { perf };
         recording.wait_until_it_samples(control, &log)?;
         Ok(recording)
     }
@@ -115,7 +115,7 @@ struct Control {
 }
 
 impl Control {
-    fn new(recording: &Path) -> Result<Control> {
+    fn new(recording: &Path) -> Result<Self> {
         let names = ["control", "answer"].map(|name| recording.with_extension(name));
         let open = |path: &Path| -> Result<File> {
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR).context(path.display())?;
@@ -125,7 +125,7 @@ impl Control {
             options.open(path).context(path.display())
         };
         let pipes = [open(&names[0])?, open(&names[1])?];
-        Ok(Control { names, pipes })
+        Ok(Self { names, pipes })
     }
 
     fn argument(&self) -> String {

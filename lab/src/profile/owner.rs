@@ -20,8 +20,8 @@ impl Owner {
     ///
     /// # Errors
     /// It has none.
-    pub fn of(subject: &Subject) -> Result<Owner> {
-        Ok(Owner::Program(match subject {
+    pub fn of(subject: &Subject) -> Result<Self> {
+        Ok(Self::Program(match subject {
             Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
                 return Err(
                     "a cable or the kernel's bridge is no program that could be sampled".into()
@@ -41,8 +41,8 @@ impl Owner {
     /// Its processes, for `perf script --pid`, from the output of `perf script --show-task-events`.
     pub(super) fn pids(&self, tasks: &str) -> Result<String> {
         let program = match self {
-            Owner::Runner => return Ok(std::process::id().to_string()),
-            Owner::Program(program) => *program,
+            Self::Runner => return Ok(std::process::id().to_string()),
+            Self::Program(program) => *program,
         };
         // `adit-lab 41/41 5.0: PERF_RECORD_COMM exec: adit:41/41`; without `exec` a thread named itself.
         let started = tasks.lines().filter_map(|line| {

@@ -48,7 +48,7 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn parse(line: &'a str) -> Line<'a> {
+    fn parse(line: &'a str) -> Self {
         let parts = || {
             let (address, rest) =
                 line.strip_prefix(char::is_whitespace)?.trim_start().split_once(' ')?;

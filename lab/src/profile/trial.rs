@@ -50,15 +50,15 @@ enum Against {
 }
 
 impl Against {
-    fn parse(text: &str) -> Result<Against> {
+    fn parse(text: &str) -> Result<Self> {
         let folder = PathBuf::from(text);
         if folder.join(FOLDED).is_file() {
-            return Ok(Against::Folder(folder));
+            return Ok(Self::Folder(folder));
         }
         let subject = text.parse().map_err(|error: String| {
             format!("--against {text}: no folder with {FOLDED}, and {error}")
         });
-        Ok(Against::Subject(subject?))
+        Ok(Self::Subject(subject?))
     }
 }
 

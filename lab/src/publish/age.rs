@@ -35,8 +35,8 @@ pub(super) struct Age {
 impl fmt::Display for Age {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Age { commits: 0, .. } => f.write_str("of this revision"),
-            Age { commits, measured_code } => write!(
+            Self { commits: 0, .. } => f.write_str("of this revision"),
+            Self { commits, measured_code } => write!(
                 f,
                 "{commits} commits ago, {measured_code} of which changed what it measured"
             ),

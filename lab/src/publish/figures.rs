@@ -69,7 +69,7 @@ impl Figures {
     ///
     /// # Errors
     /// The run is not of a revision that others can check out, is not finished, or a trial of it broke.
-    pub(super) fn of(run: &Run) -> Result<Figures> {
+    pub(super) fn of(run: &Run) -> Result<Self> {
         let manifest = &run.manifest;
         let source = manifest.source.as_ref().filter(|source| !source.dirty);
         let source = source
@@ -83,7 +83,7 @@ impl Figures {
             |record: &&crate::record::Record| matches!(record.outcome, Outcome::Measured(_));
         let machine = &manifest.machine;
         let versions = manifest.subjects.iter();
-        Ok(Figures {
+        Ok(Self {
             plan: manifest.plan.name.clone(),
             revision: source.hash.clone(),
             date: date(manifest.started_ms).chars().take("2026-03-01".len()).collect(),
@@ -122,10 +122,10 @@ impl Figures {
     ///
     /// # Errors
     /// A line of it is malformed.
-    pub(super) fn from_text(text: &str) -> Result<Figures> {
+    pub(super) fn from_text(text: &str) -> Result<Self> {
         let mut lines = text.lines();
         let run = lines.next().context("an empty file")?;
-        let mut figures: Figures = serde_json::from_str(run).context("line 1")?;
+        let mut figures: Self = serde_json::from_str(run).context("line 1")?;
         for (at, line) in lines.enumerate() {
             let result = serde_json::from_str(line).context(format!("line {}", at + 2))?;
             figures.results.push(result);

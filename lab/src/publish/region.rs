@@ -116,7 +116,7 @@ pub(super) fn replace(
 }
 
 impl Region {
-    fn parse(text: &str) -> Result<Region> {
+    fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let plan = lines.next().context("no plan is named")?.to_owned();
         let second = lines.next().unwrap_or_default();
@@ -132,7 +132,7 @@ impl Region {
         let rows: Vec<Line> = lines.map(Line::parse).collect::<Result<_>>()?;
         let replaced = rows.iter().find(|row| across == Across::Metrics && !row.instead.is_empty());
         ensure(replaced.is_none(), || "columns of metrics have no subject to replace".to_owned())?;
-        Ok(Region { plan, across, columns, rows })
+        Ok(Self { plan, across, columns, rows })
     }
 
     /// The plan whose run it shows.
@@ -193,8 +193,8 @@ impl Region {
 
 impl Column {
     /// `adit | openvpn as openvpn 2.6 | ratio of adit as adit vs. openvpn`; a ratio alone is the first column's.
-    fn parse(text: &str) -> Vec<Column> {
-        let mut columns: Vec<Column> = Vec::new();
+    fn parse(text: &str) -> Vec<Self> {
+        let mut columns: Vec<Self> = Vec::new();
         for column in text.split('|') {
             let (of, title) = column.split_once(" as ").unwrap_or((column, column));
             let (of, title) = (of.trim(), title.trim().to_owned());
@@ -204,14 +204,14 @@ impl Column {
                 (_, "ratio", Some(first)) => (first, true),
                 _ => (of.to_owned(), false),
             };
-            columns.push(Column { of, ratio, title });
+            columns.push(Self { of, ratio, title });
         }
         columns
     }
 }
 
 impl Line {
-    fn parse(text: &str) -> Result<Line> {
+    fn parse(text: &str) -> Result<Self> {
         let wrong = || {
             format!(
                 "{text:?}: write TITLE: METRIC (or SUBJECT) of SCENARIO [AXIS=VALUE ...][, COLUMN is SUBJECT]"
@@ -226,7 +226,7 @@ impl Line {
             let (one, other) = word.split_once(by).context(wrong())?;
             Ok((one.trim().to_owned(), other.trim().to_owned()))
         };
-        Ok(Line {
+        Ok(Self {
             title: title.to_owned(),
             of: of.trim().to_owned(),
             scenario: scenario.to_owned(),

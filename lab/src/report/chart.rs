@@ -101,8 +101,8 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    pub(super) fn new(title: impl Into<String>, scale: Scale) -> Axis {
-        Axis { title: title.into(), scale }
+    pub(super) fn new(title: impl Into<String>, scale: Scale) -> Self {
+        Self { title: title.into(), scale }
     }
 }
 
@@ -137,7 +137,7 @@ struct Ruler {
 }
 
 impl Ruler {
-    fn over(scale: &Scale, values: impl Iterator<Item = f64>) -> Ruler {
+    fn over(scale: &Scale, values: impl Iterator<Item = f64>) -> Self {
         let log = matches!(scale, Scale::Log);
         let fits = |x: &f64| x.is_finite() && (!log || *x > 0.0);
         let (mut low, mut high) = values

@@ -93,26 +93,26 @@ pub(super) enum Tone {
 }
 
 impl<T: Into<String>> From<T> for Text {
-    fn from(text: T) -> Text {
-        Text { text: text.into(), tone: Tone::Plain }
+    fn from(text: T) -> Self {
+        Self { text: text.into(), tone: Tone::Plain }
     }
 }
 
 impl Text {
     /// With a tone.
-    pub(super) fn toned(text: impl Into<String>, tone: Tone) -> Text {
-        Text { text: text.into(), tone }
+    pub(super) fn toned(text: impl Into<String>, tone: Tone) -> Self {
+        Self { text: text.into(), tone }
     }
 }
 
 impl Document {
     /// The whole report of a run.
-    pub(super) fn of(run: &Run) -> Document {
+    pub(super) fn of(run: &Run) -> Self {
         let name = match run.manifest.plan.name.as_str() {
             "" => "a run without a name",
             name => name,
         };
-        Document {
+        Self {
             title: format!("adit-lab: {name}, {}", date(run.manifest.started_ms)),
             notices: notices(run),
             facts: facts(run),

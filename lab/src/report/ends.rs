@@ -31,11 +31,11 @@ impl Spread {
         cells.into_iter().map(Text::from).collect()
     }
 
-    pub(super) fn median(all: &[Spread]) -> Spread {
-        let of = |figure: fn(&Spread) -> f64| {
+    pub(super) fn median(all: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| {
             median(&all.iter().map(figure).collect::<Vec<_>>()).unwrap_or_default()
         };
-        Spread {
+        Self {
             clients: all.iter().map(|spread| spread.clients).max().unwrap_or_default(),
             least: of(|s| s.least),
             mean: of(|s| s.mean),
@@ -99,7 +99,7 @@ pub(super) struct Sampled {
 }
 
 impl Sampled {
-    pub(super) fn of(measurement: &Measurement, role: &str) -> Option<Sampled> {
+    pub(super) fn of(measurement: &Measurement, role: &str) -> Option<Self> {
         let samples = &measurement.samples;
         let mut with = samples.iter().filter(|sample| sample.processes.contains_key(role));
         let (first, last) = (with.next()?, with.next_back()?);
@@ -107,7 +107,7 @@ impl Sampled {
         let seconds = last.at - first.at;
         let share = |from: f64, to: f64| 100.0 * (to - from).max(0.0) / seconds;
         let of_role = samples.iter().filter_map(|sample| sample.processes.get(role));
-        (seconds > 0.0).then(|| Sampled {
+        (seconds > 0.0).then(|| Self {
             user: share(from.user, to.user),
             system: share(from.system, to.system),
             waiting: share(from.wait, to.wait),
@@ -119,9 +119,9 @@ impl Sampled {
         })
     }
 
-    pub(super) fn median(all: &[Sampled]) -> Option<Sampled> {
-        let of = |figure: fn(&Sampled) -> f64| median(&all.iter().map(figure).collect::<Vec<_>>());
-        Some(Sampled {
+    pub(super) fn median(all: &[Self]) -> Option<Self> {
+        let of = |figure: fn(&Self) -> f64| median(&all.iter().map(figure).collect::<Vec<_>>());
+        Some(Self {
             user: of(|s| s.user)?,
             system: of(|s| s.system)?,
             waiting: of(|s| s.waiting)?,

@@ -30,8 +30,8 @@ const SUBJECTS: &[(&str, f64, f64, u64)] = &[
 
 impl Fixture {
     /// Everything that a report can show.
-    pub(super) fn full(seed: u64) -> Fixture {
-        let mut fixture = Fixture { manifest: manifest(), records: Vec::new(), state: seed };
+    pub(super) fn full(seed: u64) -> Self {
+        let mut fixture = Self { manifest: manifest(), records: Vec::new(), state: seed };
         for round in 1..=5 {
             fixture.a_a(round);
             fixture.single_stream(round);
@@ -50,8 +50,8 @@ impl Fixture {
     }
 
     /// A run whose figures can be checked by hand.
-    pub(super) fn small() -> Fixture {
-        let mut fixture = Fixture { manifest: manifest(), records: Vec::new(), state: 1 };
+    pub(super) fn small() -> Self {
+        let mut fixture = Self { manifest: manifest(), records: Vec::new(), state: 1 };
         fixture
             .manifest
             .subjects

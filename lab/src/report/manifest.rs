@@ -105,8 +105,8 @@ pub const CPU_FLAGS: &[&str] =
 
 impl Manifest {
     /// The manifest of a run that begins now on this machine. The caller adds subjects and links as it learns them.
-    pub fn begin(plan: PlanEntry, seed: u64, rounds: u32, a_a_rounds: u32) -> Manifest {
-        Manifest {
+    pub fn begin(plan: PlanEntry, seed: u64, rounds: u32, a_a_rounds: u32) -> Self {
+        Self {
             plan,
             seed,
             rounds,
@@ -116,7 +116,7 @@ impl Manifest {
             source: Revision::here(),
             machine: Machine::here(),
             tools: tools(),
-            ..Manifest::default()
+            ..Self::default()
         }
     }
 
@@ -124,7 +124,7 @@ impl Manifest {
     ///
     /// # Errors
     /// Where it is missing or no manifest.
-    pub fn read(dir: &Path) -> Result<Manifest> {
+    pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
             .context(format!("{}: this is no folder of a run", path.display()))?;
@@ -147,11 +147,11 @@ impl Manifest {
 impl Revision {
     /// Returns the revision of the git tree that contains the working directory; none outside of a git tree or without
     /// git.
-    pub fn here() -> Option<Revision> {
-        Revision::of(Path::new("."))
+    pub fn here() -> Option<Self> {
+        Self::of(Path::new("."))
     }
 
-    fn of(folder: &Path) -> Option<Revision> {
+    fn of(folder: &Path) -> Option<Self> {
         let git = |arguments: &[&str]| {
             let output = Command::new("git").arg("-C").arg(folder).args(arguments).output().ok()?;
             output
@@ -161,20 +161,20 @@ impl Revision {
         };
         let hash = git(&["rev-parse", "--verify", "HEAD"])?;
         let dirty = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
-        Some(Revision { hash, dirty })
+        Some(Self { hash, dirty })
     }
 }
 
 impl Machine {
     /// Reads this machine's description from `/proc`.
-    pub fn here() -> Machine {
+    pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let mut machine = Machine::from_proc(&read("/proc/cpuinfo"), &read("/proc/meminfo"));
+        let mut machine = Self::from_proc(&read("/proc/cpuinfo"), &read("/proc/meminfo"));
         read("/proc/sys/kernel/osrelease").trim().clone_into(&mut machine.kernel);
         machine
     }
 
-    fn from_proc(cpuinfo: &str, meminfo: &str) -> Machine {
+    fn from_proc(cpuinfo: &str, meminfo: &str) -> Self {
         let field = |name: &str| {
             let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             let mut values =
@@ -185,7 +185,7 @@ impl Machine {
         let flags: Vec<&str> =
             field("flags").or(field("Features")).unwrap_or_default().split(' ').collect();
         let memory = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-        Machine {
+        Self {
             kernel: String::new(),
             cpu: field("model name").or(field("CPU part")).unwrap_or("unknown").to_owned(),
             cpu_flags: CPU_FLAGS

@@ -99,14 +99,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn read(dir: &Path) -> Result<Run> {
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
         let manifest = Manifest::read(dir)?;
         let path = dir.join(TRIALS);
         let text = std::fs::read(&path).context(path.display())?;
-        Ok(Run::new(manifest, &String::from_utf8_lossy(&text)))
+        Ok(Self::new(manifest, &String::from_utf8_lossy(&text)))
     }
 
-    fn new(manifest: Manifest, trials: &str) -> Run {
+    fn new(manifest: Manifest, trials: &str) -> Self {
         let mut records = Vec::new();
         let mut torn = Vec::new();
         for (i, line) in trials.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -116,6 +116,6 @@ impl Run {
             }
         }
         let summary = summarise(&records);
-        Run { manifest, records, summary, torn }
+        Self { manifest, records, summary, torn }
     }
 }

@@ -18,8 +18,8 @@ pub(super) enum Anchor {
 }
 
 impl Svg {
-    pub(super) fn new(width: f64, height: f64) -> Svg {
-        Svg { width, height, body: String::new() }
+    pub(super) fn new(width: f64, height: f64) -> Self {
+        Self { width, height, body: String::new() }
     }
 
     pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
@@ -77,7 +77,7 @@ impl Svg {
 
     /// The whole element, for the page: it says in words what it shows.
     pub(super) fn finish(self, label: &str) -> String {
-        let Svg { width, height, body } = self;
+        let Self { width, height, body } = self;
         let label = escape(label);
         format!(
             "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{label}\">\n{body}</svg>\n"

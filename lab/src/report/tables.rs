@@ -94,7 +94,7 @@ pub(super) struct Scenario<'a> {
 }
 
 impl<'a> Scenario<'a> {
-    pub(super) fn of(run: &'a Run, name: &str) -> Scenario<'a> {
+    pub(super) fn of(run: &'a Run, name: &str) -> Self {
         let of_name = run.summary.rows.iter().filter(|row| row.scenario == name);
         let (mut rows, skipped): (Vec<&Row>, Vec<&Row>) =
             of_name.partition(|row| row.skipped.is_none());

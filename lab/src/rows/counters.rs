@@ -63,7 +63,7 @@ pub(crate) const MARK: &str = "counters:";
 
 impl fmt::Display for CounterValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CounterValues { sent, delivered, bytes, hashes, dropped } = self;
+        let Self { sent, delivered, bytes, hashes, dropped } = self;
         write!(f, "{MARK} {sent} {delivered} {bytes} {hashes} {dropped}")
     }
 }
@@ -71,14 +71,14 @@ impl fmt::Display for CounterValues {
 impl FromStr for CounterValues {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<CounterValues, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is no page of a counters");
         let words = text.strip_prefix(MARK).ok_or_else(wrong)?.split_whitespace();
         let numbers: Vec<u128> =
             words.map(|word| word.parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
         let [sent, delivered, bytes, hashes, dropped] = *numbers else { return Err(wrong()) };
         let small = |number: u128| u64::try_from(number).map_err(|_| wrong());
-        Ok(CounterValues {
+        Ok(Self {
             sent: small(sent)?,
             delivered: small(delivered)?,
             bytes: small(bytes)?,

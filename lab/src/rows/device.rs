@@ -24,7 +24,7 @@ impl AsRawFd for Queue {
 pub(super) struct Device(AsyncFd<Queue>);
 
 impl Device {
-    pub(super) async fn open(name: &str, address: ipnet::Ipv4Net, mtu: u32) -> Result<Device> {
+    pub(super) async fn open(name: &str, address: ipnet::Ipv4Net, mtu: u32) -> Result<Self> {
         let options = TunOptions {
             name: Some(name.to_owned()),
             offloads: TunOffloads::NONE,
@@ -40,7 +40,7 @@ impl Device {
         // tokio deprecates the safe constructor since a type could lend another descriptor each time; a queue has one.
         #[allow(deprecated)]
         let ready = AsyncFd::new(Queue(queue))?;
-        Ok(Device(ready))
+        Ok(Self(ready))
     }
 
     /// The next packet.

@@ -24,7 +24,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) async fn connect(database: &str, form: Form, size: usize) -> Result<Pool> {
+    pub(super) async fn connect(database: &str, form: Form, size: usize) -> Result<Self> {
         let mut idle = Vec::with_capacity(size);
         for _ in 0..size {
             let (client, connection) =
@@ -33,7 +33,7 @@ impl Pool {
             tokio::spawn(connection);
             idle.push(prepare(client, form).await?);
         }
-        Ok(Pool { idle: Mutex::new(idle), turn: Semaphore::new(size) })
+        Ok(Self { idle: Mutex::new(idle), turn: Semaphore::new(size) })
     }
 
     /// Does something with the next free connection.

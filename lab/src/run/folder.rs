@@ -22,7 +22,7 @@ impl Folder {
     ///
     /// # Errors
     /// There is a run in it already, or the file system refuses.
-    pub(super) fn create(path: Option<PathBuf>, plan: &str) -> Result<Folder> {
+    pub(super) fn create(path: Option<PathBuf>, plan: &str) -> Result<Self> {
         let path = match path {
             Some(path) => path,
             None => {
@@ -39,18 +39,18 @@ impl Folder {
             )
         })?;
         fs::create_dir_all(&path).context(path.display())?;
-        Ok(Folder { path, resumed: false })
+        Ok(Self { path, resumed: false })
     }
 
     /// The folder of an interrupted run.
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn open(path: PathBuf) -> Result<Folder> {
+    pub(super) fn open(path: PathBuf) -> Result<Self> {
         ensure(path.join(manifest::FILE).exists(), || {
             format!("{}: no run is here", path.display())
         })?;
-        let folder = Folder { path, resumed: true };
+        let folder = Self { path, resumed: true };
         folder.drop_half_a_line()?;
         Ok(folder)
     }

@@ -18,9 +18,9 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Creates the progress of a run of so many trials, of which so many are left.
-    pub(super) fn new(all: usize, left: usize) -> Progress {
+    pub(super) fn new(all: usize, left: usize) -> Self {
         let terminal = stderr().is_terminal();
-        Progress { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }
+        Self { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }
     }
 
     /// A trial begins.

@@ -38,8 +38,8 @@ pub struct ConnectionsSpec {
 }
 
 impl Default for ConnectionsSpec {
-    fn default() -> ConnectionsSpec {
-        ConnectionsSpec {
+    fn default() -> Self {
+        Self {
             hosts: 50,
             sessions: 2,
             pattern: Pattern::Cold,

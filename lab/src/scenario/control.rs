@@ -39,9 +39,9 @@ pub struct ControlSpec {
 
 impl ControlSpec {
     /// The number of messages a second, and with them a new key every second; at 0 neither.
-    pub fn of(rate: f64) -> ControlSpec {
+    pub fn of(rate: f64) -> Self {
         let window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(4) };
-        ControlSpec { rate, rekey_every: (rate > 0.0).then_some(1), window }
+        Self { rate, rekey_every: (rate > 0.0).then_some(1), window }
     }
 }
 
@@ -147,7 +147,7 @@ impl Tunnel {
         testbed: &Testbed,
         subject: &Subject,
         spec: &ControlSpec,
-    ) -> Result<Tunnel> {
+    ) -> Result<Self> {
         let rekey = match spec.rekey_every {
             Some(seconds) => format!("reneg-sec {seconds}"),
             None => "reneg-sec 0".to_owned(),
@@ -158,7 +158,7 @@ impl Tunnel {
                 let managed = Managed::start(&adit, toolchain.scratch()?, testbed, &rekey)?;
                 let chatter = profile::client(&managed.profile("chatter"))?;
                 let client = testbed.clients.first().context("a testbed without a client")?;
-                Ok(Tunnel {
+                Ok(Self {
                     chatter,
                     server_inner: inner(&testbed.server)?,
                     client_inner: inner(client)?,
@@ -172,7 +172,7 @@ impl Tunnel {
                     ..TunnelSpec::default()
                 };
                 let tunnels = toolchain.start(subject, testbed, &lines)?;
-                Ok(Tunnel {
+                Ok(Self {
                     chatter: config::client(toolchain.keys())?,
                     server_inner: tunnels.server_inner.v4,
                     client_inner: tunnels.client_inner.first().context("no client")?.v4,
@@ -235,7 +235,7 @@ struct Managed {
 }
 
 impl Managed {
-    fn start(adit: &Path, folder: TempDir, testbed: &Testbed, rekey: &str) -> Result<Managed> {
+    fn start(adit: &Path, folder: TempDir, testbed: &Testbed, rekey: &str) -> Result<Self> {
         let client = testbed.clients.first().context("a testbed without a client")?;
         let (at_server, at_client) = (folder.path().join("server"), folder.path().join("client"));
         fs::create_dir(&at_server)?;
@@ -272,7 +272,7 @@ impl Managed {
             thread::sleep(Duration::from_millis(50));
         }
         let status = command(&testbed.server, &["status", "--json"], &at_server);
-        Ok(Managed { daemons, status, folder })
+        Ok(Self { daemons, status, folder })
     }
 
     fn profile(&self, name: &str) -> PathBuf {

@@ -32,8 +32,8 @@ pub struct OverloadSpec {
 
 impl OverloadSpec {
     /// 150 % for 10 s, then 10 % for 10 s, of what a server sustains.
-    pub fn of(sustained: f64) -> OverloadSpec {
-        OverloadSpec {
+    pub fn of(sustained: f64) -> Self {
+        Self {
             hosts: 50,
             sessions: 20,
             sustained,

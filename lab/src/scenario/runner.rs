@@ -38,8 +38,8 @@ pub struct Runner {
 
 impl Runner {
     /// In this sandbox, with these programs.
-    pub fn new(sandbox: Sandbox, toolchain: Toolchain) -> Runner {
-        Runner {
+    pub fn new(sandbox: Sandbox, toolchain: Toolchain) -> Self {
+        Self {
             toolchain,
             database: None,
             stars: BTreeMap::new(),

@@ -24,12 +24,12 @@ impl Interval {
         self.low <= x && x <= self.high
     }
 
-    fn hull(self, other: Interval) -> Interval {
-        Interval { low: self.low.min(other.low), high: self.high.max(other.high) }
+    fn hull(self, other: Self) -> Self {
+        Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 
-    fn map(self, f: impl Fn(f64) -> f64) -> Interval {
-        Interval { low: f(self.low), high: f(self.high) }
+    fn map(self, f: impl Fn(f64) -> f64) -> Self {
+        Self { low: f(self.low), high: f(self.high) }
     }
 }
 

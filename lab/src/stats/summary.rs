@@ -97,10 +97,10 @@ pub enum Verdict {
 impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
-            Verdict::Ahead => "ahead",
-            Verdict::Behind => "behind",
-            Verdict::InsideTheNoise => "inside the noise",
-            Verdict::Invalid => "invalid",
+            Self::Ahead => "ahead",
+            Self::Behind => "behind",
+            Self::InsideTheNoise => "inside the noise",
+            Self::Invalid => "invalid",
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::testbed::Testbed;
 
 impl Carrier {
     fn device(self) -> &'static str {
-        if self == Carrier::UdpTap { "tap0" } else { "tun0" }
+        if self == Self::UdpTap { "tap0" } else { "tun0" }
     }
 }
 

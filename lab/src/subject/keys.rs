@@ -37,14 +37,14 @@ impl Keys {
     ///
     /// # Errors
     /// The files cannot be written.
-    pub fn make(folder: PathBuf) -> Result<Keys> {
+    pub fn make(folder: PathBuf) -> Result<Self> {
         let ca_key = KeyPair::generate().context("a key")?;
         let mut ca = params("adit lab CA");
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let own = ca.self_signed(&ca_key).context("an authority")?.pem();
         let authority = Arc::new(Issuer::new(ca, ca_key));
-        let keys = Keys { folder, authority, issued: Arc::default() };
+        let keys = Self { folder, authority, issued: Arc::default() };
         keys.write("ca.crt", &own)?;
         let ends = [
             ("server", ExtendedKeyUsagePurpose::ServerAuth),

@@ -63,14 +63,13 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// adit over UDP.
-    pub const ADIT: Subject =
-        Subject::Vpn(Vpn::of(Implementation::Adit, Carrier::Udp, Variant::Default));
+    pub const ADIT: Self = Self::Vpn(Vpn::of(Implementation::Adit, Carrier::Udp, Variant::Default));
     /// `openvpn` over UDP.
-    pub const OPENVPN: Subject =
-        Subject::Vpn(Vpn::of(Implementation::Openvpn, Carrier::Udp, Variant::Default));
+    pub const OPENVPN: Self =
+        Self::Vpn(Vpn::of(Implementation::Openvpn, Carrier::Udp, Variant::Default));
 
     /// All that have a name of their own; besides, there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
-    pub fn named() -> impl Iterator<Item = Subject> {
+    pub fn named() -> impl Iterator<Item = Self> {
         let bridges = [
             Bridging::Plain,
             Bridging::PlainThreads,
@@ -79,19 +78,19 @@ impl Subject {
             Bridging::ManyRules,
         ];
         let joints = [Joint::Kernel, Joint::KernelRules, Joint::Adit];
-        [Subject::Bare, Subject::Copy]
+        [Self::Bare, Self::Copy]
             .into_iter()
             .chain(Vpn::named().map(Subject::Vpn))
             .chain(bridges.map(Subject::Bridge))
             .chain(joints.map(Subject::Wired))
             .chain(Scheme::all().map(Subject::Database))
-            .chain([Subject::Tinc, Subject::WireguardGo])
+            .chain([Self::Tinc, Self::WireguardGo])
     }
 
     /// The git revision of adit that is measured, if it is one.
     pub fn revision(&self) -> Option<&str> {
         match self {
-            Subject::Vpn(vpn) => vpn.revision(),
+            Self::Vpn(vpn) => vpn.revision(),
             _ => None,
         }
     }
@@ -99,7 +98,7 @@ impl Subject {
     /// The way through a database, if that is what it is.
     pub fn database(&self) -> Option<Scheme> {
         match self {
-            Subject::Database(scheme) => Some(*scheme),
+            Self::Database(scheme) => Some(*scheme),
             _ => None,
         }
     }
@@ -108,14 +107,14 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Bare => f.write_str("bare"),
-            Subject::Copy => f.write_str("copy"),
-            Subject::Vpn(vpn) => vpn.fmt(f),
-            Subject::Bridge(bridging) => f.write_str(bridging.name()),
-            Subject::Wired(joint) => f.write_str(joint.name()),
-            Subject::Database(scheme) => f.write_str(scheme.name()),
-            Subject::Tinc => f.write_str("tinc"),
-            Subject::WireguardGo => f.write_str("wireguard-go"),
+            Self::Bare => f.write_str("bare"),
+            Self::Copy => f.write_str("copy"),
+            Self::Vpn(vpn) => vpn.fmt(f),
+            Self::Bridge(bridging) => f.write_str(bridging.name()),
+            Self::Wired(joint) => f.write_str(joint.name()),
+            Self::Database(scheme) => f.write_str(scheme.name()),
+            Self::Tinc => f.write_str("tinc"),
+            Self::WireguardGo => f.write_str("wireguard-go"),
         }
     }
 }
@@ -123,11 +122,11 @@ impl fmt::Display for Subject {
 impl FromStr for Subject {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Subject, String> {
-        let named = || Subject::named().find(|subject| subject.to_string() == text);
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = || Self::named().find(|subject| subject.to_string() == text);
         let numbered = || Vpn::numbered(text).map(Subject::Vpn);
         named().or_else(numbered).ok_or_else(|| {
-            let names: Vec<String> = Subject::named().map(|subject| subject.to_string()).collect();
+            let names: Vec<String> = Self::named().map(|subject| subject.to_string()).collect();
             format!(
                 "no subject is called {text:?}; write {}, adit@REVISION, adit-w1 to adit-w64 (workers) or adit-tcp-w1 to adit-tcp-w64",
                 names.join(", ")
@@ -139,13 +138,13 @@ impl FromStr for Subject {
 impl TryFrom<String> for Subject {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Subject, String> {
+    fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }
 
 impl From<Subject> for String {
-    fn from(subject: Subject) -> String {
+    fn from(subject: Subject) -> Self {
         subject.to_string()
     }
 }

@@ -68,9 +68,9 @@ struct Files {
 }
 
 impl Files {
-    fn write(toolchain: &Toolchain, testbed: &Testbed, spec: &TunnelSpec) -> Result<Files> {
+    fn write(toolchain: &Toolchain, testbed: &Testbed, spec: &TunnelSpec) -> Result<Self> {
         let keys = toolchain.rsa()?;
-        let mut files = Files { folder: toolchain.scratch()?, shown: Vec::new() };
+        let mut files = Self { folder: toolchain.scratch()?, shown: Vec::new() };
         let server_outer = testbed.server_outer(spec.outer_v6);
         let server_host = format!("Address = {server_outer}\n{}", subnets(inner(0)?));
         for number in 0..=testbed.clients.len() {
@@ -196,7 +196,7 @@ pub(super) struct RsaKey {
 
 impl RsaKey {
     /// RSA 2048, as `tincd -K` makes it.
-    pub(super) fn make(folder: &Path) -> Result<RsaKey> {
+    pub(super) fn make(folder: &Path) -> Result<Self> {
         let private = folder.join("rsa_key.priv");
         let openssl = |arguments: &[&str]| {
             let mut command = Command::new("openssl");
@@ -209,6 +209,6 @@ impl RsaKey {
         fs::set_permissions(&private, fs::Permissions::from_mode(0o600))?;
         let mut public = openssl(&["rsa", "-RSAPublicKey_out", "-in"]);
         public.arg(&private);
-        Ok(RsaKey { public: output(public)?, private })
+        Ok(Self { public: output(public)?, private })
     }
 }

@@ -33,8 +33,8 @@ impl Toolchain {
     /// # Errors
     /// The keys could not be written; a revision is unknown, or was not built by [`super::prepare`] beforehand and
     /// cannot be built in here.
-    pub fn new(sandbox: &Sandbox, subjects: &[Subject]) -> Result<Toolchain> {
-        let mut toolchain = Toolchain {
+    pub fn new(sandbox: &Sandbox, subjects: &[Subject]) -> Result<Self> {
+        let mut toolchain = Self {
             folder: sandbox.folder("tunnels")?,
             keys: Keys::make(sandbox.folder("keys")?)?,
             revisions: revision::prepare(subjects)?,

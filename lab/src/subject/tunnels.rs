@@ -27,8 +27,8 @@ pub struct TunnelSpec {
 }
 
 impl Default for TunnelSpec {
-    fn default() -> TunnelSpec {
-        TunnelSpec {
+    fn default() -> Self {
+        Self {
             cipher: "AES-256-GCM".to_owned(),
             outer_v6: false,
             inner_mtu: None,

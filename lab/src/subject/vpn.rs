@@ -37,8 +37,8 @@ impl Implementation {
     /// The program's name.
     pub const fn name(self) -> &'static str {
         match self {
-            Implementation::Adit => "adit",
-            Implementation::Openvpn => "openvpn",
+            Self::Adit => "adit",
+            Self::Openvpn => "openvpn",
         }
     }
 }
@@ -57,9 +57,9 @@ pub enum Carrier {
 impl Carrier {
     const fn suffix(self) -> &'static str {
         match self {
-            Carrier::Udp => "",
-            Carrier::Tcp => "-tcp",
-            Carrier::UdpTap => "-tap",
+            Self::Udp => "",
+            Self::Tcp => "-tcp",
+            Self::UdpTap => "-tap",
         }
     }
 }
@@ -95,12 +95,12 @@ impl fmt::Display for Vpn {
 
 impl Vpn {
     /// One program at both ends.
-    pub const fn of(both: Implementation, carrier: Carrier, variant: Variant) -> Vpn {
-        Vpn { server: both, client: both, carrier, variant }
+    pub const fn of(both: Implementation, carrier: Carrier, variant: Variant) -> Self {
+        Self { server: both, client: both, carrier, variant }
     }
 
     /// All that are known by a fixed name.
-    pub(super) fn named() -> impl Iterator<Item = Vpn> {
+    pub(super) fn named() -> impl Iterator<Item = Self> {
         use Carrier::{Tcp, Udp, UdpTap};
         use Implementation::{Adit, Openvpn};
         let pairs = [
@@ -116,13 +116,13 @@ impl Vpn {
             (Openvpn, Openvpn, UdpTap),
         ];
         let vpn =
-            |(server, client, carrier)| Vpn { server, client, carrier, variant: Variant::Default };
-        pairs.into_iter().map(vpn).chain([Vpn::of(Adit, Udp, Variant::Filter)])
+            |(server, client, carrier)| Self { server, client, carrier, variant: Variant::Default };
+        pairs.into_iter().map(vpn).chain([Self::of(Adit, Udp, Variant::Filter)])
     }
 
     /// Parses a name that contains a revision or a number of workers: `adit@REVISION`, `adit-wN`, `adit-tcp-wN`.
-    pub(super) fn numbered(text: &str) -> Option<Vpn> {
-        let adit = |carrier, variant| Some(Vpn::of(Implementation::Adit, carrier, variant));
+    pub(super) fn numbered(text: &str) -> Option<Self> {
+        let adit = |carrier, variant| Some(Self::of(Implementation::Adit, carrier, variant));
         if let Some(revision) = text.strip_prefix("adit@") {
             let variant = Variant::Revision(revision.to_owned());
             return adit(Carrier::Udp, variant).filter(|_| !revision.is_empty());

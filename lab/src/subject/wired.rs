@@ -24,9 +24,9 @@ impl Joint {
     /// As plans call it.
     pub const fn name(self) -> &'static str {
         match self {
-            Joint::Kernel => "linux-bridge",
-            Joint::KernelRules => "linux-bridge-nft",
-            Joint::Adit => "adit-bridge-veth",
+            Self::Kernel => "linux-bridge",
+            Self::KernelRules => "linux-bridge-nft",
+            Self::Adit => "adit-bridge-veth",
         }
     }
 }

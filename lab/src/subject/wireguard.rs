@@ -96,9 +96,9 @@ pub(super) fn start(
 struct Devices(u32);
 
 impl Devices {
-    fn new() -> Devices {
+    fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        Devices(NEXT.fetch_add(1, Ordering::Relaxed))
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The server is number 0. At most 15 bytes for any number of tunnels below 10 million.

@@ -23,7 +23,7 @@ struct Tables {
 
 impl Counters {
     /// Opens the tables; the first namespace is the server's.
-    pub(crate) fn open<'a>(namespaces: impl Iterator<Item = &'a Namespace>) -> Result<Counters> {
+    pub(crate) fn open<'a>(namespaces: impl Iterator<Item = &'a Namespace>) -> Result<Self> {
         let tables = |namespace: &Namespace| {
             // /proc/net is that of the process's first thread.
             let open = |name| File::open(format!("/proc/thread-self/net/{name}"));
@@ -32,7 +32,7 @@ impl Counters {
             };
             namespace.handle()?.run(open)?.context("the kernel's counters")
         };
-        Ok(Counters { hosts: namespaces.map(tables).collect::<Result<_>>()? })
+        Ok(Self { hosts: namespaces.map(tables).collect::<Result<_>>()? })
     }
 
     /// Returns the number of namespaces.

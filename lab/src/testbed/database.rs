@@ -38,7 +38,7 @@ impl Database {
     ///
     /// # Errors
     /// There is no PostgreSQL here, or no disk to put it on.
-    pub fn new() -> Result<Database> {
+    pub fn new() -> Result<Self> {
         let place = std::env::var_os("ADIT_LAB_DISK").map_or_else(|| PLACE.into(), PathBuf::from);
         let kind = statfs(&place).context(place.display())?.filesystem_type();
         ensure(kind != TMPFS_MAGIC, || {
@@ -54,7 +54,7 @@ impl Database {
             "postgres",
             &format!("CREATE ROLE {ROLE} LOGIN CREATEROLE PASSWORD '{PASSWORD}'"),
         )?;
-        Ok(Database { cluster, testbed, folder, trial: 0 })
+        Ok(Self { cluster, testbed, folder, trial: 0 })
     }
 
     /// A new database for a new trial; that of the last one goes.

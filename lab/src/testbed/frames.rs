@@ -37,13 +37,13 @@ pub(super) struct Tap {
 
 impl Tap {
     /// Looks from now on.
-    pub(super) fn start(host: &Namespace) -> Result<Tap> {
+    pub(super) fn start(host: &Namespace) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (ready, is_ready) = mpsc::channel();
         let thread = host.thread(move || watch(&stopped, &ready))?;
         match is_ready.recv() {
-            Ok(()) => Ok(Tap { thread, stop }),
+            Ok(()) => Ok(Self { thread, stop }),
             // The sender is gone: the thread has failed and says why.
             Err(_) => Err(join(thread).err().unwrap_or_else(|| Failure::from("no tap"))),
         }

@@ -46,9 +46,9 @@ pub enum LinkMode {
 impl fmt::Display for LinkMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LinkMode::Offload => "offload",
-            LinkMode::WireGro => "wire-gro",
-            LinkMode::Wire => "wire",
+            Self::Offload => "offload",
+            Self::WireGro => "wire-gro",
+            Self::Wire => "wire",
         })
     }
 }
@@ -56,9 +56,9 @@ impl fmt::Display for LinkMode {
 impl LinkMode {
     pub(crate) fn offload(self) -> Offload {
         match self {
-            LinkMode::Offload => Offload::All,
-            LinkMode::WireGro => Offload::WireGro,
-            LinkMode::Wire => Offload::Wire,
+            Self::Offload => Offload::All,
+            Self::WireGro => Offload::WireGro,
+            Self::Wire => Offload::Wire,
         }
     }
 }
@@ -76,8 +76,8 @@ pub struct Drops {
 
 impl Drops {
     /// Both together.
-    pub(crate) fn plus(self, other: Drops) -> Drops {
-        Drops {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
             sockets: self.sockets + other.sockets,
             tun: self.tun + other.tun,
             veths: self.veths + other.veths,
@@ -85,8 +85,8 @@ impl Drops {
     }
 
     /// Returns the drops since `earlier`.
-    pub fn since(self, earlier: Drops) -> Drops {
-        Drops {
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
             sockets: self.sockets.saturating_sub(earlier.sockets),
             tun: self.tun.saturating_sub(earlier.tun),
             veths: self.veths.saturating_sub(earlier.veths),
@@ -127,8 +127,8 @@ impl Plan {
     fn server(self, v6: bool) -> IpAddr {
         match self {
             _ if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
-            Plan::Pair => Ipv4Addr::new(192, 0, 2, 1).into(),
-            Plan::Star => Ipv4Addr::new(198, 18, 0, 1).into(),
+            Self::Pair => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Self::Star => Ipv4Addr::new(198, 18, 0, 1).into(),
         }
     }
 
@@ -137,18 +137,18 @@ impl Plan {
         let number = client + 1;
         let [high, low] = number.to_be_bytes();
         match self {
-            Plan::Pair if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number + 1).into(),
-            Plan::Pair => Ipv4Addr::new(192, 0, 2, low.saturating_add(1)).into(),
-            Plan::Star if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 1, number).into(),
-            Plan::Star => Ipv4Addr::new(198, 18, high + 1, low).into(),
+            Self::Pair if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number + 1).into(),
+            Self::Pair => Ipv4Addr::new(192, 0, 2, low.saturating_add(1)).into(),
+            Self::Star if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 1, number).into(),
+            Self::Star => Ipv4Addr::new(198, 18, high + 1, low).into(),
         }
     }
 
     /// Both addresses of a host with their networks; `None` is the server.
     fn addresses(self, client: Option<u16>) -> Result<Vec<IpNet>> {
         let short = match self {
-            Plan::Pair => 24,
-            Plan::Star => 15,
+            Self::Pair => 24,
+            Self::Star => 15,
         };
         let net = |v6, length| {
             let address = client.map_or_else(|| self.server(v6), |n| self.client(n, v6));
@@ -163,13 +163,13 @@ impl Testbed {
     ///
     /// # Errors
     /// The kernel or `ip` refused, with its message.
-    pub fn pair(mode: LinkMode) -> Result<Testbed> {
+    pub fn pair(mode: LinkMode) -> Result<Self> {
         let (server, client) = ends()?;
         net::veth_pair(&server, &client)?;
         net::configure_veth(&server, &Plan::Pair.addresses(None)?, mode.offload())?;
         net::configure_veth(&client, &Plan::Pair.addresses(Some(0))?, mode.offload())?;
         net::wait_for_carriers(&[&server, &client])?;
-        Testbed::new(Plan::Pair, mode, server, vec![client], None, None)
+        Self::new(Plan::Pair, mode, server, vec![client], None, None)
     }
 
     /// 1 to [`MAX_CLIENTS`] clients' hosts (198.18.1.1 and on) and the server's (198.18.0.1) at one switch, by which the
@@ -177,7 +177,7 @@ impl Testbed {
     ///
     /// # Errors
     /// As [`Testbed::pair`].
-    pub fn star(clients: u16, mode: LinkMode) -> Result<Testbed> {
+    pub fn star(clients: u16, mode: LinkMode) -> Result<Self> {
         ensure((1..=MAX_CLIENTS).contains(&clients), || {
             format!("a star has 1 to {MAX_CLIENTS} clients' hosts, not {clients}")
         })?;
@@ -187,7 +187,7 @@ impl Testbed {
         }
         let (switch, mut all) = net::star(&hosts, mode.offload())?;
         let server = all.remove(0);
-        Testbed::new(Plan::Star, mode, server, all, Some(switch), None)
+        Self::new(Plan::Star, mode, server, all, Some(switch), None)
     }
 
     /// One client, a [`Relay`] that impairs, the server; the addresses are those of [`Testbed::pair`]. `impairment` is that from
@@ -196,7 +196,7 @@ impl Testbed {
     ///
     /// # Errors
     /// As [`Testbed::pair`], or there is no TUN driver.
-    pub fn line(impairment: [Impairment; 2], seed: u64) -> Result<Testbed> {
+    pub fn line(impairment: [Impairment; 2], seed: u64) -> Result<Self> {
         let (server, client) = ends()?;
         let devices = [relay::end(&client)?, relay::end(&server)?];
         // They are made without any offloads that could be switched off.
@@ -204,7 +204,7 @@ impl Testbed {
         net::configure_veth(&client, &Plan::Pair.addresses(Some(0))?, Offload::All)?;
         // The relay begins when both are up, or it would find the kernel's first words refused.
         let relay = Relay::start(devices, impairment, seed)?;
-        Testbed::new(Plan::Pair, LinkMode::Wire, server, vec![client], None, Some(relay))
+        Self::new(Plan::Pair, LinkMode::Wire, server, vec![client], None, Some(relay))
     }
 
     fn new(
@@ -214,10 +214,10 @@ impl Testbed {
         clients: Vec<Namespace>,
         switch: Option<Namespace>,
         relay: Option<Relay>,
-    ) -> Result<Testbed> {
+    ) -> Result<Self> {
         let counters = Counters::open(std::iter::once(&server).chain(&clients))?;
         let counters = Arc::new(counters);
-        Ok(Testbed { relay, counters, mode, plan, server, clients, _switch: switch })
+        Ok(Self { relay, counters, mode, plan, server, clients, _switch: switch })
     }
 
     /// Returns the link mode of the veth pairs.

@@ -82,7 +82,7 @@ impl Relay {
         ends: [TunQueue; 2],
         impairment: [Impairment; 2],
         seed: u64,
-    ) -> Result<Relay> {
+    ) -> Result<Self> {
         let stop = Arc::new(EventFd::new().context("an event's descriptor")?);
         let state = Arc::new(Mutex::new(State::new(impairment, seed)?));
         let (shared, stopped) = (Arc::clone(&state), Arc::clone(&stop));
@@ -91,7 +91,7 @@ impl Relay {
                 lock(&shared).broken = Some(error.to_string());
             }
         })?;
-        Ok(Relay { state, stop, thread: Some(thread) })
+        Ok(Self { state, stop, thread: Some(thread) })
     }
 
     /// Changes what is done to packets from now on: `[from the client, from the server]`. Those under way arrive as before.
@@ -184,7 +184,7 @@ struct Lane {
 }
 
 impl State {
-    fn new(impairment: [Impairment; 2], seed: u64) -> Result<State> {
+    fn new(impairment: [Impairment; 2], seed: u64) -> Result<Self> {
         let [up, down] = impairment;
         let lane = |impairment, way| {
             let mut bytes = [way; 32];
@@ -193,7 +193,7 @@ impl State {
         };
         // Up to a minute; what is later than that counts as a minute.
         let lateness = Histogram::new_with_bounds(1, 60_000_000_000, 2).context("a histogram")?;
-        Ok(State { lanes: [lane(up, 0), lane(down, 1)], lateness, broken: None })
+        Ok(Self { lanes: [lane(up, 0), lane(down, 1)], lateness, broken: None })
     }
 
     fn counters(&self) -> [RelayCounters; 2] {

@@ -66,7 +66,7 @@ impl Echo {
     ///
     /// # Errors
     /// No socket, or a rate that is not above 0.
-    pub fn start(from: &Namespace, to: &Namespace, address: IpAddr, rate: f64) -> Result<Echo> {
+    pub fn start(from: &Namespace, to: &Namespace, address: IpAddr, rate: f64) -> Result<Self> {
         ensure(rate.is_finite() && rate > 0.0, || {
             format!("{rate} probes a second cannot be sent: write a number above 0")
         })?;
@@ -86,7 +86,7 @@ impl Echo {
             back: 0,
         };
         let (for_prober, for_echoer) = (Arc::clone(&shared), Arc::clone(&shared));
-        Ok(Echo {
+        Ok(Self {
             shared: Sharing(shared),
             prober: std::thread::spawn(move || prober.run(&for_prober)),
             echoer: std::thread::spawn(move || echo(&far, &for_echoer)),

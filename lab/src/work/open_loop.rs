@@ -189,12 +189,7 @@ struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    fn new(
-        pairs: &'a [UdpPair],
-        accounts: Vec<Account>,
-        schedule: Schedule,
-        sizes: Sizes,
-    ) -> Sender<'a> {
+    fn new(pairs: &'a [UdpPair], accounts: Vec<Account>, schedule: Schedule, sizes: Sizes) -> Self {
         let slots = vec![vec![0x5a; usize::from(u16::MAX)]; BATCH];
         let sent = Sent { accounts, inside: 0, intended: 0, refused: 0, lateness: Times::new() };
         Sender { pairs, schedule, sizes, slots, scratch: SendScratch::new(BATCH), sent }
@@ -291,12 +286,7 @@ struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    fn new(
-        pairs: &'a [UdpPair],
-        accounts: Vec<Account>,
-        schedule: Schedule,
-        frame: Frame,
-    ) -> Receiver<'a> {
+    fn new(pairs: &'a [UdpPair], accounts: Vec<Account>, schedule: Schedule, frame: Frame) -> Self {
         let total = schedule.total();
         let seen = (0..pairs.len() as u64).map(|f| Seen::none_of(schedule.of_flow(f, total)));
         let received = Received { accounts, new: 0, again: 0, late: 0, times: Times::new() };

@@ -22,9 +22,9 @@ pub struct Search {
 
 impl Search {
     /// The usual search at this loss: from 2,000 a second, probes of 0.3 s, confirmed for 1 s.
-    pub fn at(loss_limit: f64) -> Search {
+    pub fn at(loss_limit: f64) -> Self {
         let (probe, confirm) = (Duration::from_millis(300), Duration::from_secs(1));
-        Search { loss_limit, first_pps: 2_000.0, probe, confirm }
+        Self { loss_limit, first_pps: 2_000.0, probe, confirm }
     }
 }
 

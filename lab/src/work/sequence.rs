@@ -13,9 +13,9 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// From the common start to the window's end. `pps` is the rate of all flows together, above 0.
-    pub(super) fn new(frame: &Frame, flows: usize, pps: f64) -> Schedule {
+    pub(super) fn new(frame: &Frame, flows: usize, pps: f64) -> Self {
         let flows = flows.max(1) as u64;
-        Schedule { start: frame.start, end: frame.end, flows, interval: 1e9 / pps }
+        Self { start: frame.start, end: frame.end, flows, interval: 1e9 / pps }
     }
 
     /// When the datagram of this place in the whole order is to leave.
@@ -80,9 +80,9 @@ pub(super) struct Seen {
 
 impl Seen {
     /// None of so many.
-    pub(super) fn none_of(numbers: u64) -> Seen {
+    pub(super) fn none_of(numbers: u64) -> Self {
         let words = usize::try_from(numbers.div_ceil(64)).unwrap_or(0);
-        Seen { bits: vec![0; words], numbers, highest: None }
+        Self { bits: vec![0; words], numbers, highest: None }
     }
 
     /// Notes one.
@@ -116,16 +116,16 @@ impl Header {
     pub(super) const LENGTH: usize = 16;
 
     /// As it is sent.
-    pub(super) fn to_bytes(self) -> [u8; Header::LENGTH] {
+    pub(super) fn to_bytes(self) -> [u8; Self::LENGTH] {
         let both = u128::from(self.number) << 64 | u128::from(self.intended);
         both.to_be_bytes()
     }
 
     /// From the beginning of a datagram; none if that is too short.
-    pub(super) fn read(datagram: &[u8]) -> Option<Header> {
+    pub(super) fn read(datagram: &[u8]) -> Option<Self> {
         let both = u128::from_be_bytes(*datagram.first_chunk()?);
         let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or_default();
-        Some(Header { number: low(both >> 64), intended: low(both) })
+        Some(Self { number: low(both >> 64), intended: low(both) })
     }
 }
 

@@ -30,12 +30,12 @@ impl Sizes {
     /// The size of the flow's datagram of this number, as payload of UDP to this address.
     pub fn payload(&self, number: u64, to: IpAddr) -> usize {
         let packet = match self {
-            Sizes::Fixed(size) => usize::from(*size),
-            Sizes::Imix => {
+            Self::Fixed(size) => usize::from(*size),
+            Self::Imix => {
                 let place = usize::try_from(number % IMIX.len() as u64).unwrap_or_default();
                 IMIX.get(place).copied().unwrap_or(JUMBO)
             }
-            Sizes::Jumbo => JUMBO,
+            Self::Jumbo => JUMBO,
         };
         packet - if to.is_ipv6() { 48 } else { 28 }
     }
@@ -44,9 +44,9 @@ impl Sizes {
 impl fmt::Display for Sizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Sizes::Fixed(size) => write!(f, "{size}"),
-            Sizes::Imix => f.write_str("imix"),
-            Sizes::Jumbo => f.write_str("jumbo"),
+            Self::Fixed(size) => write!(f, "{size}"),
+            Self::Imix => f.write_str("imix"),
+            Self::Jumbo => f.write_str("jumbo"),
         }
     }
 }
@@ -54,10 +54,10 @@ impl fmt::Display for Sizes {
 impl FromStr for Sizes {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Sizes, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "imix" => Ok(Sizes::Imix),
-            "jumbo" => Ok(Sizes::Jumbo),
+            "imix" => Ok(Self::Imix),
+            "jumbo" => Ok(Self::Jumbo),
             _ => text
                 .parse()
                 .ok()
@@ -73,13 +73,13 @@ impl FromStr for Sizes {
 impl TryFrom<String> for Sizes {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Sizes, String> {
+    fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }
 
 impl From<Sizes> for String {
-    fn from(sizes: Sizes) -> String {
+    fn from(sizes: Sizes) -> Self {
         sizes.to_string()
     }
 }

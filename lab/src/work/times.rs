@@ -17,7 +17,7 @@ pub struct Times {
 
 impl Default for Times {
     fn default() -> Self {
-        Times::new()
+        Self::new()
     }
 }
 
@@ -26,9 +26,9 @@ impl Times {
     ///
     /// # Panics
     /// Never: the bounds are constants that the histogram takes.
-    pub fn new() -> Times {
+    pub fn new() -> Self {
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
-        Times { nanos: Histogram::new_with_bounds(1_000, longest, 3).expect("constant bounds") }
+        Self { nanos: Histogram::new_with_bounds(1_000, longest, 3).expect("constant bounds") }
     }
 
     /// Adds one time in nanoseconds; a longer one than the longest counts as that.

@@ -23,10 +23,10 @@ pub struct Frame {
 
 impl Frame {
     /// The frame of a window whose flows set out at `start`.
-    pub fn new(start: u64, window: &Window) -> Frame {
+    pub fn new(start: u64, window: &Window) -> Self {
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let begin = start.saturating_add(nanos(window.warmup));
-        Frame { start, begin, end: begin.saturating_add(nanos(window.length)) }
+        Self { start, begin, end: begin.saturating_add(nanos(window.length)) }
     }
 
     /// Whether this instant counts.
@@ -62,8 +62,8 @@ pub struct Account {
 
 impl Account {
     /// A flow that has done nothing yet.
-    pub fn new(name: &str) -> Account {
-        Account { name: name.to_owned(), ..Account::default() }
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
     }
 
     /// Notes the first sending; later ones change nothing.

@@ -28,7 +28,7 @@ impl Conditions {
     ///
     /// # Errors
     /// There is no valgrind.
-    pub fn here() -> Result<Conditions, String> {
+    pub fn here() -> Result<Self, String> {
         let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
         let vectors = if has("avx2") {
@@ -39,7 +39,7 @@ impl Conditions {
             "none"
         };
         let libc = said("getconf", &["GNU_LIBC_VERSION"]).unwrap_or_else(|_| "unknown".into());
-        Ok(Conditions {
+        Ok(Self {
             compiler: env!("ADIT_RUSTC").to_owned(),
             target: env!("ADIT_TARGET").to_owned(),
             valgrind: said("valgrind", &["--version"])?,
@@ -51,7 +51,7 @@ impl Conditions {
 
 impl fmt::Display for Conditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conditions { compiler, target, valgrind, libc, vectors } = self;
+        let Self { compiler, target, valgrind, libc, vectors } = self;
         write!(f, "{compiler}; {target}; {valgrind}; {libc}; {vectors}")
     }
 }

@@ -39,7 +39,7 @@ impl Baseline {
     ///
     /// # Errors
     /// A line is no benchmark with a count; names the line.
-    pub fn read(text: &str) -> Result<Baseline, String> {
+    pub fn read(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate();
         let first = lines.next().and_then(|(_, line)| line.strip_prefix("# "));
         let conditions = first.ok_or("line 1: not '# ' and where it was counted")?.to_owned();
@@ -52,7 +52,7 @@ impl Baseline {
                 .ok_or_else(|| format!("line {}: not a piece and its instructions", at + 1))?;
             counts.insert(name.to_owned(), count);
         }
-        Ok(Baseline { conditions, counts })
+        Ok(Self { conditions, counts })
     }
 
     /// Writes one line per benchmark, in the order of [`piece::ALL`].

@@ -40,12 +40,12 @@ pub struct Configs {
 impl Configs {
     /// Creates a plain server on UDP port 1194 and its client, with the certificates of `pki_tool`, and no wrapping
     /// yet.
-    pub fn new(pki: &Pki, pki_tool: PkiTool, outer_v6: bool) -> Configs {
+    pub fn new(pki: &Pki, pki_tool: PkiTool, outer_v6: bool) -> Self {
         let proto = if outer_v6 { "udp6" } else { "udp4" };
         let common =
             format!("dev tun\nproto {proto}\nverb 3\nkeepalive 2 20\npersist-key\npersist-tun\n");
         let mut configs =
-            Configs { server: common.clone(), client: common.replace("keepalive 2 20\n", "") };
+            Self { server: common.clone(), client: common.replace("keepalive 2 20\n", "") };
         configs.server("port 1194\ndh none\ntopology subnet");
         configs.server("server 10.88.0.0 255.255.255.0\nserver-ipv6 fd88::/64");
         configs.client(&format!("client\nnobind\nremote {} 1194", End::Server.outer(outer_v6)));
@@ -133,7 +133,7 @@ impl Tunnel {
         configs: &Configs,
         server: &Program,
         client: &Program,
-    ) -> Result<Tunnel> {
+    ) -> Result<Self> {
         let mut server = serve(&pair, folder, configs, server)?;
         server.wait_for(READY, SETUP_LIMIT)?;
         let mut client = dial(&pair, folder, configs, client)?;
@@ -144,7 +144,7 @@ impl Tunnel {
         }
         let server_inner = inner_addrs(&pair.server)?;
         let client_inner = inner_addrs(&pair.client)?;
-        Ok(Tunnel { server, client, pair, server_inner, client_inner })
+        Ok(Self { server, client, pair, server_inner, client_inner })
     }
 
     /// Pings each end from the other over IPv4 and IPv6, with small packets and with 3000 bytes.

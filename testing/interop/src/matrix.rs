@@ -21,10 +21,10 @@ impl Roles {
     /// Returns the roles as a part of the names of tests.
     pub fn name(self) -> &'static str {
         match self {
-            Roles::AditServes => "adit-serves-openvpn",
-            Roles::OpenVpnServes => "openvpn-serves-adit",
-            Roles::AditBoth => "adit-serves-adit",
-            Roles::OpenVpnBoth => "openvpn-serves-openvpn",
+            Self::AditServes => "adit-serves-openvpn",
+            Self::OpenVpnServes => "openvpn-serves-adit",
+            Self::AditBoth => "adit-serves-adit",
+            Self::OpenVpnBoth => "openvpn-serves-openvpn",
         }
     }
 }
@@ -94,8 +94,8 @@ const SIZES: [usize; 8] =
 impl Case {
     fn of(
         [roles, wrapping, cipher, tls, outer, rekeys, loss, pki_tool]: [usize; SIZES.len()],
-    ) -> Case {
-        Case {
+    ) -> Self {
+        Self {
             roles: ROLES[roles],
             wrapping: WRAPPINGS[wrapping],
             cipher: CIPHERS[cipher],
@@ -108,8 +108,8 @@ impl Case {
     }
 
     /// Returns a plain case with the given roles, to be varied.
-    pub fn plain(roles: Roles) -> Case {
-        Case { roles, wrapping: Wrapping::TlsCrypt, ..Case::of([0, 0, 2, 0, 0, 0, 0, 0]) }
+    pub fn plain(roles: Roles) -> Self {
+        Self { roles, wrapping: Wrapping::TlsCrypt, ..Self::of([0, 0, 2, 0, 0, 0, 0, 0]) }
     }
 
     /// Returns the case's name, which is the argument to run it alone.

@@ -89,8 +89,8 @@ const SIZES: [usize; 7] = [
 ];
 
 impl Mode {
-    fn of([roles, transport, wrapping, credentials, data, device, outer]: [usize; 7]) -> Mode {
-        Mode {
+    fn of([roles, transport, wrapping, credentials, data, device, outer]: [usize; 7]) -> Self {
+        Self {
             roles: ROLES[roles],
             transport: TRANSPORTS[transport],
             wrapping: WRAPPINGS[wrapping],
@@ -137,9 +137,9 @@ impl Data {
     /// Returns the cipher's name in configuration files.
     pub fn cipher(self) -> &'static str {
         match self {
-            Data::AesGcm => "AES-256-GCM",
-            Data::ChaCha20 => "CHACHA20-POLY1305",
-            Data::Cbc => "AES-256-CBC",
+            Self::AesGcm => "AES-256-GCM",
+            Self::ChaCha20 => "CHACHA20-POLY1305",
+            Self::Cbc => "AES-256-CBC",
         }
     }
 }
@@ -148,8 +148,8 @@ impl Device {
     /// Returns the kind's name in configuration files, which is also the prefix of the interface's name.
     pub fn name(self) -> &'static str {
         match self {
-            Device::Tun => "tun",
-            Device::Tap => "tap",
+            Self::Tun => "tun",
+            Self::Tap => "tap",
         }
     }
 }

@@ -142,7 +142,7 @@ struct Session {
 }
 
 impl Session {
-    fn open(to: IpAddr, size: usize) -> Result<Session> {
+    fn open(to: IpAddr, size: usize) -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (domain, protocol) = match to {
@@ -152,7 +152,7 @@ impl Session {
         let socket = Socket::new(domain, Type::RAW, Some(protocol)).context("an ICMP socket")?;
         socket.set_read_timeout(Some(POLL_INTERVAL))?;
         let to = SocketAddr::new(to, 0);
-        Ok(Session {
+        Ok(Self {
             socket,
             to: to.into(),
             v6: to.is_ipv6(),

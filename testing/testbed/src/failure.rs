@@ -19,25 +19,25 @@ impl std::error::Error for Failure {}
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Failure(error.to_string())
+        Self(error.to_string())
     }
 }
 
 impl From<nix::Error> for Failure {
     fn from(error: nix::Error) -> Self {
-        Failure(error.to_string())
+        Self(error.to_string())
     }
 }
 
 impl From<String> for Failure {
     fn from(text: String) -> Self {
-        Failure(text)
+        Self(text)
     }
 }
 
 impl From<&str> for Failure {
     fn from(text: &str) -> Self {
-        Failure(text.to_owned())
+        Self(text.to_owned())
     }
 }
 

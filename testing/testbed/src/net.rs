@@ -46,19 +46,19 @@ impl Namespace {
     ///
     /// # Errors
     /// `ip netns` failed.
-    pub fn new(label: &str) -> Result<Namespace> {
-        Namespace::several(&[label])?.pop().context("no namespace was made")
+    pub fn new(label: &str) -> Result<Self> {
+        Self::several(&[label])?.pop().context("no namespace was made")
     }
 
     /// Creates several namespaces with their loopbacks up, which is faster than one by one.
     ///
     /// # Errors
     /// `ip netns` failed.
-    pub fn several(labels: &[&str]) -> Result<Vec<Namespace>> {
+    pub fn several(labels: &[&str]) -> Result<Vec<Self>> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = |label: &&str| format!("{label}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let namespaces: Vec<Namespace> =
-            labels.iter().map(|label| Namespace { name: name(label), files: None }).collect();
+        let namespaces: Vec<Self> =
+            labels.iter().map(|label| Self { name: name(label), files: None }).collect();
         // The first one alone: it also makes the folder of the names a shared mount.
         let rest = namespaces.get(1..).unwrap_or_default();
         for group in [namespaces.get(..1).unwrap_or_default(), rest] {
@@ -321,9 +321,9 @@ impl Offload {
     /// The interface refuses.
     pub fn set(self, interface: &str) -> Result<()> {
         let (send, gro) = match self {
-            Offload::All => return Ok(()),
-            Offload::WireGro => (false, true),
-            Offload::Wire => (false, false),
+            Self::All => return Ok(()),
+            Self::WireGro => (false, true),
+            Self::Wire => (false, false),
         };
         let features = SEGMENTATION.map(|name| (name, send));
         let features = [&features[..], &[("rx-gro", gro)]].concat();
@@ -355,8 +355,8 @@ impl End {
     /// Returns the outer address of this end.
     pub fn outer(self, v6: bool) -> IpAddr {
         let host = match self {
-            End::Server => 1,
-            End::Client => 2,
+            Self::Server => 1,
+            Self::Client => 2,
         };
         if v6 {
             Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host).into()
@@ -380,7 +380,7 @@ impl Pair {
     ///
     /// # Errors
     /// `ip` failed.
-    pub fn new() -> Result<Pair> {
+    pub fn new() -> Result<Self> {
         let [server, client] = Namespace::several(&["server", "client"])?
             .try_into()
             .map_err(|_| Failure("two namespaces were asked for".to_owned()))?;
@@ -388,7 +388,7 @@ impl Pair {
         configure_veth(&server, &End::Server.addresses()?, Offload::All)?;
         configure_veth(&client, &End::Client.addresses()?, Offload::All)?;
         wait_for_carriers(&[&server, &client])?;
-        Ok(Pair { server, client })
+        Ok(Self { server, client })
     }
 
     /// Returns the namespace of an end.
@@ -477,7 +477,7 @@ impl Star {
     ///
     /// # Errors
     /// `ip` failed.
-    pub fn new(clients: u8) -> Result<Star> {
+    pub fn new(clients: u8) -> Result<Self> {
         let address = |host: u8| IpNet::new(Ipv4Addr::new(192, 0, 2, host).into(), 24);
         let host = |label: &str, host| -> Result<Host> {
             Ok((label.to_owned(), vec![address(host).context("a prefix length")?]))
@@ -485,7 +485,7 @@ impl Star {
         let mut hosts = vec![host("server", 1)?];
         hosts.extend((11..11 + clients).map(|n| host("client", n)).collect::<Result<Vec<_>>>()?);
         let (switch, mut all) = star(&hosts, Offload::All)?;
-        Ok(Star { server: all.remove(0), clients: all, _switch: switch })
+        Ok(Self { server: all.remove(0), clients: all, _switch: switch })
     }
 }
 

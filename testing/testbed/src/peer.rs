@@ -28,17 +28,17 @@ impl Program {
     ///
     /// # Errors
     /// There is none.
-    pub fn adit() -> Result<Program> {
+    pub fn adit() -> Result<Self> {
         let path = match std::env::var_os("ADIT") {
             Some(path) => PathBuf::from(path),
             None => std::env::current_exe()?.with_file_name("adit"),
         };
         ensure(path.exists(), || format!("{}: missing: cargo build -p adit-cli", path.display()))?;
-        Ok(Program::Adit(path))
+        Ok(Self::Adit(path))
     }
 
     /// Returns the `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it was fetched.
-    pub fn of_suite(roots: &Path, suite: &'static str) -> Option<Program> {
+    pub fn of_suite(roots: &Path, suite: &'static str) -> Option<Self> {
         let root = roots.join(suite).canonicalize().ok()?;
         let program = root.join("usr/sbin/openvpn");
         let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
@@ -51,7 +51,7 @@ impl Program {
             })
         })?;
         let path = std::env::join_paths(&libraries).ok()?;
-        program.exists().then(|| Program::Root {
+        program.exists().then(|| Self::Root {
             suite,
             words: vec![loader.into(), "--library-path".into(), path, program.into()],
         })
@@ -59,15 +59,15 @@ impl Program {
 
     /// Returns whether it knows `disable-dco`, and would use the kernel's module without it.
     pub fn may_offload(&self) -> bool {
-        matches!(self, Program::OpenVpn | Program::Root { suite: "sid", .. })
+        matches!(self, Self::OpenVpn | Self::Root { suite: "sid", .. })
     }
 
     /// Returns its name in messages.
     pub fn label(&self) -> &'static str {
         match self {
-            Program::OpenVpn => "openvpn",
-            Program::Adit(_) => "adit",
-            Program::Root { suite, .. } => suite,
+            Self::OpenVpn => "openvpn",
+            Self::Adit(_) => "adit",
+            Self::Root { suite, .. } => suite,
         }
     }
 
@@ -79,13 +79,13 @@ impl Program {
     /// Returns the command that runs it in a namespace with these options.
     pub fn command_with(&self, namespace: &Namespace, options: &[OsString]) -> Command {
         let mut command = match self {
-            Program::OpenVpn => namespace.command("openvpn"),
-            Program::Adit(path) => {
+            Self::OpenVpn => namespace.command("openvpn"),
+            Self::Adit(path) => {
                 let mut command = namespace.command(&path.to_string_lossy());
                 command.arg("openvpn");
                 command
             }
-            Program::Root { words, .. } => {
+            Self::Root { words, .. } => {
                 let mut words = words.iter();
                 let first = words.next().map(|word| word.to_string_lossy().into_owned());
                 let mut command = namespace.command(&first.unwrap_or_default());

@@ -33,8 +33,8 @@ impl Pki {
     ///
     /// # Errors
     /// A tool is missing or failed.
-    pub fn make(sandbox: &Sandbox) -> Result<Pki> {
-        let pki = Pki {
+    pub fn make(sandbox: &Sandbox) -> Result<Self> {
+        let pki = Self {
             openssl: sandbox.folder("openssl")?,
             easy_rsa: sandbox.folder("easy-rsa")?,
             wrapping_keys: sandbox.folder("wrapping-keys")?,

@@ -84,7 +84,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The program could not be started.
-    pub fn spawn(name: &str, mut command: Command) -> Result<Daemon> {
+    pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
         let shown = command_line(&command);
         let mut child = command
             .stdin(Stdio::null())
@@ -99,7 +99,7 @@ impl Daemon {
         if let Some(stderr) = child.stderr.take() {
             Log::follow(&log, stderr);
         }
-        Ok(Daemon { name: name.to_owned(), shown, child, log })
+        Ok(Self { name: name.to_owned(), shown, child, log })
     }
 
     /// Waits for a log line that contains `needle`, from the beginning of the log, and returns it.
@@ -291,7 +291,7 @@ impl Drop for Daemon {
 }
 
 impl Log {
-    fn follow(log: &Arc<Log>, stream: impl Read + Send + 'static) {
+    fn follow(log: &Arc<Self>, stream: impl Read + Send + 'static) {
         let log = Arc::clone(log);
         std::thread::spawn(move || {
             for line in BufReader::new(stream).lines().map_while(std::result::Result::ok) {

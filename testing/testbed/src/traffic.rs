@@ -51,7 +51,7 @@ impl Stream {
         to: &Namespace,
         address: IpAddr,
         largest: usize,
-    ) -> Result<Stream> {
+    ) -> Result<Self> {
         let target = SocketAddr::new(address, UDP_PORT);
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, wait) = std::sync::mpsc::channel();
@@ -69,7 +69,7 @@ impl Stream {
             let socket = UdpSocket::bind((local, 0))?;
             send(&socket, target, largest, &stopped)
         })?;
-        Ok(Stream { stop, sender, receiver })
+        Ok(Self { stop, sender, receiver })
     }
 
     /// Stops and counts.

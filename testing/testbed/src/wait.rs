@@ -25,26 +25,26 @@ pub struct ScaledInstant(Duration);
 
 impl ScaledInstant {
     /// Returns the present moment.
-    pub fn now() -> ScaledInstant {
-        ScaledInstant(reading().total(Instant::now()))
+    pub fn now() -> Self {
+        Self(reading().total(Instant::now()))
     }
 
     /// Returns the time since then, on this clock.
     pub fn elapsed(self) -> Duration {
-        ScaledInstant::now().saturating_duration_since(self)
+        Self::now().saturating_duration_since(self)
     }
 
     /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
-    pub fn saturating_duration_since(self, earlier: ScaledInstant) -> Duration {
+    pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
 impl std::ops::Add<Duration> for ScaledInstant {
-    type Output = ScaledInstant;
+    type Output = Self;
 
-    fn add(self, time: Duration) -> ScaledInstant {
-        ScaledInstant(self.0 + time)
+    fn add(self, time: Duration) -> Self {
+        Self(self.0 + time)
     }
 }
 
@@ -77,8 +77,8 @@ impl Reading {
         self.counted + since.mul_f64(self.share)
     }
 
-    fn next(self, now: Instant, share: f64) -> Reading {
-        Reading { counted: self.total(now), at: now, share }
+    fn next(self, now: Instant, share: f64) -> Self {
+        Self { counted: self.total(now), at: now, share }
     }
 }
 

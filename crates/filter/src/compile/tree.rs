@@ -22,21 +22,21 @@ pub(crate) trait Key: Copy + Ord {
 
 impl Key for u32 {
     const MIN: Self = 0;
-    const MAX: Self = u32::MAX;
+    const MAX: Self = Self::MAX;
 
     #[inline]
-    fn rank(node: &[u32; NODE], value: u32) -> usize {
+    fn rank(node: &[Self; NODE], value: Self) -> usize {
         // As wide as the numbers, so that it becomes vector instructions.
-        node.iter().fold(0u32, |sum, one| sum.wrapping_add(u32::from(*one <= value))) as usize
+        node.iter().fold(0u32, |sum, one| sum.wrapping_add(Self::from(*one <= value))) as usize
     }
 }
 
 impl Key for u128 {
     const MIN: Self = 0;
-    const MAX: Self = u128::MAX;
+    const MAX: Self = Self::MAX;
 
     #[inline]
-    fn rank(node: &[u128; NODE], value: u128) -> usize {
+    fn rank(node: &[Self; NODE], value: Self) -> usize {
         node.partition_point(|one| *one <= value)
     }
 }

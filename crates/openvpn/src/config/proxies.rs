@@ -123,7 +123,7 @@ pub(super) fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigE
 
 impl Proxies {
     /// Returns the HTTP proxy of a block or of all, with the settings for all where the block has none.
-    fn http(&self, all: &Proxies) -> Option<HttpProxy> {
+    fn http(&self, all: &Self) -> Option<HttpProxy> {
         let http = self.http.clone()?;
         let headers = if self.headers.is_empty() { &all.headers } else { &self.headers };
         let version = self.version.as_ref().or(all.version.as_ref());

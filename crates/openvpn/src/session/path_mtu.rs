@@ -271,7 +271,7 @@ mod tests {
         fn new(mtu: u16) -> Self {
             let link = Link::datagram(Default::default(), None, "192.0.2.1:1194".parse().unwrap());
             let now = Instant::from_nanos(1);
-            World {
+            Self {
                 path: PathMtu::new(now, link),
                 now,
                 mtu,

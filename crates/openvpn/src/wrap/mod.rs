@@ -65,7 +65,7 @@ pub enum WrapConfig {
         /// `tls-crypt-v2-max-age`: clients' keys that are older or have no time stamp are refused.
         max_age: Option<Duration>,
         /// `tls-auth` or `tls-crypt` for clients that bring no key of their own.
-        shared: Option<Box<WrapConfig>>,
+        shared: Option<Box<Self>>,
     },
 }
 

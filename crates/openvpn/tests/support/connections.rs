@@ -64,7 +64,7 @@ impl World {
         w
     }
 
-    pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
+    pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + limit;
         let mut idle = 0;
         loop {

@@ -400,7 +400,7 @@ impl World {
     }
 
     /// Runs until `done`, or until this time has passed. Returns true if `done` was reached.
-    pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
+    pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + limit;
         let mut idle = 0;
         loop {

@@ -30,8 +30,8 @@ pub(super) struct At {
 }
 
 impl At {
-    fn new(program: &Path, host: &Namespace, folder: PathBuf) -> At {
-        At { program: program.to_owned(), host: host.name().to_owned(), folder }
+    fn new(program: &Path, host: &Namespace, folder: PathBuf) -> Self {
+        Self { program: program.to_owned(), host: host.name().to_owned(), folder }
     }
 
     fn adit(&self) -> Command {

@@ -65,7 +65,7 @@ const SCHEMES: [(&str, Ends); 12] = [
 ];
 
 impl Scheme {
-    pub(super) fn all() -> impl Iterator<Item = Scheme> {
+    pub(super) fn all() -> impl Iterator<Item = Self> {
         (0..SCHEMES.len()).map(Scheme)
     }
 
@@ -119,8 +119,8 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    fn none(scheme: Scheme) -> Nodes {
-        Nodes {
+    fn none(scheme: Scheme) -> Self {
+        Self {
             scheme,
             daemons: Vec::new(),
             inner: Vec::new(),
@@ -141,7 +141,7 @@ impl Nodes {
         database: &Database,
         count: usize,
         more: &[&str],
-    ) -> Result<Nodes> {
+    ) -> Result<Self> {
         let nodes = match scheme.ends() {
             Ends::Rows(rows) => rows::start(scheme, rows, database, count),
             Ends::Adit(options) => {

@@ -65,7 +65,7 @@ impl<'a> ClientPool<'a> {
         client: &'a Program,
         hosts: usize,
         more: &str,
-    ) -> Result<ClientPool<'a>> {
+    ) -> Result<Self> {
         let mut all: Vec<Host> = vec![("server".to_owned(), vec![server_net()?])];
         for host in 0..hosts {
             all.push(("host".to_owned(), vec![outer(host)?]));

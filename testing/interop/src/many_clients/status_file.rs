@@ -13,7 +13,7 @@ pub(super) struct StatusFile {
 }
 
 impl StatusFile {
-    pub(super) fn read(path: &Path) -> Result<StatusFile> {
+    pub(super) fn read(path: &Path) -> Result<Self> {
         // The file does not exist yet: no client has connected within the first second.
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -29,7 +29,7 @@ impl StatusFile {
                 inner.map(|text| text.parse().context(*text)).collect::<Result<Vec<_>>>()?;
             sessions.insert(address(outer).context(line)?, inner);
         }
-        Ok(StatusFile { sessions })
+        Ok(Self { sessions })
     }
 }
 

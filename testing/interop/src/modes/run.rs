@@ -65,7 +65,7 @@ impl<'a> Ends<'a> {
         folder: &'a Path,
         mode: &'a Mode,
         programs: [&'a Program; 2],
-    ) -> Result<Ends<'a>> {
+    ) -> Result<Self> {
         let configs = configs(&env.pki, mode, programs)?;
         let pair = Pair::new()?;
         let mut server = serve(&pair, folder, &configs, programs[0])?;

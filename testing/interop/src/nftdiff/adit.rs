@@ -56,7 +56,7 @@ impl Adit {
     ///
     /// # Errors
     /// The mistake in the rules, as `stdin:LINE:COLUMN: ...`.
-    pub fn new(mode: Mode, rules: &str) -> std::result::Result<Adit, String> {
+    pub fn new(mode: Mode, rules: &str) -> std::result::Result<Self, String> {
         // adit has one hook, in which it has `reject`.
         let rules = &rules.replace(rules::PREROUTING, rules::FORWARD);
         let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
@@ -66,7 +66,7 @@ impl Adit {
         let shadow = Tracker::new(limits.track.clone(), SEED);
         let firewall = Firewall::new(filter, limits, SEED);
         let worker = firewall.worker();
-        Ok(Adit { mode, firewall, worker, now: Nanos(1_000_000_000), shadow, invalid: Vec::new() })
+        Ok(Self { mode, firewall, worker, now: Nanos(1_000_000_000), shadow, invalid: Vec::new() })
     }
 
     /// Evaluates a frame.

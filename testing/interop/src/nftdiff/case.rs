@@ -82,15 +82,15 @@ pub struct Outcome {
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Seen::Nothing => f.write_str("nothing"),
-            Seen::Passed => f.write_str("passed"),
-            Seen::Answered(Answer::Reset { seq, ack, flags }) => {
+            Self::Nothing => f.write_str("nothing"),
+            Self::Passed => f.write_str("passed"),
+            Self::Answered(Answer::Reset { seq, ack, flags }) => {
                 write!(f, "reset:{seq}:{ack}:{flags}")
             }
-            Seen::Answered(Answer::Error { v6, kind, code }) => {
+            Self::Answered(Answer::Error { v6, kind, code }) => {
                 write!(f, "{}:{kind}:{code}", if *v6 { "icmpv6" } else { "icmp" })
             }
-            Seen::Answered(Answer::Strange) => f.write_str("strange"),
+            Self::Answered(Answer::Strange) => f.write_str("strange"),
         }
     }
 }

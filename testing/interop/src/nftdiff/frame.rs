@@ -13,18 +13,18 @@ pub enum Side {
 
 impl Side {
     /// Returns the other side.
-    pub fn other(self) -> Side {
+    pub fn other(self) -> Self {
         match self {
-            Side::A => Side::B,
-            Side::B => Side::A,
+            Self::A => Self::B,
+            Self::B => Self::A,
         }
     }
 
     /// Returns its interface.
     pub fn interface(self) -> &'static str {
         match self {
-            Side::A => "ta",
-            Side::B => "tb",
+            Self::A => "ta",
+            Self::B => "tb",
         }
     }
 
@@ -87,8 +87,8 @@ pub struct Ends {
 
 impl Ends {
     /// Returns the opposite direction.
-    pub fn reversed(self) -> Ends {
-        Ends { from: self.to, to: self.from }
+    pub fn reversed(self) -> Self {
+        Self { from: self.to, to: self.from }
     }
 
     fn pseudo(self, protocol: u8, length: usize) -> Vec<u8> {
@@ -220,7 +220,7 @@ pub struct Ip {
 
 impl Default for Ip {
     fn default() -> Self {
-        Ip {
+        Self {
             ttl: 64,
             tos: 0,
             id: 0,

@@ -105,7 +105,7 @@ impl Kernel {
     ///
     /// # Errors
     /// No root, or a kernel without the required features.
-    pub fn new(mode: Mode) -> Result<Kernel> {
+    pub fn new(mode: Mode) -> Result<Self> {
         let namespace = NetNs::unnamed()?;
         let set = || -> Result<()> {
             for (key, value) in SYSCTLS {
@@ -135,7 +135,7 @@ impl Kernel {
             command.args([family, "-batch", "-"]);
             run_with_input(command, lines)?;
         }
-        let kernel = Kernel { mode, namespace, taps };
+        let kernel = Self { mode, namespace, taps };
         if mode == Mode::Route {
             kernel.load(BED).map_err(Failure)?;
         }
@@ -192,7 +192,7 @@ impl Kernel {
     /// # Errors
     /// The testbed fails.
     pub fn states(case: &Case) -> Result<Vec<String>> {
-        let kernel = Kernel::new(case.mode)?;
+        let kernel = Self::new(case.mode)?;
         kernel.load(&case.rules).map_err(Failure)?;
         kernel.load(WATCH).map_err(Failure)?;
         let watched = || -> Result<Vec<Count>> {

@@ -8,8 +8,8 @@ pub struct Random(u64);
 
 impl Random {
     /// Creates a generator that gives the same numbers for the same seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
     }
 
     /// Returns 64 bits.

@@ -83,15 +83,15 @@ impl Kind {
     /// Returns its name in a set's `type`.
     pub(super) fn set_type(self) -> &'static str {
         match self {
-            Kind::V4 => "ipv4_addr",
-            Kind::V6 => "ipv6_addr",
-            Kind::Port => "inet_service",
-            Kind::Ether => "ether_addr",
-            Kind::IcmpType => "icmp_type",
-            Kind::Icmpv6Type => "icmpv6_type",
-            Kind::State => "ct_state",
-            Kind::Flags => "tcp_flag",
-            Kind::EtherType | Kind::MetaProtocol => "ether_type",
+            Self::V4 => "ipv4_addr",
+            Self::V6 => "ipv6_addr",
+            Self::Port => "inet_service",
+            Self::Ether => "ether_addr",
+            Self::IcmpType => "icmp_type",
+            Self::Icmpv6Type => "icmpv6_type",
+            Self::State => "ct_state",
+            Self::Flags => "tcp_flag",
+            Self::EtherType | Self::MetaProtocol => "ether_type",
             _ => "inet_proto",
         }
     }
@@ -100,13 +100,13 @@ impl Kind {
     fn ordered(self) -> bool {
         !matches!(
             self,
-            Kind::Interface
-                | Kind::State
-                | Kind::Direction
-                | Kind::Flags
-                | Kind::NfProto
-                | Kind::MetaProtocol
-                | Kind::EtherType
+            Self::Interface
+                | Self::State
+                | Self::Direction
+                | Self::Flags
+                | Self::NfProto
+                | Self::MetaProtocol
+                | Self::EtherType
         )
     }
 }

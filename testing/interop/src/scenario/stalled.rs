@@ -90,7 +90,7 @@ struct Flood {
 }
 
 impl Flood {
-    fn start(from: &Namespace, to: IpAddr) -> Result<Flood> {
+    fn start(from: &Namespace, to: IpAddr) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let sender = from.thread(move || {
@@ -105,7 +105,7 @@ impl Flood {
             }
             Ok(sent)
         });
-        Ok(Flood { stop, sender: sender? })
+        Ok(Self { stop, sender: sender? })
     }
 
     fn stop(self) -> Result<u32> {

@@ -66,8 +66,8 @@ impl Access {
     /// Returns the laptop's interface in this network.
     pub fn interface(self) -> &'static str {
         match self {
-            Access::Home => "eth0",
-            Access::Cafe => "eth1",
+            Self::Home => "eth0",
+            Self::Cafe => "eth1",
         }
     }
 
@@ -84,15 +84,15 @@ impl Access {
     /// Returns the router's outer address, which the laptop's traffic has as its source.
     pub fn outside(self) -> Ipv4Addr {
         match self {
-            Access::Home => Ipv4Addr::new(198, 51, 100, 10),
-            Access::Cafe => Ipv4Addr::new(198, 51, 100, 20),
+            Self::Home => Ipv4Addr::new(198, 51, 100, 10),
+            Self::Cafe => Ipv4Addr::new(198, 51, 100, 20),
         }
     }
 
     fn number(self) -> u8 {
         match self {
-            Access::Home => 1,
-            Access::Cafe => 2,
+            Self::Home => 1,
+            Self::Cafe => 2,
         }
     }
 }
@@ -132,7 +132,7 @@ impl Internet {
     ///
     /// # Errors
     /// `ip`, `nft` or the kernel refused.
-    pub fn new(folder: &Path, resolver: Resolver) -> Result<Internet> {
+    pub fn new(folder: &Path, resolver: Resolver) -> Result<Self> {
         let labels = ["laptop", "vps", "home", "cafe", "outside", "internet"];
         let [mut laptop, mut vps, home, cafe, outside, internet] =
             Namespace::several(&labels)?.try_into().map_err(|_| "six namespaces were asked for")?;
@@ -168,7 +168,7 @@ impl Internet {
         }
         let log = Log::default();
         let services = services::start(&outside, &home, &cafe, &log)?;
-        Ok(Internet {
+        Ok(Self {
             laptop,
             vps,
             home,

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 impl<'a> Probe<'a> {
     /// Creates a sender in this namespace.
-    pub fn new(from: &'a Namespace) -> Probe<'a> {
+    pub fn new(from: &'a Namespace) -> Self {
         Probe { from }
     }
 

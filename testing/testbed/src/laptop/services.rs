@@ -93,7 +93,7 @@ impl Service {
         inside: &Namespace,
         open: impl FnOnce() -> Result<S> + Send + 'static,
         serve: impl Fn(&S) + Send + 'static,
-    ) -> Result<Service> {
+    ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (ready, opened) = mpsc::channel();
@@ -111,7 +111,7 @@ impl Service {
             }
             Ok(())
         })?;
-        let service = Service { stop, thread: Some(thread) };
+        let service = Self { stop, thread: Some(thread) };
         opened.recv_timeout(Duration::from_secs(10)).context("a service did not start")??;
         Ok(service)
     }

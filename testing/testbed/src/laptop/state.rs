@@ -33,7 +33,7 @@ impl HostState {
     ///
     /// # Errors
     /// A command failed.
-    pub fn of(host: &Namespace) -> Result<HostState> {
+    pub fn of(host: &Namespace) -> Result<Self> {
         let shown = |&(name, script): &(&'static str, &str)| -> Result<(&'static str, String)> {
             let text = host.run("sh", &["-c", script])?;
             let mut lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -43,11 +43,11 @@ impl HostState {
             }
             Ok((name, lines.join("\n")))
         };
-        Ok(HostState { parts: PARTS.iter().map(shown).collect::<Result<_>>()? })
+        Ok(Self { parts: PARTS.iter().map(shown).collect::<Result<_>>()? })
     }
 
     /// Returns the differences, by part with the lines removed and added; empty if there are none.
-    pub fn changes(&self, later: &HostState) -> String {
+    pub fn changes(&self, later: &Self) -> String {
         let mut text = String::new();
         for ((name, before), (_, after)) in self.parts.iter().zip(&later.parts) {
             let gone = before.lines().filter(|line| !after.lines().any(|other| other == *line));

@@ -25,25 +25,25 @@ impl Certificate {
     ///
     /// # Errors
     /// `openssl` failed.
-    pub fn new(folder: &Path, pki: &Pki, names: &[&str]) -> Result<Certificate> {
+    pub fn new(folder: &Path, pki: &Pki, names: &[&str]) -> Result<Self> {
         let file = |name| pki.file(PkiTool::OpenSslEc, name);
-        Certificate::under(folder, &file("ca.crt"), &file("ca.key"), names)
+        Self::under(folder, &file("ca.crt"), &file("ca.key"), names)
     }
 
     /// Creates a certificate for these names in `folder`, together with a new authority.
     ///
     /// # Errors
     /// `openssl` failed.
-    pub fn alone(folder: &Path, names: &[&str]) -> Result<Certificate> {
+    pub fn alone(folder: &Path, names: &[&str]) -> Result<Self> {
         let (ca, key) = (folder.join("ca.crt"), folder.join("ca.key"));
         let mut command = request(folder, &key);
         command.args(["-x509", "-days", "3650", "-subj", "/CN=adit test authority", "-out"]);
         command.arg(&ca);
         output(command)?;
-        Certificate::under(folder, &ca, &key, names)
+        Self::under(folder, &ca, &key, names)
     }
 
-    fn under(folder: &Path, ca: &Path, ca_key: &Path, names: &[&str]) -> Result<Certificate> {
+    fn under(folder: &Path, ca: &Path, ca_key: &Path, names: &[&str]) -> Result<Self> {
         let path = |name: &str| folder.join(name);
         let (chain, key) = (path("database.crt"), path("database.key"));
         let mut command = request(folder, &key);
@@ -62,7 +62,7 @@ impl Certificate {
         command.args(["-extfile", "database.ext", "-out"]).arg(&chain);
         command.args(["-set_serial", &format!("0x{}", random_hex()?)]);
         output(command)?;
-        Ok(Certificate { chain, key, authority: ca.to_owned() })
+        Ok(Self { chain, key, authority: ca.to_owned() })
     }
 }
 

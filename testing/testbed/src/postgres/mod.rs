@@ -122,8 +122,8 @@ impl Cluster {
     ///
     /// # Errors
     /// No PostgreSQL here (see [`programs`]), no root, the folder's path is too long for a socket, or the server fails.
-    pub fn start(folder: &Path, options: &Options<'_>) -> Result<Cluster> {
-        let mut cluster = Cluster::make(folder, options)?;
+    pub fn start(folder: &Path, options: &Options<'_>) -> Result<Self> {
+        let mut cluster = Self::make(folder, options)?;
         cluster.resume_service()?;
         Ok(cluster)
     }
@@ -132,7 +132,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::start`].
-    pub fn make(folder: &Path, options: &Options<'_>) -> Result<Cluster> {
+    pub fn make(folder: &Path, options: &Options<'_>) -> Result<Self> {
         let programs = programs()?;
         ensure(Uid::effective().is_root(), || {
             "a cluster is started under another user, which needs root".to_owned()
@@ -148,7 +148,7 @@ impl Cluster {
         fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
         let network = options.namespace.map(|space| Path::new("/run/netns").join(space.name()));
         let (root, running) = (programs::root()?, None);
-        let cluster = Cluster { folder: folder.to_owned(), network, programs, root, user, running };
+        let cluster = Self { folder: folder.to_owned(), network, programs, root, user, running };
         cluster.initialise(options)?;
         Ok(cluster)
     }
@@ -158,9 +158,9 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::start`].
-    pub fn standby(&self, folder: &Path, namespace: &Namespace) -> Result<Cluster> {
+    pub fn standby(&self, folder: &Path, namespace: &Namespace) -> Result<Self> {
         let network = Some(Path::new("/run/netns").join(namespace.name()));
-        let mut other = Cluster {
+        let mut other = Self {
             folder: folder.to_owned(),
             network,
             programs: self.programs.clone(),

@@ -58,7 +58,7 @@ impl Proxy {
     ///
     /// # Errors
     /// The address is in use.
-    pub fn start(namespace: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Proxy> {
+    pub fn start(namespace: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Self> {
         let (link, end) = (Arc::new(Link::default()), Arc::new(AtomicBool::new(false)));
         let (shared, over) = (Arc::clone(&link), Arc::clone(&end));
         let (ready, wait) = std::sync::mpsc::channel();
@@ -80,7 +80,7 @@ impl Proxy {
             Ok(())
         })?;
         wait.recv_timeout(Duration::from_secs(5)).context("the proxy does not listen")?;
-        Ok(Proxy { link, end })
+        Ok(Self { link, end })
     }
 }
 

@@ -128,6 +128,6 @@ pub enum Wrap {
         /// `tls-crypt-v2-max-age`, of a server.
         max_age: Option<Duration>,
         /// `tls-auth` or `tls-crypt` for the clients of a server that bring no key of their own.
-        shared: Option<Box<Wrap>>,
+        shared: Option<Box<Self>>,
     },
 }

@@ -63,11 +63,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(random: &mut Random) -> Pair {
+    fn new(random: &mut Random) -> Self {
         let side = if random.percent(65) { Side::A } else { Side::B };
         let is_v6 = random.percent(40);
         let ends = universe::ends(random, side, is_v6);
-        let mut pair = Pair { side, ends, ip: look(random) };
+        let mut pair = Self { side, ends, ip: look(random) };
         if ends.from.is_ipv6() && random.percent(12) {
             pair.ip.extensions = plain::extensions(random);
         }

@@ -44,7 +44,7 @@ struct Chatter {
 }
 
 impl Chatter {
-    fn start(laptop: &Namespace) -> Result<Chatter> {
+    fn start(laptop: &Namespace) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = laptop.thread(move || {
@@ -54,7 +54,7 @@ impl Chatter {
             }
             Ok(())
         })?;
-        Ok(Chatter { stop, thread: Some(thread) })
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 
@@ -135,7 +135,7 @@ impl ConnectedLaptop<'_> {
 
 impl fmt::Display for Recovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Recovery { cpu, took } = self;
+        let Self { cpu, took } = self;
         write!(f, "back after {} ms, {:.0} % of a core meanwhile", took.as_millis(), cpu * 100.0)
     }
 }

@@ -41,9 +41,9 @@ enum Client {
 impl Client {
     fn name(self) -> &'static str {
         match self {
-            Client::Connect => "adit-connect",
-            Client::DropIn => "adit-openvpn",
-            Client::Openvpn => "openvpn",
+            Self::Connect => "adit-connect",
+            Self::DropIn => "adit-openvpn",
+            Self::Openvpn => "openvpn",
         }
     }
 }
@@ -139,7 +139,7 @@ struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup {
+        Self {
             access: Access::Home,
             resolver: Resolver::Router,
             host: "203.0.113.7",

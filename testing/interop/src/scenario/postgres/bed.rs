@@ -74,7 +74,7 @@ pub(super) struct Bed {
 
 impl Bed {
     /// Creates machines and a database, without a network.
-    pub(super) fn bare(scenario: &Scenario<'_>, nodes: u8, options: &Options<'_>) -> Result<Bed> {
+    pub(super) fn bare(scenario: &Scenario<'_>, nodes: u8, options: &Options<'_>) -> Result<Self> {
         let Program::Adit(program) = scenario.server else {
             return Err(Failure::from("only adit does that"));
         };
@@ -104,13 +104,13 @@ impl Bed {
             Ok(Node { name, space, dir, daemon: None, program: program.clone() })
         };
         let nodes = spaces.into_iter().zip(1..).map(node).collect::<Result<Vec<_>>>()?;
-        Ok(Bed { nodes, cluster, database, switch })
+        Ok(Self { nodes, cluster, database, switch })
     }
 
     /// Creates a network of this many nodes, all of which are running.
-    pub(super) fn new(scenario: &Scenario<'_>, nodes: u8, plan: &Plan<'_>) -> Result<Bed> {
+    pub(super) fn new(scenario: &Scenario<'_>, nodes: u8, plan: &Plan<'_>) -> Result<Self> {
         let options = Options { settings: plan.settings, ..Options::default() };
-        let mut bed = Bed::bare(scenario, nodes, &options)?;
+        let mut bed = Self::bare(scenario, nodes, &options)?;
         bed.found(plan)?;
         bed.up()?;
         Ok(bed)

@@ -23,9 +23,9 @@ pub(super) struct Both {
 }
 
 impl Both {
-    pub(super) fn start(bed: &Bed) -> Result<Both> {
+    pub(super) fn start(bed: &Bed) -> Result<Self> {
         let (one, two) = (bed.node(0)?, bed.node(1)?);
-        Ok(Both {
+        Ok(Self {
             up: Stream::start(&one.space, &two.space, two.v4()?, 1400)?,
             down: Stream::start(&two.space, &one.space, one.v6()?, 7000)?,
         })
