@@ -496,9 +496,10 @@ impl Running {
         match self.opener.switch(side, on).await {
             Ok(()) => {
                 carry.switched(now, side, on);
-                match on {
-                    true => say!(1, "{port}: switched on: {other} has its link back"),
-                    false => tracing::warn!("{port}: switched off: {other} has no link"),
+                if on {
+                    say!(1, "{port}: switched on: {other} has its link back");
+                } else {
+                    tracing::warn!("{port}: switched off: {other} has no link");
                 }
             }
             // It may just have vanished, and is tried again.

@@ -30,9 +30,10 @@ impl Opener {
         let specs = specs(duty)?;
         let net = open_net()?;
         let existing = specs.iter().any(|spec| matches!(spec, PortSpec::Existing(_)));
-        let guard = match existing && !duty.share_with_host {
-            true => Some(Guard::new().map_err(|e| unguarded(&e))?),
-            false => None,
+        let guard = if existing && !duty.share_with_host {
+            Some(Guard::new().map_err(|e| unguarded(&e))?)
+        } else {
+            None
         };
         Ok(Self { specs, workers: usize::from(duty.workers), mtu: duty.mtu, net, guard })
     }
@@ -189,9 +190,10 @@ impl Opener {
 pub(super) async fn switch(net: &Net, name: &str, on: bool) -> Result<(), Fault> {
     let failed = |error| Fault::environment(format!("{name}: not switched: {error}"));
     let link = net.link(name).await.map_err(failed)?;
-    match on {
-        true => net.set_up(link.index).await.map_err(failed),
-        false => net.set_down(link.index).await.map_err(failed),
+    if on {
+        net.set_up(link.index).await.map_err(failed)
+    } else {
+        net.set_down(link.index).await.map_err(failed)
     }
 }
 

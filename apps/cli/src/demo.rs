@@ -131,9 +131,10 @@ fn figures(report: &DemoReport) -> String {
             },
         ]);
     }
-    let slow = match cfg!(debug_assertions) {
-        true => "This build is not optimised; a release build is several times faster.\n",
-        false => "",
+    let slow = if cfg!(debug_assertions) {
+        "This build is not optimised; a release build is several times faster.\n"
+    } else {
+        ""
     };
     format!(
         "\n{}\nround trip  p50 {:.0} us, p99 {:.0} us ({} samples, idle)\n\

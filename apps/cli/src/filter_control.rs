@@ -126,9 +126,10 @@ pub(crate) struct Capture {
 pub(crate) fn show(options: &Show) -> Result<ExitCode, Fault> {
     let run = paths(&options.location)?.run;
     let report = filter::show(&run, options.name.as_deref(), options.flows)?;
-    match options.json {
-        true => print_json(&report)?,
-        false => print(&page(&report, crate::text::now())),
+    if options.json {
+        print_json(&report)?;
+    } else {
+        print(&page(&report, crate::text::now()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -130,9 +130,10 @@ fn synopsis(command: &clap::Command) -> String {
             (None, Some(short)) => bold(&format!("-{short}")),
             (None, None) => values,
         };
-        text.push_str(&match argument.is_required_set() {
-            true => format!(" {word}"),
-            false => format!(" [{word}]"),
+        text.push_str(&if argument.is_required_set() {
+            format!(" {word}")
+        } else {
+            format!(" [{word}]")
         });
     }
     if command.has_subcommands() {
@@ -156,9 +157,10 @@ fn see_also(name: &str) -> String {
 
 /// Returns the folder for pages of another section: `man5` next to a folder `man1`, else the same folder.
 fn section_folder(dir: &Path, section: u8) -> PathBuf {
-    match dir.file_name().is_some_and(|name| name == "man1") {
-        true => dir.with_file_name(format!("man{section}")),
-        false => dir.to_owned(),
+    if dir.file_name().is_some_and(|name| name == "man1") {
+        dir.with_file_name(format!("man{section}"))
+    } else {
+        dir.to_owned()
     }
 }
 

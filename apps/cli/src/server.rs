@@ -75,13 +75,12 @@ fn remotes(options: &ClientRemotes) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     let remotes = clients::remotes(&paths, &options.done)?;
     remotes.lines.iter().for_each(|line| print(&format!("{line}\n")));
-    let hint = match remotes.outdated.is_empty() {
-        true => "every profile names this host and these ports, as far as is known\n".to_owned(),
-        false => {
-            let names = remotes.outdated.join(", ");
-            wrapped("out of date: ", &names)
-                + "These lines replace those that begin with proto, remote or server-poll-timeout.\n"
-        }
+    let hint = if remotes.outdated.is_empty() {
+        "every profile names this host and these ports, as far as is known\n".to_owned()
+    } else {
+        let names = remotes.outdated.join(", ");
+        wrapped("out of date: ", &names)
+            + "These lines replace those that begin with proto, remote or server-poll-timeout.\n"
     };
     crate::note(&hint);
     Ok(ExitCode::SUCCESS)
@@ -89,9 +88,10 @@ fn remotes(options: &ClientRemotes) -> Result<ExitCode, Fault> {
 
 fn group(options: &ClientGroup) -> Result<ExitCode, Fault> {
     let client = clients::set_groups(&paths(&options.location)?, &options.name, &options.groups)?;
-    print(&match client.groups.is_empty() {
-        true => format!("{} is in no group\n", client.name),
-        false => format!("{} is in: {}\n", client.name, groups(&client)),
+    print(&if client.groups.is_empty() {
+        format!("{} is in no group\n", client.name)
+    } else {
+        format!("{} is in: {}\n", client.name, groups(&client))
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -392,9 +392,10 @@ fn list(options: &ClientList) -> Result<ExitCode, Fault> {
         return Ok(ExitCode::SUCCESS);
     }
     // Programs get a table of complete names, users lines that fit.
-    print(&match std::io::stdout().is_terminal() {
-        true => for_people(&known),
-        false => table(&columns(&known)),
+    print(&if std::io::stdout().is_terminal() {
+        for_people(&known)
+    } else {
+        table(&columns(&known))
     });
     Ok(ExitCode::SUCCESS)
 }

@@ -52,13 +52,14 @@ pub(crate) fn once(options: &Status) -> Result<ExitCode, Fault> {
 
 /// Describes the kill switch that an ended client left.
 fn kept_in(found: &[Leftover]) -> String {
-    match found.contains(&Leftover::KillSwitch) {
-        true => wrapped(
+    if found.contains(&Leftover::KillSwitch) {
+        wrapped(
             "",
             "The kill switch of a client that has ended keeps all traffic in: adit connect --release \
-             turns it off",
-        ),
-        false => String::new(),
+         turns it off",
+        )
+    } else {
+        String::new()
     }
 }
 
@@ -309,9 +310,10 @@ fn peers(report: &StatusReport) -> String {
 
 fn details(peer: &PeerReport) -> String {
     // The address of a server without a name of its own is in the line above.
-    let mut parts = match peer.name == peer.address {
-        true => vec![format!("by {}", peer.transport)],
-        false => vec![format!("from {} by {}", peer.address, peer.transport)],
+    let mut parts = if peer.name == peer.address {
+        vec![format!("by {}", peer.transport)]
+    } else {
+        vec![format!("from {} by {}", peer.address, peer.transport)]
     };
     parts.extend(peer.tunnel.iter().skip(1).map(|address| format!("inside {address}")));
     parts.push(format!("{}, key {} old", peer.cipher, span(peer.key_age_s)));

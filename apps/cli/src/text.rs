@@ -52,9 +52,10 @@ pub(crate) fn count(number: usize, what: &str) -> String {
 
 /// Truncates to `width` characters; a `~` marks the truncation.
 pub(crate) fn cut(text: &str, width: usize) -> String {
-    match text.chars().count() > width {
-        true => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > width {
+        text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
+    } else {
+        text.to_owned()
     }
 }
 

@@ -194,9 +194,10 @@ impl Repository {
         fs::write(self.0.path().join(file), text).unwrap();
         assert!(self.git(&["add", file]).status.success());
         let output = self.git(&["commit", "-q", "-m", "a change"]);
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
         }
     }
 }

@@ -111,9 +111,10 @@ const COMMAND_LIMIT: usize = 60;
 fn shortened(words: &[OsString]) -> String {
     let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
     let line = adit_runtime::log::clean(&words.join(" "));
-    match line.chars().count() > COMMAND_LIMIT {
-        true => format!("{}...", line.chars().take(COMMAND_LIMIT).collect::<String>()),
-        false => line,
+    if line.chars().count() > COMMAND_LIMIT {
+        format!("{}...", line.chars().take(COMMAND_LIMIT).collect::<String>())
+    } else {
+        line
     }
 }
 

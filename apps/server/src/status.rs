@@ -87,9 +87,10 @@ fn adopt(instances: &mut Vec<Instance>, process: &Process) {
         instance.report.user = Some(process.user.clone());
         return;
     }
-    let problem = match root {
-        true => "has no control socket to be asked by".to_owned(),
-        false => "permission denied: run as root".to_owned(),
+    let problem = if root {
+        "has no control socket to be asked by".to_owned()
+    } else {
+        "permission denied: run as root".to_owned()
     };
     let report = StatusReport {
         role: process.role.into(),

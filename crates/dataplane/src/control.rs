@@ -219,7 +219,7 @@ impl<F: Format> Plane<F> {
                 self.shared.expect_sweep(first_due(keepalive, now));
             }
             Command::AddPeer(id, _) => {
-                upcalls.notice(stats, Notice::PeerGone(id, Counters::default()))
+                upcalls.notice(stats, Notice::PeerGone(id, Counters::default()));
             }
             Command::SetLink(id, link) => self.with(id, |peer| {
                 tables.set_link(peer, link);
@@ -257,10 +257,7 @@ impl<F: Format> Plane<F> {
                     self.install(peer, slot, &key);
                 });
                 drop(key);
-                match replaces {
-                    true => self.clear_stacks(),
-                    false => adit_crypto::scrub_stack(),
-                }
+                if replaces { self.clear_stacks() } else { adit_crypto::scrub_stack() }
             }
             Command::SwapKeys(id) => self.with(id, |peer| {
                 change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));

@@ -134,9 +134,10 @@ impl FilterBurst<'_> {
         stats: &Stats,
     ) -> HookVerdict {
         let place = self.context(direction, vnet);
-        let verdict = match explicit {
-            false => self.burst.evaluate(packet, &place),
-            true => self.burst.evaluate_explicit(packet, &place),
+        let verdict = if !explicit {
+            self.burst.evaluate(packet, &place)
+        } else {
+            self.burst.evaluate_explicit(packet, &place)
         };
         conclude(verdict, self.injected, stats, 1)
     }

@@ -481,9 +481,10 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         if self.shared.relay != Relay::Kernel
             && let Some(target) = self.routes.owner(ip.destination)
         {
-            return match self.shared.may_relay() {
-                true => self.relays.push(Relayed { from: id, to: target, packet }),
-                false => stats.drop(DropReason::PeerToPeer),
+            return if self.shared.may_relay() {
+                self.relays.push(Relayed { from: id, to: target, packet });
+            } else {
+                stats.drop(DropReason::PeerToPeer);
             };
         }
         if !self.shared.has_tun {

@@ -218,7 +218,7 @@ impl<F: Format> LoopbackPlane<F> {
         loop {
             let mut sealer = key.sealer(&mut tx, &spec);
             let progress = self.arena.egress(&mut segments, &mut sealer, &shape, |reason| {
-                self.shared.stats.drop(reason)
+                self.shared.stats.drop(reason);
             });
             drop(sealer);
             let (mut packets, mut bytes) = (0, 0);

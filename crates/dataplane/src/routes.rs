@@ -156,9 +156,10 @@ impl Owned {
     /// Returns what the peer owned before.
     fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) -> Option<Arc<[IpNet]>> {
         let (number, at) = (peer.0 / PAGE, (peer.0 % PAGE) as usize);
-        let page = match prefixes.is_empty() {
-            true => self.0.get_mut(&number)?,
-            false => self.0.entry(number).or_insert_with(|| Arc::new(vec![None; PAGE as usize])),
+        let page = if prefixes.is_empty() {
+            self.0.get_mut(&number)?
+        } else {
+            self.0.entry(number).or_insert_with(|| Arc::new(vec![None; PAGE as usize]))
         };
         let page = Arc::make_mut(page);
         let new = (!prefixes.is_empty()).then(|| prefixes.into());

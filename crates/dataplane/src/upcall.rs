@@ -340,9 +340,10 @@ impl UpcallSender {
     }
 
     fn taken(&self, taken: bool, stats: &Stats, full: DropReason) -> bool {
-        match taken {
-            true => self.0.raise(),
-            false => stats.drop(full),
+        if taken {
+            self.0.raise();
+        } else {
+            stats.drop(full);
         }
         taken
     }

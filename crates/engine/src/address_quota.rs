@@ -63,12 +63,11 @@ impl AddressQuota {
 
     fn free(&self, address: IpAddr) -> usize {
         let free = self.most.saturating_sub(self.total);
-        match is_ipv6(address) {
-            true => {
-                let most = self.most - self.most / RESERVED_FOR_IPV4;
-                free.min(most.saturating_sub(self.total_ipv6))
-            }
-            false => free,
+        if is_ipv6(address) {
+            let most = self.most - self.most / RESERVED_FOR_IPV4;
+            free.min(most.saturating_sub(self.total_ipv6))
+        } else {
+            free
         }
     }
 

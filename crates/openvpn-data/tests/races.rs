@@ -59,9 +59,9 @@ fn wait_until(done: impl Fn() -> bool) {
         }
         // Without a core for each the other must come to its turn.
         if turn < 20_000 {
-            std::hint::spin_loop()
+            std::hint::spin_loop();
         } else {
-            thread::sleep(Duration::from_micros(20))
+            thread::sleep(Duration::from_micros(20));
         }
     }
 }

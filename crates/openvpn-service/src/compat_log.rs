@@ -297,7 +297,7 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
         ServerEvent::Note(Some(peer), text) => say!(3, "{} {text}", label(peer)),
         ServerEvent::Note(None, text) => say!(3, "{text}"),
         ServerEvent::Path(peer, path) => {
-            say!(3, "{} {path}", label(peer))
+            say!(3, "{} {path}", label(peer));
         }
         ServerEvent::Warning(Some(peer), text) => tracing::warn!("{} {text}", label(peer)),
         ServerEvent::Warning(None, text) => tracing::warn!("{text}"),

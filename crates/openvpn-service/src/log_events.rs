@@ -56,7 +56,7 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
             );
         }
         ServerEvent::Unauthentic(link) => {
-            say!(2, "{}: packets failed authentication: another key, or a scanner", link.remote())
+            say!(2, "{}: packets failed authentication: another key, or a scanner", link.remote());
         }
         ServerEvent::UsedElsewhere(used) => tracing::warn!(
             "{}: two devices use this profile: {} and {} ({}): give each a profile of its own",
@@ -75,7 +75,7 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
             None => say!(2, "{text}"),
         },
         ServerEvent::Path(peer, path) => {
-            say!(3, "{}: {path}", label(peer))
+            say!(3, "{}: {path}", label(peer));
         }
         ServerEvent::Warning(peer, text) => match peer {
             Some(peer) => tracing::warn!("{}: {text}", label(peer)),

@@ -117,9 +117,10 @@ mod tests {
                         continue;
                     }
                     let style = compat_log::Style { usage_checked: true, tls_auth: true };
-                    match stock {
-                        true => compat_log::server_event(&event, &sessions, style),
-                        false => super::super::log_events::log_event(&event, &sessions),
+                    if stock {
+                        compat_log::server_event(&event, &sessions, style);
+                    } else {
+                        super::super::log_events::log_event(&event, &sessions);
                     }
                 }
                 let later = NOW + adit_runtime::log::limiter::PERIOD;

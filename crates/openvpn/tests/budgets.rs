@@ -66,9 +66,10 @@ impl Hostile {
         let tls = client_tls();
         let mut hostile = Self {
             world: World::new(config, 1),
-            link: match stream {
-                true => Link::stream(1, address),
-                false => Link::datagram(Default::default(), None, address),
+            link: if stream {
+                Link::stream(1, address)
+            } else {
+                Link::datagram(Default::default(), None, address)
             },
             server: None,
             wrapper: Wrapper::client(&WrapConfig::None).expect("a wrapping"),
@@ -119,12 +120,11 @@ impl Hostile {
             _ => now.answered = true,
         }
         while let Some(message) = now.tls.read().expect("a record") {
-            match now.done {
-                true => self.heard.push(String::from_utf8_lossy(&message).into_owned()),
-                false => {
-                    now.done = true;
-                    self.handshakes += 1;
-                }
+            if now.done {
+                self.heard.push(String::from_utf8_lossy(&message).into_owned());
+            } else {
+                now.done = true;
+                self.handshakes += 1;
             }
         }
         self.send(Opcode::AckV1, None, Some(id), &[]);

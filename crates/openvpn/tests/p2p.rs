@@ -92,9 +92,10 @@ fn statics() -> [Config; 2] {
 }
 
 fn tls(server: bool, settings: Settings, remote_policy: RemotePolicy) -> Config {
-    let tls = match server {
-        true => PeerTls::Server(pki::server_tls()),
-        false => PeerTls::Client(pki::client_tls()),
+    let tls = if server {
+        PeerTls::Server(pki::server_tls())
+    } else {
+        PeerTls::Client(pki::client_tls())
     };
     Config::Peer(Box::new(PeerConfig {
         settings,

@@ -40,9 +40,10 @@ fn end(n: usize, server: bool, settings: Settings) -> Config {
     } else {
         remote_policy.remotes.push(points::remote(Transport::Tcp));
     }
-    let tls = match server {
-        true => PeerTls::Server(pki::server_tls()),
-        false => PeerTls::Client(pki::client_tls()),
+    let tls = if server {
+        PeerTls::Server(pki::server_tls())
+    } else {
+        PeerTls::Client(pki::client_tls())
     };
     let tunnel_addrs = TunnelAddrs::default();
     Config::Peer(Box::new(PeerConfig {

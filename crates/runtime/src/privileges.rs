@@ -42,10 +42,8 @@ pub fn drop(
 ) -> Result<Dropped, Fault> {
     let kept = if helped { Vec::new() } else { needed.to_vec() };
     // CAP_NET_RAW is kept for packet sockets.
-    let profile = match kept.contains(&Capability::CAP_NET_RAW) {
-        true => Profile::Bridge,
-        false => Profile::Daemon,
-    };
+    let profile =
+        if kept.contains(&Capability::CAP_NET_RAW) { Profile::Bridge } else { Profile::Daemon };
     let mut privileges = Privileges {
         keep: kept.clone(),
         lock_memory: wanted.lock_memory,

@@ -184,9 +184,10 @@ impl Region {
             Across::Subjects => first,
             Across::Metrics => metric.better != metric::Better::Neither,
         };
-        Ok(match with_its_interval {
-            true => with_interval(value.median, value.interval.map(interval), metric.digits),
-            false => number(value.median, metric.digits),
+        Ok(if with_its_interval {
+            with_interval(value.median, value.interval.map(interval), metric.digits)
+        } else {
+            number(value.median, metric.digits)
         })
     }
 }

@@ -113,16 +113,15 @@ impl Plots<'_> {
         }
         let place = link.filter(|_| several).map_or(String::new(), |link| format!(", link {link}"));
         let name = format!("{}{place}", title(metric));
-        let figure = |page: Vec<(String, Vec<Bar>)>| {
-            Figure {
+        let figure = |page: Vec<(String, Vec<Bar>)>| Figure {
             svg: bars(&format!("{name} of {}: {}", self.scenario.name, in_words(&page)), &page),
             title: name.clone(),
-            caption: match page.iter().flat_map(|(_, bars)| bars).all(|bar| bar.valid) {
-                true => "Medians of the rounds; the whiskers are 95 % intervals.".into(),
-                false => "Medians of the rounds; the whiskers are 95 % intervals. Hollow: not a valid result.".into(),
+            caption: if page.iter().flat_map(|(_, bars)| bars).all(|bar| bar.valid) {
+                "Medians of the rounds; the whiskers are 95 % intervals.".into()
+            } else {
+                "Medians of the rounds; the whiskers are 95 % intervals. Hollow: not a valid result.".into()
             },
             legend: Vec::new(),
-        }
         };
         pages.into_iter().map(figure).collect()
     }

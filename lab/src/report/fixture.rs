@@ -403,7 +403,7 @@ impl Fixture {
             let link = key.point.get("link");
             match (key.scenario.as_str(), key.subject.as_str(), link, key.round) {
                 ("single-stream", "tinc", Some("wire"), 1..=3) => {
-                    m.invalid.push("start skew 3.1 %".into())
+                    m.invalid.push("start skew 3.1 %".into());
                 }
                 ("single-stream", "adit", Some("offload"), 2) => m.steal = 0.021,
                 _ => {}

@@ -48,9 +48,10 @@ pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, Strin
 pub(super) fn beside() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("ADIT") {
         let path = PathBuf::from(path);
-        return match path.exists() {
-            true => Ok(path),
-            false => Err(format!("{}: missing, and ADIT names it", path.display())),
+        return if path.exists() {
+            Ok(path)
+        } else {
+            Err(format!("{}: missing, and ADIT names it", path.display()))
         };
     }
     let this = std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;

@@ -290,10 +290,8 @@ fn judge(text: &str, times: u32, remembered: bool) -> Result<Work, String> {
     let mut state = 7;
     let mut address = || 0x0a00_0000 | rules::random(&mut state) as u32 & 0x00ff_ffff;
     let flow = rules::udp(address(), address(), [4000, 9]);
-    let mut frame = || match remembered {
-        true => flow.clone(),
-        false => rules::udp(address(), address(), [4000, 9]),
-    };
+    let mut frame =
+        || if remembered { flow.clone() } else { rules::udp(address(), address(), [4000, 9]) };
     let frames: Vec<Vec<u8>> = (0..times).map(|_| frame()).collect();
     let context = Context {
         now: Nanos(1),

@@ -146,9 +146,10 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     let env = TestEnv { sandbox, pki };
     let wanted = |test: &Test| arguments.words.iter().all(|word| test.name.contains(word.as_str()));
     let adit = if arguments.control { Program::OpenVpn } else { Program::adit()? };
-    let all = match arguments.long {
-        true => scenario::long(&adit),
-        false => tests(&adit, arguments.old, &arguments.roots)?,
+    let all = if arguments.long {
+        scenario::long(&adit)
+    } else {
+        tests(&adit, arguments.old, &arguments.roots)?
     };
     let mut tests: Vec<Test> = all.into_iter().filter(wanted).collect();
     if arguments.control {

@@ -200,7 +200,7 @@ pub fn tcp_to_port(
             match listener.accept() {
                 Ok((stream, _)) => break stream,
                 Err(_) if ScaledInstant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(2))
+                    std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(error) => return Err(format!("no connection to {target}: {error}").into()),
             }

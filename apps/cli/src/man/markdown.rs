@@ -121,10 +121,7 @@ fn cells(line: &str) -> Vec<String> {
 /// Escapes a literal line: a point or a quote at its beginning is no request.
 fn literal(line: &str) -> String {
     let line = escaped(line);
-    match line.starts_with(['.', '\'']) {
-        true => format!("\\&{line}"),
-        false => line,
-    }
+    if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }
 }
 
 /// Converts code and bold print to bold, and links to their words.
@@ -137,10 +134,7 @@ fn inline(line: &str) -> String {
             text.push_str(&bold(&escaped(&without_links(part))));
         }
     }
-    match text.starts_with('.') {
-        true => format!("\\&{text}"),
-        false => text,
-    }
+    if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
 
 fn bold(text: &str) -> String {

@@ -117,9 +117,10 @@ fn figures(report: &Report) -> String {
             format!("{:.3}", transfer.receiver_cpu_per_gigabit),
         ]);
     }
-    let slow = match cfg!(debug_assertions) {
-        true => "This build is not optimised; a release build is several times faster.\n",
-        false => "",
+    let slow = if cfg!(debug_assertions) {
+        "This build is not optimised; a release build is several times faster.\n"
+    } else {
+        ""
     };
     let [one, other] = report.memory;
     format!(

@@ -29,9 +29,10 @@ pub(crate) struct Show {
 
 pub(crate) fn status(options: &Show) -> Result<ExitCode, Fault> {
     let survey = survey::survey(&options.here.paths()?)?;
-    match options.json {
-        true => print_json(&survey)?,
-        false => print(&page(&survey)),
+    if options.json {
+        print_json(&survey)?;
+    } else {
+        print(&page(&survey));
     }
     Ok(end(&survey))
 }
@@ -47,18 +48,20 @@ pub(crate) fn peers(options: &Show) -> Result<ExitCode, Fault> {
         ((Some(before), at), Some(now)) => rates(&before, now, at.elapsed()),
         _ => BTreeMap::new(),
     };
-    match options.json {
-        true => print_json(&json(&survey, &rates))?,
-        false => print(&peers_page(&survey, &rates)),
+    if options.json {
+        print_json(&json(&survey, &rates))?;
+    } else {
+        print(&peers_page(&survey, &rates));
     }
     Ok(end(&survey))
 }
 
 /// Returns the exit code, from which a script learns whether packets can pass.
 fn end(survey: &Survey) -> ExitCode {
-    match survey.running.is_some() && survey.database.is_some() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if survey.running.is_some() && survey.database.is_some() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -280,9 +280,10 @@ impl Checker {
         if self.talk {
             let word = if ok { "ok  " } else { "FAIL" };
             let line = format!("{word}  {:<12}  ", stage.name());
-            match self.terminal {
-                true => print!("{}", log::wrapped(&line, &detail)),
-                false => println!("{line}{detail}"),
+            if self.terminal {
+                print!("{}", log::wrapped(&line, &detail));
+            } else {
+                println!("{line}{detail}");
             }
         }
         self.findings.push(Finding { stage, ok, detail });
@@ -388,9 +389,10 @@ impl Checker {
             return Next::GoOn;
         }
         probe.sequence = probe.sequence.wrapping_add(1);
-        let request = match self.ethernet {
-            true => who_has(probe.from, probe.to),
-            false => echo(probe.from, probe.to, probe.sequence, size),
+        let request = if self.ethernet {
+            who_has(probe.from, probe.to)
+        } else {
+            echo(probe.from, probe.to, probe.sequence, size)
         };
         match request {
             Some(packet) => Next::Send(packet),

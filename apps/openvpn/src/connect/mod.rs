@@ -82,9 +82,10 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
     let path = wanted.profile.to_string_lossy().into_owned();
     let mut options = config::parse(&["--config".into(), path], files).map_err(|error| {
         // The command line has nothing but the profile.
-        match error.file == "command line" && error.directive == "config" {
-            true => Fault::operator(format!("{}; {}", error.problem, error.remedy)),
-            false => Fault::operator(error.to_string()),
+        if error.file == "command line" && error.directive == "config" {
+            Fault::operator(format!("{}; {}", error.problem, error.remedy))
+        } else {
+            Fault::operator(error.to_string())
         }
     })?;
     let routes = &mut options.routes;
@@ -369,7 +370,7 @@ impl Hooks for ConnectLog<'_> {
             ClientEvent::Up(_) => {}
             ClientEvent::Updated(_) => say!(1, "tunnel: options updated by the server"),
             ClientEvent::Reverified { tls, .. } => {
-                say!(3, "server certificate: verified again: {tls}")
+                say!(3, "server certificate: verified again: {tls}");
             }
             ClientEvent::Rekeyed { key_id, cipher } => {
                 say!(2, "new data key {key_id}, {}", cipher.name());

@@ -102,9 +102,10 @@ impl PlanCheck for Configured {
         let mut guesses = [plan.remote, None].into_iter().chain(hosts);
         let follows =
             |remote| openvpn::configured_plan(&self.0, remote).is_ok_and(|wanted| wanted == *plan);
-        match guesses.any(follows) {
-            true => Ok(()),
-            false => Err("plan: it does not follow from the configuration".into()),
+        if guesses.any(follows) {
+            Ok(())
+        } else {
+            Err("plan: it does not follow from the configuration".into())
         }
     }
 }

@@ -415,7 +415,7 @@ pub(crate) fn add_configured(
         match spec.resolve(context) {
             Some(route) => plan.routes.push(planned(&route, context.gateway4)),
             None => {
-                notes.push(format!("a 'route' is left out, its words mean nothing here: {spec:?}"))
+                notes.push(format!("a 'route' is left out, its words mean nothing here: {spec:?}"));
             }
         }
     }
@@ -472,7 +472,7 @@ where
 }
 
 /// Returns the host's plan for DNS settings.
-pub fn dns_plan(settings: DnsSettings) -> DnsPlan {
+pub(crate) fn dns_plan(settings: DnsSettings) -> DnsPlan {
     DnsPlan {
         servers: settings.addresses,
         search: settings.search_domains.iter().map(ToString::to_string).collect(),

@@ -94,9 +94,10 @@ impl Daemonizer {
     fn tell(&self, status: &str) {
         let Some(notifier) = &self.notifier else { return };
         // A manager that is gone does not want to know.
-        let _ = match self.told_ready.replace(true) {
-            false => notifier.ready(status),
-            true => notifier.status(status),
+        let _ = if !self.told_ready.replace(true) {
+            notifier.ready(status)
+        } else {
+            notifier.status(status)
         };
     }
 

@@ -180,9 +180,10 @@ impl TlsMaterial {
 
     /// A server's TLS; asks likewise.
     pub(crate) fn server(&mut self) -> Result<ServerTls, Fault> {
-        let client_certificates = match self.require_client_cert {
-            true => ClientCertificates::Require,
-            false => ClientCertificates::None,
+        let client_certificates = if self.require_client_cert {
+            ClientCertificates::Require
+        } else {
+            ClientCertificates::None
         };
         let tls = self.with_password(|common| {
             ServerTls::new(ServerTlsOptions { common, client_certificates })

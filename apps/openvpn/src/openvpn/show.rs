@@ -25,9 +25,10 @@ fn ciphers() -> String {
     for name in DataCipher::names().filter(|name| !name.eq_ignore_ascii_case("none")) {
         let key =
             ["128", "192", "256"].into_iter().find(|bits| name.contains(bits)).unwrap_or("256");
-        let block = match name.starts_with("CHACHA20") {
-            true => "stream cipher".to_owned(),
-            false => "128 bit block".to_owned(),
+        let block = if name.starts_with("CHACHA20") {
+            "stream cipher".to_owned()
+        } else {
+            "128 bit block".to_owned()
         };
         let tls = if name.ends_with("-CBC") { "" } else { ", TLS client/server mode only" };
         let _ = writeln!(text, "{name}  ({key} bit key, {block}{tls})");

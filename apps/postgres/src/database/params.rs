@@ -295,9 +295,12 @@ pub(super) mod percent {
 pub(super) fn url(hosts: &[(String, u16)], database: &str, params: &[(&str, String)]) -> String {
     let hosts: Vec<String> = hosts
         .iter()
-        .map(|(host, port)| match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{}:{port}", encode(host)),
+        .map(|(host, port)| {
+            if host.contains(':') {
+                format!("[{host}]:{port}")
+            } else {
+                format!("{}:{port}", encode(host))
+            }
         })
         .collect();
     let params: Vec<String> =

@@ -62,10 +62,8 @@ async fn round(first: &Client, second: &Client) -> Result<bool, Error> {
             Err(_) => return Ok(process(asking).await.is_ok()),
             Ok(asked) => {
                 let asked = asked?;
-                let (of_first, of_second) = match std::ptr::eq(holding, first) {
-                    true => (held, asked),
-                    false => (asked, held),
-                };
+                let (of_first, of_second) =
+                    if std::ptr::eq(holding, first) { (held, asked) } else { (asked, held) };
                 if of_first == of_second || of_first != own {
                     return Ok(true);
                 }

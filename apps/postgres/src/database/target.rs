@@ -164,9 +164,10 @@ impl Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name.contains(':') {
-            true => write!(f, "[{}]:{}", self.name, self.port),
-            false => write!(f, "{}:{}", self.name, self.port),
+        if self.name.contains(':') {
+            write!(f, "[{}]:{}", self.name, self.port)
+        } else {
+            write!(f, "{}:{}", self.name, self.port)
         }
     }
 }
@@ -321,9 +322,10 @@ impl Target {
     /// the certificate is not checked otherwise.
     pub(super) fn channel_binding(&self, host: &Host) -> ChannelBinding {
         let unchecked = self.mode(host) == SslMode::Require && self.ssl.root.is_none();
-        self.binding.unwrap_or(match unchecked && !host.is_local() {
-            true => ChannelBinding::Require,
-            false => ChannelBinding::Prefer,
+        self.binding.unwrap_or(if unchecked && !host.is_local() {
+            ChannelBinding::Require
+        } else {
+            ChannelBinding::Prefer
         })
     }
 
@@ -356,9 +358,10 @@ impl Target {
     }
 
     fn named_identity(&self) -> (Option<&PathBuf>, Option<&PathBuf>) {
-        match self.ssl.own {
-            true => (None, None),
-            false => (self.ssl.certificate.as_ref(), self.ssl.key.as_ref()),
+        if self.ssl.own {
+            (None, None)
+        } else {
+            (self.ssl.certificate.as_ref(), self.ssl.key.as_ref())
         }
     }
 

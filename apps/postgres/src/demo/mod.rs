@@ -170,9 +170,8 @@ fn found(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
 }
 
 fn show(tell: Tell<'_>, machine: &str, words: &[&str], output: &str) {
-    let quoted = words.iter().map(|word| match word.contains(['#', '?', '&']) {
-        true => format!("'{word}'"),
-        false => (*word).to_owned(),
+    let quoted = words.iter().map(|word| {
+        if word.contains(['#', '?', '&']) { format!("'{word}'") } else { (*word).to_owned() }
     });
     let command = format!("{machine}$ adit postgres {}", quoted.collect::<Vec<_>>().join(" "));
     tell(Progress::Shown(Shown { command, output: output.to_owned() }));

@@ -111,7 +111,7 @@ async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, DbError> {
         };
         match want {
             Want::Resume { stream, receiver } => {
-                resume(shared, &link.client, stream, receiver).await?
+                resume(shared, &link.client, stream, receiver).await?;
             }
             Want::Open(opening) => open(shared, &link.client, &opening).await?,
             Want::Batch => batch(shared, &mut writer).await?,

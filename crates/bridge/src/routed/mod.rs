@@ -233,9 +233,10 @@ impl Router {
         };
         let side = Side::BOTH.into_iter().find(on);
         let side = side.ok_or(SettingsError::NoSuchNeighbour(address, mac))?;
-        match self.neighbours.fix(side, address, mac) {
-            true => Ok(()),
-            false => Err(SettingsError::TooManyNeighbours),
+        if self.neighbours.fix(side, address, mac) {
+            Ok(())
+        } else {
+            Err(SettingsError::TooManyNeighbours)
         }
     }
 

@@ -242,9 +242,10 @@ impl Writer<'_> {
             Test::Within(ranges) => match ranges.first() {
                 Some(range) if narrow && range.first <= u128::from(u64::MAX) => {
                     let (first, last) = (cut(range.first), cut(range.last));
-                    return match first == last {
-                        true => Op::Equal { field, negate, value: first },
-                        false => Op::Within { field, negate, first, last },
+                    return if first == last {
+                        Op::Equal { field, negate, value: first }
+                    } else {
+                        Op::Within { field, negate, first, last }
                     };
                 }
                 Some(range) => Wide::Within(*range),

@@ -549,9 +549,10 @@ impl Sources {
     /// Records that a flow of the source has an answer now, or waits for one again.
     fn answered(&mut self, source: u64, now: bool) {
         for count in self.places(source) {
-            count.unanswered = match now {
-                true => count.unanswered.saturating_sub(1),
-                false => count.unanswered.saturating_add(1),
+            count.unanswered = if now {
+                count.unanswered.saturating_sub(1)
+            } else {
+                count.unanswered.saturating_add(1)
             };
         }
     }

@@ -305,10 +305,7 @@ proptest! {
         let flags = ["flags timeout;", "flags interval; auto-merge;", "flags interval, timeout;"][kind];
         let file: &[(usize, usize)] = if single { &[(3, 3), (7, 7)] } else { &[(3, 9), (20, 20)] };
         let address = |at: usize| format!("10.0.0.{at}");
-        let text = |(first, last): (usize, usize)| match first == last {
-            true => address(first),
-            false => format!("{}-{}", address(first), address(last)),
-        };
+        let text = |(first, last): (usize, usize)| if first == last { address(first) } else { format!("{}-{}", address(first), address(last)) };
         let list: Vec<String> = file.iter().map(|range| text(*range)).collect();
         let rules = rules(&format!("type ipv4_addr; {flags} elements = {{ {} }}", list.join(", ")));
         let (firewall, mut model) = (firewall(&rules), Model::new(merges, file));

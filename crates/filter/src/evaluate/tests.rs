@@ -283,9 +283,8 @@ fn members_of_many_clients_come_at_once() {
     let mut evaluator = Evaluator::new(Arc::clone(&rules));
     let mut verdict_cache = VerdictCache::default();
     let mut from = |source: &str, to: &str, verdict_cache: Option<&mut VerdictCache>| {
-        let host = |address: &str| match address.contains(':') {
-            true => format!("[{address}]"),
-            false => address.to_owned(),
+        let host = |address: &str| {
+            if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
         };
         let flow = format!("udp {}:4000 > {}:53 ct established", host(source), host(to));
         evaluated_at(&mut evaluator, 0, &flow, verdict_cache).verdict

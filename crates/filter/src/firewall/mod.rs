@@ -200,9 +200,10 @@ impl Firewall {
     pub fn set_members(&self, who: &Members, addresses: Vec<IpRange>) {
         let mut known = lock(&self.known);
         self.filter.load().set_members(who, &addresses);
-        match addresses.is_empty() {
-            true => known.members.remove(who),
-            false => known.members.insert(who.clone(), addresses),
+        if addresses.is_empty() {
+            known.members.remove(who)
+        } else {
+            known.members.insert(who.clone(), addresses)
         };
     }
 

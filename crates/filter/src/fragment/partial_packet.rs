@@ -47,9 +47,10 @@ impl Piece {
         }
         let start = usize::try_from(fragment.offset).map_err(|_| FragmentDrop::TooLong)?;
         let end = start.saturating_add(len);
-        let headers = match ip.source.is_ipv4() {
-            true => fragment.data.saturating_sub(ip.at),
-            false => unfragmentable(ip.at, fragment.data),
+        let headers = if ip.source.is_ipv4() {
+            fragment.data.saturating_sub(ip.at)
+        } else {
+            unfragmentable(ip.at, fragment.data)
         };
         if headers.saturating_add(end) > LONGEST {
             return Err(FragmentDrop::TooLong);

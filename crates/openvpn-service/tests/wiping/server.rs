@@ -124,14 +124,14 @@ impl World {
         while self.now < end {
             match self.to_server.pop_front() {
                 Some(mut frame) => {
-                    self.at_server(Input::ControlPacket(self.server.link, &mut frame))
+                    self.at_server(Input::ControlPacket(self.server.link, &mut frame));
                 }
                 None => self.at_server(Input::Tick),
             }
             self.expect_key_method();
             match self.to_client.pop_front() {
                 Some(mut frame) => {
-                    self.at_client(Input::ControlPacket(self.client.link, &mut frame))
+                    self.at_client(Input::ControlPacket(self.client.link, &mut frame));
                 }
                 None => self.at_client(Input::Tick),
             }
@@ -232,11 +232,10 @@ impl World {
         for mut datagram in sent {
             let len = datagram.len();
             let End { plane, .. } = &mut self.server;
-            match link.is_stream() {
-                true => {
-                    plane.open_stream(&link, MAX_FRAME, &mut datagram, |_| passed += 1).unwrap()
-                }
-                false => plane.open(&link, len, &mut datagram, |_| passed += 1),
+            if link.is_stream() {
+                plane.open_stream(&link, MAX_FRAME, &mut datagram, |_| passed += 1).unwrap();
+            } else {
+                plane.open(&link, len, &mut datagram, |_| passed += 1);
             }
         }
         assert_eq!(passed, 1, "the session carries packets");

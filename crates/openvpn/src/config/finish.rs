@@ -22,9 +22,10 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     super::mtu::check(&raw)?;
     device(&mut raw)?;
     bridge::check(&mut raw)?;
-    match peer {
-        true => finish_peer::check_role(&raw)?,
-        false => check_role(&mut raw, server)?,
+    if peer {
+        finish_peer::check_role(&raw)?;
+    } else {
+        check_role(&mut raw, server)?;
     }
     let keepalive = keepalive(&raw, server)?;
     let ciphers = ciphers::allowed(&mut raw)?;
@@ -187,9 +188,10 @@ fn wrap(raw: &mut RawConfig, tls_server: bool) -> Result<Wrap, ConfigError> {
     };
     let max_age = raw.max_key_age.take();
     if max_age.is_some() && (raw.crypt_v2.is_none() || !tls_server) {
-        let why = match tls_server {
-            true => "there is no tls-crypt-v2",
-            false => "the server judges the age of clients' keys",
+        let why = if tls_server {
+            "there is no tls-crypt-v2"
+        } else {
+            "the server judges the age of clients' keys"
         };
         raw.options.warnings.push(format!("tls-crypt-v2-max-age has no effect: {why}"));
     }

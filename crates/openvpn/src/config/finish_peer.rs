@@ -202,9 +202,10 @@ fn tunnel_addrs(raw: &RawConfig) -> Result<TunnelAddrs, ConfigError> {
         None => None,
         Some((local, far, location)) if is_net(raw) => {
             let net = ipnet::Ipv4Net::with_netmask(*local, *far).map_err(|_| {
-                let (because, or) = match raw.is_ethernet() {
-                    true => ("dev tap", ""),
-                    false => ("topology subnet", ", or remove topology subnet"),
+                let (because, or) = if raw.is_ethernet() {
+                    ("dev tap", "")
+                } else {
+                    ("topology subnet", ", or remove topology subnet")
                 };
                 location.error(
                     "ifconfig",

@@ -98,9 +98,10 @@ impl Directive {
         let open = if secret { usize::from(self.name.starts_with("setenv")) } else { usize::MAX };
         for (index, arg) in self.args.iter().enumerate() {
             text.push(' ');
-            match index < open {
-                true => text.extend(arg.chars().map(|c| if c.is_control() { '?' } else { c })),
-                false => text.push_str("[not shown]"),
+            if index < open {
+                text.extend(arg.chars().map(|c| if c.is_control() { '?' } else { c }));
+            } else {
+                text.push_str("[not shown]");
             }
         }
         if self.inline.is_some() {

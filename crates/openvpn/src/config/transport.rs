@@ -159,14 +159,9 @@ fn listen(raw: &RawConfig, default: Proto) -> Result<Vec<Listen>, ConfigError> {
 pub(super) fn sides(raw: &RawConfig, server: bool) -> Result<(), ConfigError> {
     let wrong = if server { Side::Client } else { Side::Server };
     let of = |proto: &Option<Proto>| proto.is_some_and(|proto| proto.side == Some(wrong));
-    let (better, location) = match server {
-        true => ("tcp-server", "local"),
-        false => ("tcp-client", "remote"),
-    };
-    let problem = match server {
-        true => "a server does not dial",
-        false => "a client does not listen",
-    };
+    let (better, location) =
+        if server { ("tcp-server", "local") } else { ("tcp-client", "remote") };
+    let problem = if server { "a server does not dial" } else { "a client does not listen" };
     let remedy = format!("write: {better}, or tcp, which fits both ends");
     if of(&raw.proto) {
         return Err(raw.error("proto", problem, remedy));

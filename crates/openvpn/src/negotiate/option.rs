@@ -82,10 +82,7 @@ impl PushedOption {
 /// Writes the option without the values of secret options.
 impl fmt::Display for PushedOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_secret() {
-            true => write!(f, "{} ...", self.name),
-            false => f.write_str(&self.text()),
-        }
+        if self.is_secret() { write!(f, "{} ...", self.name) } else { f.write_str(&self.text()) }
     }
 }
 

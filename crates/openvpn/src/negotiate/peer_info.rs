@@ -71,10 +71,7 @@ impl IvProto {
 
     /// Returns the same capabilities with or without dynamic tls-crypt.
     pub(crate) const fn offering(self, dynamic_tls_crypt: bool) -> Self {
-        match dynamic_tls_crypt {
-            true => self,
-            false => Self(self.0 & !Self::DYN_TLS_CRYPT.0),
-        }
+        if dynamic_tls_crypt { self } else { Self(self.0 & !Self::DYN_TLS_CRYPT.0) }
     }
 
     /// Returns whether all bits of `other` are set.

@@ -393,9 +393,10 @@ impl ControlChannel {
         tls: TlsSession,
         settings: &Settings,
     ) -> Result<(), Reason> {
-        let key_id = match self.newest.failed && !self.newest.has_sent_keys() {
-            true => self.newest.key_id,
-            false => next_key_id(self.newest.key_id),
+        let key_id = if self.newest.failed && !self.newest.has_sent_keys() {
+            self.newest.key_id
+        } else {
+            next_key_id(self.newest.key_id)
         };
         self.renegotiate_as(now, key_id, tls, settings)
     }
@@ -424,9 +425,10 @@ impl ControlChannel {
             give_up,
         );
         let mut former = std::mem::replace(&mut self.newest, next);
-        match former.failed {
-            true => self.newest.inherit(&mut former),
-            false => self.former = Some(former),
+        if former.failed {
+            self.newest.inherit(&mut former);
+        } else {
+            self.former = Some(former);
         }
         Ok(())
     }
@@ -509,9 +511,10 @@ impl ControlChannel {
             // The answer to a flight carries its acknowledgements. On a stream the first part of a
             // flight is acknowledged at once: a peer without TCP_NODELAY sends the rest only when
             // TCP, too, has a reply.
-            let patient = match self.link.is_stream() {
-                true => !negotiation.is_complete() && negotiation.remote_keys().is_some(),
-                false => !negotiation.is_complete(),
+            let patient = if self.link.is_stream() {
+                !negotiation.is_complete() && negotiation.remote_keys().is_some()
+            } else {
+                !negotiation.is_complete()
             };
             let wrapper = match &mut self.rewrapping {
                 Rewrapping::Made(rewrapper) if key_id != 0 => rewrapper,
@@ -582,10 +585,7 @@ impl ControlChannel {
 }
 
 fn reliable(link: Link, settings: &Settings) -> Reliable {
-    match link.is_stream() {
-        true => Reliable::over_stream(),
-        false => Reliable::new(settings.first_timeout()),
-    }
+    if link.is_stream() { Reliable::over_stream() } else { Reliable::new(settings.first_timeout()) }
 }
 
 /// Returns the next key id. Key ids run 0, 1 .. 7, 1 .. 7: zero is for the first negotiation only.

@@ -215,9 +215,10 @@ impl KeyNegotiation {
         }
         self.release_waiting()?;
         while self.reliable.can_send() && (self.tls.wants_write() || self.resend_wrapped_key) {
-            let (opcode, room) = match std::mem::take(&mut self.resend_wrapped_key) {
-                true => (Opcode::ControlWkcV1, room_with_key),
-                false => (Opcode::ControlV1, room),
+            let (opcode, room) = if std::mem::take(&mut self.resend_wrapped_key) {
+                (Opcode::ControlWkcV1, room_with_key)
+            } else {
+                (Opcode::ControlV1, room)
             };
             self.reliable.push(now, opcode, self.tls.pull(room));
         }

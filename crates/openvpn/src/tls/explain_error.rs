@@ -38,9 +38,10 @@ fn of_dates(error: &E, leaf: &X509Certificate<'_>, now: UnixTime) -> Option<(Pro
     Some(match error {
         E::CertExpired { not_after, .. } => {
             let at = seconds(*not_after);
-            let which = match leaf.validity().not_after.timestamp() == at {
-                true => "it",
-                false => "an intermediate of its chain",
+            let which = if leaf.validity().not_after.timestamp() == at {
+                "it"
+            } else {
+                "an intermediate of its chain"
             };
             (
                 Problem::Expired,

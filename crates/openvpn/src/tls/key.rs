@@ -42,9 +42,10 @@ pub(super) fn load(
             other => labels.push(other.to_owned()),
         }
     }
-    let have = match labels.is_empty() {
-        true => "no PEM block".to_owned(),
-        false => format!("only {}", labels.join(", ")),
+    let have = if labels.is_empty() {
+        "no PEM block".to_owned()
+    } else {
+        format!("only {}", labels.join(", "))
     };
     Err(TlsConfigError::new(
         &pem.origin,

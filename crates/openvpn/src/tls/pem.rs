@@ -116,12 +116,11 @@ pub(super) fn certificates(pem: &Pem) -> Result<Vec<Vec<u8>>, TlsConfigError> {
         }
     }
     if found.is_empty() {
-        let have = match others.is_empty() {
-            true => {
-                "no PEM block; is it DER? `openssl x509 -inform der -in FILE -out NEW` converts it"
-                    .to_owned()
-            }
-            false => format!("only {}", others.join(", ")),
+        let have = if others.is_empty() {
+            "no PEM block; is it DER? `openssl x509 -inform der -in FILE -out NEW` converts it"
+                .to_owned()
+        } else {
+            format!("only {}", others.join(", "))
         };
         return Err(TlsConfigError::new(&pem.origin, format!("no certificate in it: {have}")));
     }

@@ -171,10 +171,7 @@ impl PlainList {
         if time >= next_update {
             return Err(Error::CrlExpired { time, next_update });
         }
-        match self.serials.contains(canonical(serial)) {
-            true => Err(Error::CertRevoked),
-            false => Ok(()),
-        }
+        if self.serials.contains(canonical(serial)) { Err(Error::CertRevoked) } else { Ok(()) }
     }
 }
 

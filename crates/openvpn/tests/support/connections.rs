@@ -130,7 +130,7 @@ impl World {
         };
         match self.nodes[n].plane.receive_on(self.now, link, data) {
             Taken::Notices(notices) => {
-                notices.into_iter().for_each(|notice| self.feed(n, Input::Notice(notice)))
+                notices.into_iter().for_each(|notice| self.feed(n, Input::Notice(notice)));
             }
             // As the data plane treats a stream.
             Taken::Refused => self.cut(id),

@@ -353,9 +353,10 @@ impl World {
                 }
                 Output::AuthRequest(ticket, auth::Request::Authorize(identity)) => {
                     self.password = identity.password.map(|password| password.to_string());
-                    match self.slow_registry {
-                        true => self.asked.push(ticket),
-                        false => again.push(Again::Answer(ticket)),
+                    if self.slow_registry {
+                        self.asked.push(ticket);
+                    } else {
+                        again.push(Again::Answer(ticket));
                     }
                 }
                 Output::Event(event) => self.events.push(event),
@@ -375,7 +376,7 @@ impl World {
             match item {
                 Again::Notice(notice) => self.to_server(Input::Notice(notice)),
                 Again::Answer(ticket) => {
-                    self.to_server(Input::AuthResponse(ticket, self.reply.clone()))
+                    self.to_server(Input::AuthResponse(ticket, self.reply.clone()));
                 }
             }
         }

@@ -331,9 +331,10 @@ fn a_common_name_that_reads_as_two_attributes_is_not_taken_for_them() {
         let mut common = options(ca(), None);
         common.verify.name = Some((wanted.into(), NameType::Subject));
         let verdict = client_verdict(common, &pair.cert, &pair.key);
-        match fits {
-            true => assert_eq!(verdict.unwrap().subject, wanted),
-            false => assert_eq!(problem(verdict), Problem::NameMismatch, "{subject}"),
+        if fits {
+            assert_eq!(verdict.unwrap().subject, wanted);
+        } else {
+            assert_eq!(problem(verdict), Problem::NameMismatch, "{subject}");
         }
     }
 }

@@ -186,9 +186,10 @@ impl NetworkRecord {
     /// # Errors
     /// Fails if the MAC does not match.
     pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<(), RecordError> {
-        match key.network_mac()?.verify(&[&self.encode()], mac) {
-            true => Ok(()),
-            false => Err(RecordError::Mac),
+        if key.network_mac()?.verify(&[&self.encode()], mac) {
+            Ok(())
+        } else {
+            Err(RecordError::Mac)
         }
     }
 }

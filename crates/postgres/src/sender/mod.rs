@@ -126,7 +126,7 @@ impl Sender {
             None => count(&mut self.queues.dropped.no_route),
             // It would not fit into any batch.
             Some(_) if cost(&vnet, packet.len()) > BATCH_BYTES => {
-                count(&mut self.queues.dropped.malformed)
+                count(&mut self.queues.dropped.malformed);
             }
             Some(stream) => self.queues.push(now, stream, vnet, packet),
         }

@@ -59,9 +59,10 @@ fn history(all: &[(u64, Audit, Option<&AuditorKey>)]) -> History {
             auditor_key: auditor.map(|key| key.public().unwrap().as_bytes().to_vec()),
             previous: [0; 32],
         };
-        let row = match rows.is_empty() {
-            true => settings.sign("t1", &owner).unwrap(),
-            false => believed(&rows).next("t1", &owner, made, settings).unwrap(),
+        let row = if rows.is_empty() {
+            settings.sign("t1", &owner).unwrap()
+        } else {
+            believed(&rows).next("t1", &owner, made, settings).unwrap()
         };
         rows.push(row);
     }

@@ -160,7 +160,7 @@ impl Play {
         match event {
             Event::CutSender(_) => self.sender_up = false,
             Event::ConnectSender | Event::RestartSender(_) | Event::Restore => {
-                self.sender_up = true
+                self.sender_up = true;
             }
             _ => {}
         }
@@ -196,9 +196,9 @@ impl Play {
                 let Some(second) = pick(db, other) else { return };
                 let was = (second.seq, second.epoch);
                 if epochs {
-                    second.epoch = first.1
+                    second.epoch = first.1;
                 } else {
-                    second.seq = first.0
+                    second.seq = first.0;
                 }
                 if let Some(row) = pick(db, one) {
                     if epochs { row.epoch = was.1 } else { row.seq = was.0 }

@@ -298,9 +298,12 @@ mod tests {
         for transfer in [true, false] {
             let meter = Meter::default();
             thread::scope(|scope| {
-                let running = scope.spawn(|| match transfer {
-                    true => tcp(&a, &b, right.into(), &meter),
-                    false => udp(&a, &b, left.into(), right.into(), &meter),
+                let running = scope.spawn(|| {
+                    if transfer {
+                        tcp(&a, &b, right.into(), &meter)
+                    } else {
+                        udp(&a, &b, left.into(), right.into(), &meter)
+                    }
                 });
                 while meter.received.load(Relaxed) < 4 << 20 && !running.is_finished() {
                     thread::sleep(Duration::from_millis(5));

@@ -143,11 +143,8 @@ impl AddressBook {
             let same = |other: &SocketAddr| other.is_ipv6() == address.is_ipv6();
             entry.addresses.sort_by_key(same);
             entry.worked = false;
-            entry.used = match entry.addresses.first().is_none_or(same) {
-                // The name is looked up again.
-                true => entry.addresses.len(),
-                false => 0,
-            };
+            entry.used =
+                if entry.addresses.first().is_none_or(same) { entry.addresses.len() } else { 0 };
         }
     }
 }
@@ -176,13 +173,14 @@ pub async fn resolve(
     known: Remembered,
 ) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
-        return match matches(target.family, &address) {
-            true => Ok(vec![SocketAddr::new(address, target.port)]),
-            false => Err(format!(
+        return if matches(target.family, &address) {
+            Ok(vec![SocketAddr::new(address, target.port)])
+        } else {
+            Err(format!(
                 "RESOLVE: {} is not an {} address; choose another 'proto' or 'remote'",
                 target.host,
                 family_name(target.family)
-            )),
+            ))
         };
     }
     let started = adit_linux::clock::boottime();

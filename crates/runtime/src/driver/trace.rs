@@ -69,7 +69,7 @@ pub(super) fn command(op: &Command) {
             say!(DETAILS, "peer {}: key {}: {}", peer.0, key.key_id, layout(key));
         }
         Command::SwapKeys(peer) => {
-            say!(KEYS, "peer {}: the other key encrypts from now on", peer.0)
+            say!(KEYS, "peer {}: the other key encrypts from now on", peer.0);
         }
         Command::DelKey(peer, slot) => {
             say!(KEYS, "peer {}: key forgotten: {}", peer.0, place(*slot));

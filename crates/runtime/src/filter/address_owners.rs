@@ -22,9 +22,10 @@ impl Owners {
         let taken = prefixes.iter().map(IpNet::trunc).filter(|net| self.is_of_another(name, net));
         let taken: Vec<IpNet> = taken.collect();
         for net in &taken {
-            match is_host(net) {
-                true => drop(self.hosts.remove(net)),
-                false => self.hosts.retain(|host, _| !net.contains(host)),
+            if is_host(net) {
+                drop(self.hosts.remove(net));
+            } else {
+                self.hosts.retain(|host, _| !net.contains(host));
             }
             self.networks.retain(|other, _| !net.contains(other));
         }

@@ -150,9 +150,10 @@ fn flow(flow: &FlowInfo) -> FlowReport {
         source: end(flow.source),
         destination: end(flow.destination),
         vlans: flow.vlans.into_iter().filter(|id| *id != 0).collect(),
-        clients: match flow.clients.iter().any(Option::is_some) {
-            true => flow.clients.iter().map(|name| name.as_deref().unwrap_or("").into()).collect(),
-            false => Vec::new(),
+        clients: if flow.clients.iter().any(Option::is_some) {
+            flow.clients.iter().map(|name| name.as_deref().unwrap_or("").into()).collect()
+        } else {
+            Vec::new()
         },
         state: words(&flow.state),
         age_s: flow.age.as_secs(),

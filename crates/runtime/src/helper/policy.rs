@@ -56,10 +56,7 @@ pub trait PlanCheck: fmt::Debug {
 /// Exactly this plan.
 impl PlanCheck for HostPlan {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
-        match self == plan {
-            true => Ok(()),
-            false => Err("plan: the settings have another".into()),
-        }
+        if self == plan { Ok(()) } else { Err("plan: the settings have another".into()) }
     }
 }
 
@@ -115,10 +112,13 @@ impl Policy {
             Request::Open(opening) => self.check_device(opening),
             Request::Apply(plan) | Request::Change(plan) => self.check_plan(plan),
             Request::KeepReachable(address) => self.check_remote(*address),
-            Request::Read(path) => match self.may_read(path) {
-                true => Ok(()),
-                false => Err(format!("read {}: the configuration does not name it", shown(path))),
-            },
+            Request::Read(path) => {
+                if self.may_read(path) {
+                    Ok(())
+                } else {
+                    Err(format!("read {}: the configuration does not name it", shown(path)))
+                }
+            }
             Request::List(path) if self.folders.contains_key(path) => Ok(()),
             Request::Write { path, .. } if self.writable.contains(path) => Ok(()),
             Request::Replace(path) | Request::Commit(path) if self.replaceable.contains(path) => {
@@ -164,9 +164,10 @@ impl Policy {
         if self.device.as_ref() != Some(device) {
             return Err(format!("device {device:?}: the configuration has another"));
         }
-        match (1..=MAX_WORKERS).contains(queues) {
-            true => Ok(()),
-            false => Err(format!("device: {queues} queues")),
+        if (1..=MAX_WORKERS).contains(queues) {
+            Ok(())
+        } else {
+            Err(format!("device: {queues} queues"))
         }
     }
 
@@ -178,9 +179,10 @@ impl Policy {
     }
 
     fn check_remote(&self, address: IpAddr) -> Result<(), String> {
-        match self.remotes && is_host(address) {
-            true => Ok(()),
-            false => Err(format!("keep reachable: {address} is no server's address")),
+        if self.remotes && is_host(address) {
+            Ok(())
+        } else {
+            Err(format!("keep reachable: {address} is no server's address"))
         }
     }
 
@@ -243,14 +245,10 @@ impl Sockets {
         let chosen = bind.port() == 0 || (*bound && bind.port() == self.port);
         let local =
             bind.ip().is_unspecified() || bind.ip().is_loopback() || Some(bind.ip()) == self.local;
-        match self.dial
-            && *count == 1
-            && chosen
-            && local
-            && (dialled || transport == Transport::Udp)
-        {
-            true => Ok(()),
-            false => Err(format!("socket: {bind} is not an address of the configuration")),
+        if self.dial && *count == 1 && chosen && local && (dialled || transport == Transport::Udp) {
+            Ok(())
+        } else {
+            Err(format!("socket: {bind} is not an address of the configuration"))
         }
     }
 }

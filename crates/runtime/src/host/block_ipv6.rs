@@ -153,9 +153,10 @@ impl Host {
             other.kind == RouteKind::Unicast && other.to == route.to && other != route
         };
         let replaces = route.kind == RouteKind::Unicast && self.block6.routes.iter().any(same);
-        let put = match replaces {
-            true => self.net.replace_route(route).await,
-            false => self.net.add_route(route).await,
+        let put = if replaces {
+            self.net.replace_route(route).await
+        } else {
+            self.net.add_route(route).await
         };
         match put {
             Ok(()) => Ok(()),

@@ -232,7 +232,7 @@ impl UndoLog {
         match Self::create(folder, std::process::id()) {
             Ok(file) => self.file = Some(file),
             Err(e) => {
-                tracing::warn!("{}: removed by another program, not replaced: {e}", path.display())
+                tracing::warn!("{}: removed by another program, not replaced: {e}", path.display());
             }
         }
     }

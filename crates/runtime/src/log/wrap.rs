@@ -6,9 +6,10 @@ pub const WIDTH: usize = 80;
 /// The text of a log line with the date `head` before it. An indented line of a file, or carets
 /// beneath one, stay as they are.
 pub(super) fn log_line(head: &str, text: &str) -> String {
-    match text.starts_with(' ') || text.contains("  ") {
-        true => format!("{head}{text}\n"),
-        false => wrapped(head, text),
+    if text.starts_with(' ') || text.contains("  ") {
+        format!("{head}{text}\n")
+    } else {
+        wrapped(head, text)
     }
 }
 

@@ -165,9 +165,10 @@ impl Challenge {
             secret = joined(&[&secret, &self.nonce, &ours]);
         }
         let request = joined(&["CONNECT", uri]);
-        let response = match self.counted {
-            true => joined(&[&secret, &self.nonce, "00000001", &ours, "auth", &request]),
-            false => joined(&[&secret, &self.nonce, &request]),
+        let response = if self.counted {
+            joined(&[&secret, &self.nonce, "00000001", &ours, "auth", &request])
+        } else {
+            joined(&[&secret, &self.nonce, &request])
         };
         let user = username.replace('\\', "\\\\").replace('"', "\\\"");
         let algorithm = match self.algorithm {

@@ -125,10 +125,7 @@ impl Association {
     /// Names the local address of the data plane's socket: datagrams of other sockets on this machine are not carried.
     pub fn serve(&self, socket: SocketAddr) {
         // A socket that is bound to no address sends from that of the loopback.
-        let ip = match socket.ip().is_unspecified() {
-            true => self.near.ip(),
-            false => socket.ip(),
-        };
+        let ip = if socket.ip().is_unspecified() { self.near.ip() } else { socket.ip() };
         // It is logged once, when the socket is opened.
         let _ = self.client.set(SocketAddr::new(ip, socket.port()));
     }

@@ -71,7 +71,7 @@ impl Proxy {
                     Ok((client, _)) if !shared.closed.load(Relaxed) => pass(client, to, &shared),
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        thread::sleep(POLL_INTERVAL)
+                        thread::sleep(POLL_INTERVAL);
                     }
                     Err(error) => return Err(error.into()),
                 }

@@ -33,11 +33,12 @@ impl ClientEngine {
             return;
         }
         let tls = &self.config.tls;
-        let next_tls = || match up {
-            true => Ok(TlsSession::client(tls)?),
-            // The keys of the first negotiation depend on the options: it must be the only one
-            // until then.
-            false => Err(Reason::Ignored("a renegotiation before there is a session")),
+        let next_tls = || {
+            if up {
+                Ok(TlsSession::client(tls)?)
+            } else {
+                Err(Reason::Ignored("a renegotiation before there is a session"))
+            }
         };
         let events = control_channel.frame(now, packet, next_tls, &self.config.settings);
         if elsewhere && control_channel.remote().is_some() {
@@ -64,7 +65,7 @@ impl ClientEngine {
         match result.and(flushed) {
             Ok(()) => {}
             Err(reason) if link.is_none_or(|link| reason.is_harmless_on(link)) => {
-                self.dropped = self.dropped.saturating_add(1)
+                self.dropped = self.dropped.saturating_add(1);
             }
             // An established session continues without the new key until its end.
             Err(reason)

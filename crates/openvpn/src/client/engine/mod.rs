@@ -265,9 +265,10 @@ impl ClientEngine {
 /// Returns whether a packet from one link may be answered to a control channel on the other. For a
 /// stream, it must be the very same connection.
 fn same_path(ours: Link, link: Link) -> bool {
-    match ours.is_stream() || link.is_stream() {
-        true => ours == link,
-        false => (ours.socket(), ours.remote()) == (link.socket(), link.remote()),
+    if ours.is_stream() || link.is_stream() {
+        ours == link
+    } else {
+        (ours.socket(), ours.remote()) == (link.socket(), link.remote())
     }
 }
 

@@ -234,11 +234,10 @@ fn verify_hash(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
         }
     };
     let new = fingerprints(d, sha1)?;
-    let better = match sha1 {
-        true => {
-            ": a second certificate with the same SHA-1 hash can be made; write SHA256 behind one of that"
-        }
-        false => "; put that certificate alone into ca, or write peer-fingerprint",
+    let better = if sha1 {
+        ": a second certificate with the same SHA-1 hash can be made; write SHA256 behind one of that"
+    } else {
+        "; put that certificate alone into ca, or write peer-fingerprint"
     };
     raw.warn(d, &format!("is deprecated{better}"));
     let all = raw.options.tls.issuer.get_or_insert(IssuerHash { sha1, fingerprints: Vec::new() });

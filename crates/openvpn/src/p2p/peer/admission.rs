@@ -33,10 +33,8 @@ impl PeerEngine {
             }
         };
         let keys = control_channel.data_keys(agreed.exporter)?;
-        let wire_id = match agreed.data_v2 {
-            true => Some(wire_id(control_channel, agreed.exporter)?),
-            false => None,
-        };
+        let wire_id =
+            if agreed.data_v2 { Some(wire_id(control_channel, agreed.exporter)?) } else { None };
         if agreed.wrap_renegotiations {
             control_channel.wrap_renegotiations();
         }

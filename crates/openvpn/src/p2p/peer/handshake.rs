@@ -186,7 +186,7 @@ impl PeerEngine {
         match events {
             Ok(events) => self.attempt_step(now, at, events, out),
             Err(reason) if reason.is_harmless_on(link) => {
-                self.attempt_step(now, at, Vec::new(), out)
+                self.attempt_step(now, at, Vec::new(), out);
             }
             Err(reason) => self.attempt_failed(now, at, reason, out),
         }
@@ -209,9 +209,10 @@ impl PeerEngine {
             && at < self.attempts.len()
         {
             let gone = self.attempts.remove(at).control_channel.link;
-            match gone.is_stream() {
-                true => self.turn_away(gone, out),
-                false => self.dropped = self.dropped.saturating_add(1),
+            if gone.is_stream() {
+                self.turn_away(gone, out);
+            } else {
+                self.dropped = self.dropped.saturating_add(1);
             }
         }
     }

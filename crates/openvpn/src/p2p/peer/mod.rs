@@ -313,7 +313,7 @@ impl PeerEngine {
         match result.and(flushed) {
             Ok(()) => {}
             Err(reason) if reason.is_harmless_on(link) => {
-                self.dropped = self.dropped.saturating_add(1)
+                self.dropped = self.dropped.saturating_add(1);
             }
             Err(reason) => self.lost(now, reason, out),
         }

@@ -30,7 +30,7 @@ impl PeerEngine {
                 }
             }
             (State::Open(_), Some(session)) => {
-                session.data.moved(now, session.control_channel.link)
+                session.data.moved(now, session.control_channel.link);
             }
             (State::Open(Some(_)), None) => {
                 self.take_down(out);
@@ -123,9 +123,10 @@ impl PeerEngine {
             self.state = State::Open(None);
             return;
         }
-        let next = match had_session {
-            true => Next::After(self.remotes.after_loss()),
-            false => self.remotes.advance(),
+        let next = if had_session {
+            Next::After(self.remotes.after_loss())
+        } else {
+            self.remotes.advance()
         };
         match next {
             Next::After(wait) => self.state = State::Waiting { until: now + wait },

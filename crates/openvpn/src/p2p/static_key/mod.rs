@@ -73,9 +73,10 @@ enum State {
 /// so that nothing is sent.
 fn nowhere(stream: bool) -> Link {
     let unspecified = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-    match stream {
-        true => Link::stream(u64::MAX, unspecified),
-        false => Link::datagram(SocketId(u16::MAX), None, unspecified),
+    if stream {
+        Link::stream(u64::MAX, unspecified)
+    } else {
+        Link::datagram(SocketId(u16::MAX), None, unspecified)
     }
 }
 
@@ -269,10 +270,8 @@ impl StaticEngine {
             self.begin_times(now);
             return self.open(now, self.link, out);
         }
-        let next = match succeeded {
-            true => Next::After(self.remotes.after_loss()),
-            false => self.remotes.advance(),
-        };
+        let next =
+            if succeeded { Next::After(self.remotes.after_loss()) } else { self.remotes.advance() };
         if let Some(link) = self.link.take() {
             out.plane(Command::SetLink(PEER, nowhere(link.is_stream())));
             out.push(Output::Hangup(link));

@@ -80,12 +80,13 @@ impl StaticEngine {
         if let Some(link) = self.link.take() {
             out.plane(Command::SetLink(PEER, nowhere(true)));
             out.push(Output::Hangup(link));
-            out.event(match succeeded {
-                true => ClientEvent::Restarting(reason),
-                false => ClientEvent::Note(format!(
+            out.event(if succeeded {
+                ClientEvent::Restarting(reason)
+            } else {
+                ClientEvent::Note(format!(
                     "a connection from {} ended before it proved to be the peer's: {reason}",
                     link.remote().ip()
-                )),
+                ))
             });
         }
         if let Some(next) = self.pending.pop() {

@@ -317,10 +317,8 @@ impl ServerEngine {
         };
         // Each address may need to be taken back from its former holder once.
         for _ in 0..2 {
-            let lease = match check {
-                true => self.pool.lease_once(peer),
-                false => self.pool.lease(peer, name, fixed),
-            };
+            let lease =
+                if check { self.pool.lease_once(peer) } else { self.pool.lease(peer, name, fixed) };
             match lease {
                 Ok(lease) => return Ok(lease),
                 Err(NoLease::Exhausted) => return Err(Reason::NoFreeAddress),

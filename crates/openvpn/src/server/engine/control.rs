@@ -136,7 +136,7 @@ impl ServerEngine {
             match message {
                 Ok(message) => self.message(now, peer, message, out)?,
                 Err(error) => {
-                    self.report(now, peer, out, ServerEvent::Warning, || error.to_string())
+                    self.report(now, peer, out, ServerEvent::Warning, || error.to_string());
                 }
             }
         }
@@ -210,9 +210,10 @@ impl ServerEngine {
 
 /// Creates the TLS session of a renegotiation.
 pub(super) fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Reason> {
-    match connected {
-        true => Ok(TlsSession::server(tls)?),
-        false => Err(Reason::Ignored("a renegotiation before there is a session")),
+    if connected {
+        Ok(TlsSession::server(tls)?)
+    } else {
+        Err(Reason::Ignored("a renegotiation before there is a session"))
     }
 }
 

@@ -78,19 +78,18 @@ impl Play {
         let configs = [A, B].map(|_| {
             let (((remote_policy, direction), tls), wrap) = ends.next().expect("two of each");
             let settings = Settings { wrap, ..settings.clone() };
-            match with_static_keys {
-                true => fixed(settings, remote_policy, direction),
-                false => {
-                    let force_cookie = times & 16 != 0;
-                    let config = PeerConfig {
-                        settings,
-                        tls,
-                        force_cookie,
-                        remote_policy,
-                        tunnel_addrs: inside(),
-                    };
-                    Config::Peer(Box::new(config))
-                }
+            if with_static_keys {
+                fixed(settings, remote_policy, direction)
+            } else {
+                let force_cookie = times & 16 != 0;
+                let config = PeerConfig {
+                    settings,
+                    tls,
+                    force_cookie,
+                    remote_policy,
+                    tunnel_addrs: inside(),
+                };
+                Config::Peer(Box::new(config))
             }
         });
         let world = World::new(configs, &Impairment::default(), seed.into());

@@ -289,23 +289,21 @@ impl Play {
     fn deliver(&mut self, to_server: bool, from: u8, mut packet: Vec<u8>) {
         let n = usize::from(from >> 1) % self.world.clients.len();
         let stranger = ([203, 0, 113, from], 1194).into();
-        let stranger = match self.streams {
-            true => Link::stream(0xffff + u64::from(from), stranger),
-            false => Link::datagram(Default::default(), None, stranger),
+        let stranger = if self.streams {
+            Link::stream(0xffff + u64::from(from), stranger)
+        } else {
+            Link::datagram(Default::default(), None, stranger)
         };
         let genuine = from & 1 == 0;
-        match to_server {
-            true => {
-                let link = if genuine { self.world.server_link(n) } else { stranger };
-                if !genuine && link.is_stream() {
-                    self.world.to_server(Input::LinkUp(link));
-                }
-                self.world.to_server(Input::ControlPacket(link, &mut packet));
+        if to_server {
+            let link = if genuine { self.world.server_link(n) } else { stranger };
+            if !genuine && link.is_stream() {
+                self.world.to_server(Input::LinkUp(link));
             }
-            false => {
-                let link = if genuine { self.world.client_link(n) } else { stranger };
-                self.world.to_client(n, Input::ControlPacket(link, &mut packet));
-            }
+            self.world.to_server(Input::ControlPacket(link, &mut packet));
+        } else {
+            let link = if genuine { self.world.client_link(n) } else { stranger };
+            self.world.to_client(n, Input::ControlPacket(link, &mut packet));
         }
     }
 
@@ -343,9 +341,10 @@ impl Play {
             8 => Notice::KeyFirstUse(peer, script.u8() & 7),
             _ => Notice::InBand(peer, script.bytes().to_vec()),
         };
-        match to_server {
-            true => self.world.to_server(Input::Notice(notice)),
-            false => self.world.to_client(n, Input::Notice(notice)),
+        if to_server {
+            self.world.to_server(Input::Notice(notice));
+        } else {
+            self.world.to_client(n, Input::Notice(notice));
         }
     }
 
@@ -398,9 +397,10 @@ impl Play {
 
     fn answer(&mut self, script: &mut Bytes) {
         let (which, kind) = (script.index(), script.u8());
-        let ticket = match self.world.asked.is_empty() {
-            true => auth::RequestId(which as u64),
-            false => self.world.asked.remove(which % self.world.asked.len()),
+        let ticket = if self.world.asked.is_empty() {
+            auth::RequestId(which as u64)
+        } else {
+            self.world.asked.remove(which % self.world.asked.len())
         };
         let reply = match kind % 4 {
             0 => auth::Response::Reject("no".into()),

@@ -120,9 +120,8 @@ impl OutsideResolver {
         name: &str,
         family: Family,
     ) -> Result<Result<Vec<IpAddr>, String>, String> {
-        let one = async |kind, wanted: bool| match wanted {
-            true => self.query(server, name, kind).await.map(Some),
-            false => Ok(None),
+        let one = async |kind, wanted: bool| {
+            if wanted { self.query(server, name, kind).await.map(Some) } else { Ok(None) }
         };
         let (v4, v6) =
             tokio::join!(one(Kind::A, family != Family::V6), one(Kind::Aaaa, family != Family::V4));

@@ -5,9 +5,9 @@ use adit_dns::{Dnssec, DomainName};
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of servers.
-pub const MAX_SERVERS: usize = 8;
+pub(super) const MAX_SERVERS: usize = 8;
 /// The maximum number of domains in each list.
-pub const MAX_DOMAINS: usize = 128;
+pub(super) const MAX_DOMAINS: usize = 128;
 
 /// DNS settings of a tunnel. Plain data: it crosses a process boundary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -202,7 +202,13 @@ impl TcpConversation<'_> {
             2 => self.put(forward, RST, (seq.wrapping_add(5), 0), 0, "RST within the window"),
             3 => self.put(forward, RST, (seq.wrapping_add(far), 0), 0, "RST far outside"),
             4 => {
-                self.put(forward, RST | ACK, (seq.wrapping_add(far), ack), 0, "RST+ACK far outside")
+                self.put(
+                    forward,
+                    RST | ACK,
+                    (seq.wrapping_add(far), ack),
+                    0,
+                    "RST+ACK far outside",
+                );
             }
             5 => self.put(forward, ACK | PSH, (seq.wrapping_add(far), ack), 10, "data far outside"),
             6 => self.put(

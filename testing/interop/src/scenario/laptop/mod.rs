@@ -256,9 +256,8 @@ impl<'a> Laptop<'a> {
             setup.listen, setup.host
         ))?;
         if !setup.ipv6 {
-            self.edit_settings(|line| match line.starts_with("network6") {
-                true => String::new(),
-                false => line.to_owned(),
+            self.edit_settings(|line| {
+                if line.starts_with("network6") { String::new() } else { line.to_owned() }
             })?;
         }
         run("server client add laptop -o -")

@@ -75,9 +75,10 @@ impl Laptop<'_> {
         let conf = format!("{common}port 1194\nfloat\nifconfig {FAR} {NEAR}\n{far}");
         fs::write(self.folder.join("server.conf"), conf)?;
         internet.share_vps()?;
-        let routes = match setup.full {
-            true => "redirect-gateway def1\n".to_owned(),
-            false => format!("route {WEB} 255.255.255.255\n"),
+        let routes = if setup.full {
+            "redirect-gateway def1\n".to_owned()
+        } else {
+            format!("route {WEB} 255.255.255.255\n")
         };
         let host = setup.host;
         Ok(format!("{common}nobind\nremote {host} 1194\nifconfig {NEAR} {FAR}\n{routes}{near}"))
