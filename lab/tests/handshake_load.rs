@@ -35,7 +35,7 @@ fn all(sandbox: &Sandbox) -> Result<()> {
     for subject in &SUBJECTS {
         match program(&toolchain, subject) {
             Err(why) => {
-                adit_testbed::skip::skip(&format!("clients_connect: {subject}"), &why.to_string());
+                adit_testbed::skip::skip(&format!("clients_connect: {subject}"), &why);
             }
             Ok(_) => {
                 clients_connect(&toolchain, subject)?;

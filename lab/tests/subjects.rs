@@ -65,7 +65,7 @@ fn run(sandbox: &Sandbox, subjects: &[Subject]) -> Result<()> {
     for subject in subjects {
         match toolchain.available(subject) {
             Ok(version) => println!("{subject}: {version}"),
-            Err(why) => adit_testbed::skip::skip(&subject.to_string(), &why.to_string()),
+            Err(why) => adit_testbed::skip::skip(&subject.to_string(), &why),
         }
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();

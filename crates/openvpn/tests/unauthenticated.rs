@@ -272,7 +272,7 @@ fn another_certificate_in_a_renegotiation_ends_the_session() {
         let peer = *w.plane.peers.keys().next().expect("a peer");
         w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
         w.run(5 * SECOND, |w| !w.downs().is_empty());
-        let first = w.downs().first().map(|reason| reason.to_string());
+        let first = w.downs().first().cloned();
         assert!(first.is_some_and(|reason| reason.contains("another identity")), "{name}");
     }
 }

@@ -50,7 +50,7 @@ impl Movement {
 
 /// The average of some series, round by round, B against A. Each is centred first, so that a round in which one of them is missing is
 /// no different from the others. None with fewer than three rounds in a run.
-pub(super) fn estimate(series: &[&Series]) -> Option<Estimate> {
+pub(super) fn estimate(series: &[&Series<'_>]) -> Option<Estimate> {
     let mut rounds: [BTreeMap<u32, Vec<f64>>; 2] = Default::default();
     for logs in series.iter().filter_map(|series| series.logs.as_ref()) {
         let means = [0, 1].map(|run: usize| mean(&logs[run].values().copied().collect::<Vec<_>>()));

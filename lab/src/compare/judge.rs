@@ -19,10 +19,11 @@ const NORMAL: f64 = 1e5;
 pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     let relative = all_series(a, b, true);
     let absolute = all_series(a, b, false);
-    let judged = |series: &&Series| has_adit(&series.row.subject);
-    let (adit, controls): (Vec<&Series>, Vec<&Series>) = relative.iter().partition(judged);
-    let peers: Vec<&Series> = absolute.iter().filter(|series| !judged(series)).collect();
-    let ratios: Vec<&Series> = controls.into_iter().filter(|s| s.relative_to.is_some()).collect();
+    let judged = |series: &&Series<'_>| has_adit(&series.row.subject);
+    let (adit, controls): (Vec<&Series<'_>>, Vec<&Series<'_>>) = relative.iter().partition(judged);
+    let peers: Vec<&Series<'_>> = absolute.iter().filter(|series| !judged(series)).collect();
+    let ratios: Vec<&Series<'_>> =
+        controls.into_iter().filter(|s| s.relative_to.is_some()).collect();
     let unsteady = Unsteady { ratios: Moved::of(&ratios), absolute: Moved::of(&peers) };
     let common = gathered(over_all(&by_scenario(&ratios, &unsteady), &Movements::new()));
 
@@ -87,8 +88,8 @@ struct Moved {
 
 impl Moved {
     /// From series of unchanged programs.
-    fn of(series: &[&Series]) -> Self {
-        let of = |one: &&Series| Some((one.metric, one.row.subject.clone(), estimate(&[one])?));
+    fn of(series: &[&Series<'_>]) -> Self {
+        let of = |one: &&Series<'_>| Some((one.metric, one.row.subject.clone(), estimate(&[one])?));
         Self {
             aspects: gathered(by_scenario(series, &Unsteady::default())),
             metrics: movements(series.iter().filter_map(of)),
@@ -129,8 +130,9 @@ struct Group {
     test: Test,
 }
 
-fn by_scenario(series: &[&Series], unsteady: &Unsteady) -> Vec<Group> {
-    let mut groups: BTreeMap<(&str, &str, Aspect, Option<&str>), Vec<&Series>> = BTreeMap::new();
+fn by_scenario(series: &[&Series<'_>], unsteady: &Unsteady) -> Vec<Group> {
+    let mut groups: BTreeMap<(&str, &str, Aspect, Option<&str>), Vec<&Series<'_>>> =
+        BTreeMap::new();
     for series in series.iter().filter(|series| series.metric != "instructions") {
         if let Some((aspect, true)) = Aspect::of(series.metric) {
             let key = (
@@ -207,7 +209,7 @@ impl Group {
 }
 
 /// The test of one figure of one row; None where there are no logarithms to compare.
-fn row_test(series: &Series, unsteady: &Unsteady) -> Option<Test> {
+fn row_test(series: &Series<'_>, unsteady: &Unsteady) -> Option<Test> {
     if series.metric == "instructions" || is_count(series) {
         return None;
     }
@@ -216,7 +218,7 @@ fn row_test(series: &Series, unsteady: &Unsteady) -> Option<Test> {
     Some(located(series, estimate.test(series.relative_to)))
 }
 
-fn located(series: &Series, test: Test) -> Test {
+fn located(series: &Series<'_>, test: Test) -> Test {
     // The compared value: the ratio if there is one.
     let relative = |cell: &&Cell| {
         let ratio = cell.ratio.as_ref().filter(|_| series.relative_to.is_some());
@@ -235,13 +237,13 @@ fn located(series: &Series, test: Test) -> Test {
 }
 
 /// Whether a figure counts things, of which none is a good or a bad number and no basis of a ratio.
-fn is_count(series: &Series) -> bool {
+fn is_count(series: &Series<'_>) -> bool {
     matches!(series.metric, "refused" | "stuck" | "misconfigured" | "survived")
         || series.logs.is_none()
 }
 
 /// The tests that need no statistics: instructions and counts.
-fn certain(series: &Series) -> Option<Test> {
+fn certain(series: &Series<'_>) -> Option<Test> {
     let sign = if series.better == Better::Higher { 1.0 } else { -1.0 };
     let [a, b] =
         series.cells.map(|cell| cell.by_round.values().map(|x| sign * x).collect::<Vec<_>>());

@@ -338,9 +338,8 @@ impl Plots<'_> {
             "How many came within which time: {better}. The scale is stretched towards the top, so that the slowest can be \
              distinguished. Medians of the rounds."
         );
-        let drawn = |(figure, lines): (String, Vec<Line>)| {
-            drawn(&figure, caption.to_owned(), &x, &y, &lines)
-        };
+        let drawn =
+            |(figure, lines): (String, Vec<Line>)| drawn(&figure, caption.clone(), &x, &y, &lines);
         plots.into_iter().filter_map(drawn).collect()
     }
 

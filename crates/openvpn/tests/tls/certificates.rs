@@ -161,7 +161,7 @@ fn an_expired_authority_does_not_hide_that_the_issuer_is_another() {
 fn chains_with_any_bit_flipped_are_refused_without_a_panic() {
     let pair = ca().server("/C=US/O=x/CN=server");
     let der =
-        <rustls::pki_types::CertificateDer as rustls::pki_types::pem::PemObject>::from_pem_slice(
+        <rustls::pki_types::CertificateDer<'_> as rustls::pki_types::pem::PemObject>::from_pem_slice(
             pair.cert.as_bytes(),
         )
         .unwrap();

@@ -44,7 +44,7 @@ impl Host {
                 .iter()
                 .any(|change| matches!(change, Change::Route(r) if route.as_ref() == Some(r)))
         };
-        let new: Vec<KernelRoute> = routes.iter().filter(|route| is_new(route)).cloned().collect();
+        let new: Vec<KernelRoute> = routes.iter().filter(|route| is_new(route)).copied().collect();
         self.put_changes(kept);
         if former.mtu != plan.mtu {
             say!(3, "net_iface_mtu_set: mtu {} for {name}", plan.mtu);

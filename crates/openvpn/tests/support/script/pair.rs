@@ -52,7 +52,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 impl Play {
-    fn new(script: &mut Bytes) -> Self {
+    fn new(script: &mut Bytes<'_>) -> Self {
         let (scene, times, seed) = (script.u8(), script.u8(), script.u8());
         let (server_wrap, client_wrap) = wrappings(scene & 7);
         let steadfast = scene & 0x80 != 0;
@@ -105,7 +105,7 @@ impl Play {
     }
 
     /// Plays an event of an attacker on the path who has no keys.
-    fn attack(&mut self, event: u8, script: &mut Bytes) {
+    fn attack(&mut self, event: u8, script: &mut Bytes<'_>) {
         match event % 6 {
             0 | 1 => self.run(TIMES[script.index() % SHORT_TIMES]),
             2 => self.near_limit(script),
@@ -113,7 +113,7 @@ impl Play {
         }
     }
 
-    fn event(&mut self, event: u8, script: &mut Bytes) {
+    fn event(&mut self, event: u8, script: &mut Bytes<'_>) {
         match event % 14 {
             0 | 1 => self.run(script.choose(TIMES)),
             2 => self.near_limit(script),
@@ -153,13 +153,13 @@ impl Play {
         self.world.run(time, |_| false);
     }
 
-    fn near_limit(&mut self, script: &mut Bytes) {
+    fn near_limit(&mut self, script: &mut Bytes<'_>) {
         let (n, key) = (script.index() & 1, script.u8() & 7);
         let peer = self.world.nodes[n].plane.newest().unwrap_or(PeerId(0));
         self.world.feed(n, Input::Notice(Notice::KeyNearLimit(peer, key)));
     }
 
-    fn network(&mut self, event: u8, script: &mut Bytes) {
+    fn network(&mut self, event: u8, script: &mut Bytes<'_>) {
         match event {
             3 => self.alter(script),
             4 => {
@@ -193,7 +193,7 @@ impl Play {
     }
 
     /// Repeats or alters a packet that was on the wire, from its sender's address or another.
-    fn alter(&mut self, script: &mut Bytes) {
+    fn alter(&mut self, script: &mut Bytes<'_>) {
         let (flags, from) = (script.u8(), script.u8());
         let to = usize::from(flags & 1);
         let by = if flags & 6 == 6 { to } else { 1 - to };
@@ -215,7 +215,7 @@ impl Play {
 
     /// Delivers a well-formed packet with the session's ids. In a steadfast script its author does
     /// not have the key.
-    fn forge(&mut self, script: &mut Bytes) {
+    fn forge(&mut self, script: &mut Bytes<'_>) {
         let (flags, from, back) = (script.u8(), script.u8(), script.index());
         let to = usize::from(flags & 1);
         let id = |by| match self.sent(by, back) {
@@ -241,7 +241,7 @@ impl Play {
     }
 
     /// Plays a notice of the data plane.
-    fn notice(&mut self, script: &mut Bytes) {
+    fn notice(&mut self, script: &mut Bytes<'_>) {
         let (n, kind) = (script.index() & 1, script.u8());
         let peer = self.world.nodes[n].plane.newest().unwrap_or(PeerId(77));
         let notice = match kind % 7 {

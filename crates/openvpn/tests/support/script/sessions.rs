@@ -88,7 +88,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 impl Play {
-    fn new(script: &mut Bytes) -> Self {
+    fn new(script: &mut Bytes<'_>) -> Self {
         let (scene, times, seed) = (script.u8(), script.u8(), script.u8());
         let (server_wrap, client_wrap) = wrappings(scene & 7);
         let steadfast = scene & 0x80 != 0;
@@ -142,7 +142,7 @@ impl Play {
         self.world.run(time, |_| false);
     }
 
-    fn client(&self, script: &mut Bytes) -> usize {
+    fn client(&self, script: &mut Bytes<'_>) -> usize {
         script.index() % self.world.clients.len()
     }
 
@@ -166,7 +166,7 @@ type ServerOut = Outbox<adit_openvpn::server::ServerEvent>;
 
 /// Events.
 impl Play {
-    fn event(&mut self, event: u8, script: &mut Bytes) {
+    fn event(&mut self, event: u8, script: &mut Bytes<'_>) {
         match event % 20 {
             0..=8 => self.network(event % 20, script),
             9 => self.notice(script),
@@ -187,7 +187,7 @@ impl Play {
     }
 
     /// Plays an event of an attacker on the path who has no keys.
-    fn attack(&mut self, event: u8, script: &mut Bytes) {
+    fn attack(&mut self, event: u8, script: &mut Bytes<'_>) {
         match event % 8 {
             0 | 1 => {
                 let time = TIMES[script.index() % SHORT_TIMES];
@@ -202,7 +202,7 @@ impl Play {
         }
     }
 
-    fn network(&mut self, event: u8, script: &mut Bytes) {
+    fn network(&mut self, event: u8, script: &mut Bytes<'_>) {
         match event {
             0 | 1 => {
                 let time = script.choose(TIMES);
@@ -261,7 +261,7 @@ impl Play {
     }
 
     /// Repeats or alters a packet that was on the wire, from its sender's address or another.
-    fn alter(&mut self, script: &mut Bytes) {
+    fn alter(&mut self, script: &mut Bytes<'_>) {
         let (flags, from, back, other) = (script.u8(), script.u8(), script.index(), script.index());
         let to_server = flags & 1 == 0;
         // The other direction's packets too: they are reflected.
@@ -274,7 +274,7 @@ impl Play {
 
     /// Delivers a well-formed packet with the session's ids. In a steadfast script its author does
     /// not have the key.
-    fn forge(&mut self, script: &mut Bytes) {
+    fn forge(&mut self, script: &mut Bytes<'_>) {
         let (flags, from) = (script.u8(), script.u8());
         let to_server = flags & 1 == 0;
         let (client, server) = self.world.session_ids;
@@ -312,7 +312,7 @@ impl Play {
     }
 
     /// Plays a notice of the data plane.
-    fn notice(&mut self, script: &mut Bytes) {
+    fn notice(&mut self, script: &mut Bytes<'_>) {
         let (flags, kind) = (script.u8(), script.u8());
         let n = usize::from(flags >> 1) % self.world.clients.len();
         let to_server = flags & 1 == 0;
@@ -348,7 +348,7 @@ impl Play {
         }
     }
 
-    fn client_acts(&mut self, script: &mut Bytes) {
+    fn client_acts(&mut self, script: &mut Bytes<'_>) {
         let n = self.client(script);
         match script.u8() % 5 {
             0 => self.act(n, |client, now, out| client.restart(now, out)),
@@ -359,7 +359,7 @@ impl Play {
         }
     }
 
-    fn server_acts(&mut self, script: &mut Bytes) {
+    fn server_acts(&mut self, script: &mut Bytes<'_>) {
         let peer = PeerId(script.u8().into());
         match script.u8() % 4 {
             0 => self.act_as_server(|server, now, out| {
@@ -380,7 +380,7 @@ impl Play {
     }
 
     /// Sends a message of a client on the control channel.
-    fn speaks(&mut self, script: &mut Bytes) {
+    fn speaks(&mut self, script: &mut Bytes<'_>) {
         let (n, times) = (self.client(script), script.u8() % 16);
         let message = match script.u8() % 4 {
             0 => ControlMessage::PushRequest,
@@ -395,7 +395,7 @@ impl Play {
         }
     }
 
-    fn answer(&mut self, script: &mut Bytes) {
+    fn answer(&mut self, script: &mut Bytes<'_>) {
         let (which, kind) = (script.index(), script.u8());
         let ticket = if self.world.asked.is_empty() {
             auth::RequestId(which as u64)
@@ -413,7 +413,7 @@ impl Play {
         self.world.to_server(Input::AuthResponse(ticket, reply));
     }
 
-    fn grant(&self, script: &mut Bytes) -> auth::ClientParams {
+    fn grant(&self, script: &mut Bytes<'_>) -> auth::ClientParams {
         let flags = script.u8();
         let host = script.u8();
         let set = |bit: u8| flags & bit != 0;
@@ -430,7 +430,7 @@ impl Play {
         }
     }
 
-    fn link_breaks(&mut self, script: &mut Bytes) {
+    fn link_breaks(&mut self, script: &mut Bytes<'_>) {
         let n = self.client(script);
         match (script.u8() % 3, self.streams) {
             (0, true) => self.world.cut(n),
@@ -449,7 +449,7 @@ impl Play {
         }
     }
 
-    fn clock_or_certificate(&mut self, script: &mut Bytes) {
+    fn clock_or_certificate(&mut self, script: &mut Bytes<'_>) {
         let unix = UnixTime(1_800_000_000 + u64::from(script.u8()) * 3600);
         let now = self.world.now;
         match script.u8() % 3 {
