@@ -11,6 +11,8 @@ mod routed;
 mod rules;
 mod settings;
 
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,23 +23,23 @@ use adit_bridge::{Bridge, Drop, MAX_WORKERS, Policy, Side, StartError};
 use adit_filter::Nanos;
 use adit_linux::clock;
 use adit_linux::net::{NetChange, NetErrorKind, NetWatch};
-use adit_linux::notify::Notifier;
 use adit_linux::privileges::{Capability, confine_worker};
 pub use routed::{NeighbourArg, PortAddress, RouteArg, RoutedOptions};
 use serde::{Deserialize, Serialize};
 pub use settings::BRIDGE_KEYS;
 use tokio::io::Interest;
-use tokio::time::MissedTickBehavior;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use adit_runtime::control::{Request, Response, Server};
+use adit_runtime::control::{Request, Response, StatusReport};
 use adit_runtime::driver::watch;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
 use adit_runtime::helper::{self, Watcher};
+use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
 use adit_runtime::paths::Paths;
-use adit_runtime::privileges::{self, PrivilegeOptions};
+use adit_runtime::privileges;
 use adit_runtime::signals::Signal;
-use adit_runtime::signals::Signals;
 use adit_runtime::{log, say, worker_count};
 pub use helper_duty::BRIDGE;
 use helper_duty::BridgeDuty;
@@ -48,12 +50,6 @@ use rules::Rules;
 
 /// The interval at which a port that vanished is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// The interval at which expired connections are removed when no packets come.
-const SWEEP: Duration = Duration::from_secs(1);
-
-/// The shortest interval between notifications to the service manager.
-const SOONEST: Duration = Duration::from_millis(100);
 
 /// The options of `adit bridge`.
 #[derive(Clone, Debug)]
@@ -181,13 +177,12 @@ fn start(options: &BridgeOptions) -> Result<(), Fault> {
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
-    runtime.block_on(serve(options, &duty, instance, rules, helper.is_some()))
+    runtime.block_on(serve(options, &duty, rules, helper.is_some()))
 }
 
 async fn serve(
     options: &BridgeOptions,
     duty: &BridgeDuty,
-    instance: String,
     rules: Option<Rules>,
     helped: bool,
 ) -> Result<(), Fault> {
@@ -200,10 +195,10 @@ async fn serve(
     };
     // Without it, what happens to interfaces is noticed a moment later.
     let watch = NetWatch::open().ok();
-    let control = Server::open(&duty.control)?;
-    let mut signals = Signals::new()?;
-    let notifier = Notifier::from_env().ok().flatten();
-    drop_rights(options, helped)?;
+    let mut controls = Controls::open(&duty.control)?;
+    // Without a helper it keeps what it takes to open a port again.
+    let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+    privileges::become_user("bridge", options.user.as_ref(), helped, &needed)?;
     if let Some(rules) = &rules {
         rules.warn_if_unreadable();
     }
@@ -218,45 +213,17 @@ async fn serve(
     let bridge = Bridge::start(ports, &policy, usize::from(duty.workers), confine_worker)
         .map_err(refused)?;
     let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
-    let (links, missing) = (Links::default(), [false; 2]);
     let carry = duty.carry_link.then(|| Carry::new(Nanos(clock::boottime())));
-    let mut running = Running {
-        bridge,
-        opener,
-        rules,
-        routed,
-        instance,
-        missing,
-        links,
-        carry,
-        watch,
-        told_of_tags: false,
-    };
+    let mut running = Running { routed, carry, watch, ..Running::new(bridge, opener, rules)? };
     let [a, b] = &options.ports;
     say!(1, "the bridge is up: {a} and {b}, {passes}");
     running.warn_of_unseen();
     running.look_at_links().await;
-    if let Some(notifier) = &notifier {
-        // Nothing depends on it but the manager's own patience.
-        let _ = notifier.ready(&format!("bridging {a} and {b}"));
-    }
-    let ended = running.run(control, &mut signals, notifier.as_ref()).await;
+    controls.ready(&format!("bridging {a} and {b}"));
+    let ended = instance::run(&mut running, &mut controls).await;
     running.let_go().await;
-    if let Some(notifier) = &notifier {
-        let _ = notifier.stopping();
-    }
-    ended
-}
-
-/// Becomes a user of its own. Without a helper it keeps what it takes to open a port again.
-fn drop_rights(options: &BridgeOptions, helped: bool) -> Result<(), Fault> {
-    let wanted = PrivilegeOptions { user: options.user.clone(), ..PrivilegeOptions::default() };
-    let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
-    let dropped = privileges::drop(&wanted, helped, &needed)?;
-    if let Some(user) = dropped.user {
-        say!(1, "the bridge runs as the user {user}");
-    }
-    Ok(())
+    controls.stopping();
+    ended.map(drop)
 }
 
 fn refused(error: StartError) -> Fault {
@@ -280,9 +247,12 @@ struct Running {
     opener: Ports,
     rules: Option<Rules>,
     routed: Option<Routed>,
-    instance: String,
+    /// Readable when the bridge has lost a port or a worker.
+    bell: AsyncFd<OwnedFd>,
     /// The ports that are missing.
     missing: [bool; 2],
+    /// The times at which those are looked for.
+    again: Interval,
     links: Links,
     /// Only of a bridge that carries the state of links across.
     carry: Option<Carry>,
@@ -299,89 +269,113 @@ async fn change(watch: &mut Option<NetWatch>) -> NetChange {
     }
 }
 
-impl Running {
-    async fn run(
-        &mut self,
-        mut control: Server,
-        signals: &mut Signals,
-        notifier: Option<&Notifier>,
-    ) -> Result<(), Fault> {
-        let bell = self.bridge.wakeup().try_clone_to_owned();
-        let bell = bell.and_then(|bell| watch(bell, Interest::READABLE));
-        let bell = bell.map_err(|e| Fault::environment(format!("cannot watch the ports: {e}")))?;
-        let mut again = tokio::time::interval(LOOK_AGAIN);
-        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut sweep = tokio::time::interval(SWEEP);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Twice as often as the manager wants to hear.
-        let watchdog = notifier.and_then(|notifier| Some((notifier, notifier.watchdog()?)));
-        let mut alive =
-            tokio::time::interval(watchdog.map_or(SWEEP, |(_, every)| every / 2).max(SOONEST));
-        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let missing = self.missing.contains(&true);
-            tokio::select! {
-                signal = signals.next() => match signal {
-                    Signal::Terminate | Signal::Interrupt => return Ok(()),
-                    Signal::Hangup => {
-                        if let Err(fault) = self.reload() {
-                            log::warning(&format!("nothing has changed: {fault}"));
-                        }
-                    }
-                    Signal::User1 | Signal::User2 => self.tell(),
-                },
-                (request, answer) = control.next() => {
-                    let (response, ends) = self.answer(&request);
-                    // The program that asked may have gone.
-                    let _ = answer.send(response);
-                    if ends {
-                        return Ok(());
-                    }
+/// What wakes a bridge up.
+enum Event {
+    /// A port or a worker may be lost.
+    Bell,
+    /// It is time to look for a port that is missing.
+    LookAgain,
+    /// An interface of the machine has changed.
+    Changed(NetChange),
+}
+
+impl Instance for Running {
+    type Event = Event;
+    type Reason = Infallible;
+
+    fn role(&self) -> &'static str {
+        "bridge"
+    }
+
+    async fn next(&mut self) -> Result<Event, Fault> {
+        tokio::select! {
+            ready = self.bell.readable() => {
+                if let Ok(mut ready) = ready {
+                    ready.clear_ready();
                 }
-                ready = bell.readable() => {
-                    if let Ok(mut ready) = ready {
-                        ready.clear_ready();
-                    }
-                    self.notice_losses()?;
-                    self.look_at_links().await;
-                }
-                fault = self.opener.lost() => return Err(fault),
-                _ = again.tick(), if missing => self.look_again().await,
-                changed = change(&mut self.watch) => self.changed(changed).await,
-                _ = sweep.tick() => {
-                    self.check_workers()?;
-                    self.look_at_links().await;
-                    self.warn_of_tags();
-                    self.sweep().await;
-                }
-                _ = alive.tick(), if watchdog.is_some() => {
-                    self.check_workers()?;
-                    if let Some((notifier, _)) = watchdog {
-                        let _ = notifier.alive();
-                    }
-                }
+                Ok(Event::Bell)
+            }
+            fault = self.opener.lost() => Err(fault),
+            _ = self.again.tick(), if self.missing.contains(&true) => Ok(Event::LookAgain),
+            changed = change(&mut self.watch) => Ok(Event::Changed(changed)),
+        }
+    }
+
+    async fn handle(&mut self, event: Event) -> Result<Option<Ended<Infallible>>, Fault> {
+        match event {
+            Event::Bell => {
+                self.notice_losses()?;
+                self.look_at_links().await;
+            }
+            Event::LookAgain => self.look_again().await,
+            Event::Changed(changed) => self.changed(changed).await,
+        }
+        Ok(None)
+    }
+
+    async fn tick(&mut self) -> Result<Option<Ended<Infallible>>, Fault> {
+        self.check_workers()?;
+        self.look_at_links().await;
+        self.warn_of_tags();
+        self.sweep().await;
+        Ok(None)
+    }
+
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
+            Signal::Hangup => Reaction::Reload,
+            Signal::User1 | Signal::User2 => {
+                self.tell();
+                Reaction::Ignore
             }
         }
     }
 
-    fn answer(&mut self, request: &Request) -> (Response, bool) {
-        match request {
-            Request::Status => (Response::Status(Box::new(self.report())), false),
-            Request::Stop => (Response::Done { count: 1 }, true),
-            Request::Reload => match self.reload() {
-                Ok(count) => (Response::Done { count }, false),
-                Err(fault) => (Response::Error { message: fault.to_string() }, false),
-            },
-            Request::FilterShow { .. }
-            | Request::FilterReload { .. }
-            | Request::FilterFlush { .. }
-            | Request::FilterElement { .. }
-            | Request::FilterCapture { .. } => (self.ask_filter(request), false),
-            Request::Kick { .. } | Request::ReloadClients => {
-                let message = "a bridge has no sessions and no certificates".into();
-                (Response::Error { message }, false)
-            }
+    fn reload(&mut self) {
+        if let Err(fault) = self.reload_rules() {
+            log::warning(&format!("nothing has changed: {fault}"));
         }
+    }
+
+    fn request(&mut self, request: Request) -> Response {
+        match request {
+            Request::Reload => match self.reload_rules() {
+                Ok(count) => Response::Done { count },
+                Err(fault) => Response::Error { message: fault.to_string() },
+            },
+            Request::Kick { .. } | Request::ReloadClients => {
+                Response::Error { message: "a bridge has no sessions and no certificates".into() }
+            }
+            request => self.ask_filter(&request),
+        }
+    }
+
+    fn report(&mut self, report: &mut StatusReport) {
+        self.complete(report);
+    }
+}
+
+impl Running {
+    fn new(bridge: Bridge, opener: Ports, rules: Option<Rules>) -> Result<Self, Fault> {
+        let bell = bridge.wakeup().try_clone_to_owned();
+        let bell = bell.and_then(|bell| watch(bell, Interest::READABLE));
+        let bell = bell.map_err(|e| Fault::environment(format!("cannot watch the ports: {e}")))?;
+        let mut again = interval(LOOK_AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            bridge,
+            opener,
+            rules,
+            routed: None,
+            bell,
+            missing: [false; 2],
+            again,
+            links: Links::default(),
+            carry: None,
+            told_of_tags: false,
+            watch: None,
+        })
     }
 
     fn ask_filter(&mut self, request: &Request) -> Response {
@@ -391,15 +385,11 @@ impl Running {
             return Response::Error { message: fault.to_string() };
         }
         let answer = self.rules.as_mut().and_then(|rules| rules.answer(request));
-        let mut answer = answer.unwrap_or_else(filter::none);
-        if let Response::Filter(report) = &mut answer {
-            report.instance.clone_from(&self.instance);
-        }
-        answer
+        answer.unwrap_or_else(filter::none)
     }
 
     /// Reads the rules again; those in force stay if that fails.
-    fn reload(&mut self) -> Result<usize, Fault> {
+    fn reload_rules(&mut self) -> Result<usize, Fault> {
         let Some(rules) = &mut self.rules else {
             return Err(Fault::operator("there are no rules to read again: everything passes"));
         };

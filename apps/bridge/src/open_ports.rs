@@ -8,7 +8,6 @@ use adit_linux::net::{Link, Net};
 
 use super::ports::{Opener, open_net, specs};
 use crate::helper_duty::{BridgeDuty, OpenedPorts, PortRequest, take_over};
-use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Helper, OpenedDevice, Request};
 
@@ -24,7 +23,6 @@ pub(super) struct Ports {
     /// Used for queries only, which need no rights.
     net: Net,
     opener: Opening,
-    started: u64,
 }
 
 /// The process that opens the ports.
@@ -42,7 +40,7 @@ impl Ports {
             Some(helper) => Opening::Helper(helper),
             None => Opening::Own(Box::new(Opener::new(duty)?)),
         };
-        Ok(Self { specs: specs(duty)?, net: open_net()?, opener, started: unix_time().0 })
+        Ok(Self { specs: specs(duty)?, net: open_net()?, opener })
     }
 
     /// Returns the configuration of a port.
@@ -52,11 +50,6 @@ impl Ports {
             Side::A => a,
             Side::B => b,
         }
-    }
-
-    /// When it was made, seconds since 1970.
-    pub(crate) fn started(&self) -> u64 {
-        self.started
     }
 
     /// Opens both ports, after checks.

@@ -6,15 +6,14 @@ use adit_bridge::{Drop, PortSpec, Side};
 
 use super::Running;
 use super::rules::Rules;
-use adit_runtime::clock::unix_time;
 use adit_runtime::control::{BridgeReport, PortReport, StatusReport};
 use adit_runtime::say;
 
 impl Running {
-    /// For `adit status`.
-    pub(super) fn report(&mut self) -> StatusReport {
+    /// Completes the report for `adit status`.
+    pub(super) fn complete(&mut self, report: &mut StatusReport) {
         let totals = self.bridge.totals();
-        let mut drops = BTreeMap::new();
+        let drops = &mut report.drops;
         let mut ports = Vec::new();
         for ((side, totals), missing) in Side::BOTH.into_iter().zip(&totals.sides).zip(self.missing)
         {
@@ -58,29 +57,18 @@ impl Running {
         }
         if let Some(routed) = &self.routed {
             bridge.mode = "routed".into();
-            routed.report(&mut drops);
+            routed.report(drops);
         }
-        let started = self.opener.started();
-        StatusReport {
-            version: env!("CARGO_PKG_VERSION").into(),
-            role: "bridge".into(),
-            instance: self.instance.clone(),
-            state: "running".into(),
-            pid: std::process::id(),
-            started,
-            uptime_s: unix_time().0.saturating_sub(started),
-            endpoints: Side::BOTH.map(|side| self.opener.spec(side).to_string()).into(),
-            drops,
-            workers: self.bridge.workers(),
-            connections: self.rules.as_ref().map(Rules::connections),
-            bridge: Some(bridge),
-            ..StatusReport::default()
-        }
+        report.endpoints = Side::BOTH.map(|side| self.opener.spec(side).to_string()).into();
+        report.workers = self.bridge.workers();
+        report.connections = self.rules.as_ref().map(Rules::connections);
+        report.bridge = Some(bridge);
     }
 
     /// Writes the report to the log, on a signal.
     pub(super) fn tell(&mut self) {
-        let report = self.report();
+        let mut report = StatusReport::default();
+        self.complete(&mut report);
         for port in report.bridge.iter().flat_map(|bridge| &bridge.ports) {
             let PortReport { name, frames, bytes, forwarded, drops, .. } = port;
             say!(1, "{name}: {frames} frames, {bytes} bytes in; {forwarded} forwarded; {drops:?}");

@@ -4,6 +4,7 @@ use std::fs;
 
 use adit_linux::netns::NetNs;
 use adit_linux::packet::{FrameBatch, PacketSocket};
+use adit_runtime::signals::Signals;
 use adit_wire::checksum::Sum;
 
 use super::*;
@@ -86,18 +87,7 @@ async fn bridge(dir: &std::path::Path, on_log: fn()) -> (Running, Ends) {
     let ports = opener.open_both().await.unwrap();
     let ends = Ends::of(&opener).await;
     let bridge = Bridge::start(ports, &rules.policy(), 1, || Ok(())).unwrap();
-    let running = Running {
-        bridge,
-        opener,
-        rules: Some(rules),
-        routed: None,
-        instance: "a-b".into(),
-        missing: [false; 2],
-        links: Links::default(),
-        carry: None,
-        watch: None,
-        told_of_tags: false,
-    };
+    let running = Running::new(bridge, opener, Some(rules)).unwrap();
     (running, ends)
 }
 
@@ -121,9 +111,8 @@ fn a_worker_that_panics_ends_the_bridge_and_forwards_nothing_more() {
         assert!(arrived > 0, "the bridge forwards what the rules accept");
         assert!(running.check_workers().is_ok());
         ends.send(7);
-        let control = Server::open(&dir.path().join("a-b.sock")).unwrap();
-        let mut signals = Signals::none();
-        let ended = running.run(control, &mut signals, None);
+        let mut controls = Controls { signals: Signals::none(), socket: None, notifier: None };
+        let ended = instance::run(&mut running, &mut controls);
         let fault = tokio::time::timeout(limit, ended).await.expect("it ends").unwrap_err();
         assert_eq!(fault.to_string(), "worker 0: ended unexpectedly");
         assert_ne!(format!("{:?}", fault.exit_code()), format!("{:?}", ExitCode::SUCCESS));

@@ -17,6 +17,7 @@ pub mod fault;
 pub mod filter;
 pub mod helper;
 pub mod host;
+pub mod instance;
 pub mod log;
 pub mod netinfo;
 pub mod paths;

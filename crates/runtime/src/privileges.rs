@@ -5,6 +5,7 @@ use adit_linux::privileges::{
 };
 
 use crate::fault::Fault;
+use crate::say;
 
 /// The system user that packages make, and the one that every system has.
 const USERS: [&str; 2] = ["adit", "nobody"];
@@ -58,6 +59,23 @@ pub fn drop(
     }
     privileges.drop().map_err(|e| Fault::environment(e.to_string()))?;
     Ok(dropped)
+}
+
+/// As [`drop`], for a program that lets the operator choose no more than the user.
+///
+/// # Errors
+/// As [`drop`].
+pub fn become_user(
+    program: &str,
+    user: Option<&String>,
+    helped: bool,
+    needed: &[Capability],
+) -> Result<(), Fault> {
+    let wanted = PrivilegeOptions { user: user.cloned(), ..PrivilegeOptions::default() };
+    if let Some(user) = drop(&wanted, helped, needed)?.user {
+        say!(1, "the {program} runs as the user {user}");
+    }
+    Ok(())
 }
 
 fn choose_user(

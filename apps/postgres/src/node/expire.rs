@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::connection::{Link, within};
 use super::db_error::DbError;
 use super::shared::Shared;
+use adit_runtime::fault::Fault;
 
 /// Without another reason.
 const HOURLY: Duration = Duration::from_secs(3600);
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// The time limit.
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub(super) async fn run(shared: Rc<Shared>) -> Infallible {
+pub(super) async fn run(shared: Rc<Shared>) -> Result<Infallible, Fault> {
     loop {
         // Either is a reason.
         let _ = timeout(HOURLY, shared.rotated.notified()).await;

@@ -11,7 +11,7 @@ use adit_runtime::say;
 const CAUSES: usize = 16;
 
 /// The time that both connections must last for an outage to be over.
-pub(super) const SETTLED: Duration = Duration::from_secs(1);
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// The two connections of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -76,11 +76,6 @@ impl Health {
         one.opened = one.opened.saturating_add(1);
         one.trouble = None;
         self.both = now;
-    }
-
-    /// Whether an outage was reported whose end was not.
-    pub(super) fn is_unwell(&self) -> bool {
-        self.outage.is_some()
     }
 
     /// Tells of the end of an outage, when it is certain.

@@ -31,6 +31,7 @@ mod writer;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::process::ExitCode;
@@ -38,18 +39,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adit_engine::{Instant, Random};
-use adit_linux::notify::Notifier;
 use adit_linux::privileges::Capability;
 use adit_postgres::{Durability, limits};
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::Notify;
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::sleep;
 
 use self::backoff::Backoff;
 use self::device::Device;
 use self::directory::Directory;
-use self::health::{Health, SETTLED, Side};
+use self::health::{Health, Side};
 pub use self::helper_duty::NODE;
 use self::helper_duty::NodeDuty;
 use self::pins::Pins;
@@ -58,15 +58,14 @@ use self::shared::{Counters, Shared};
 use super::change::in_words;
 use super::database::Target;
 use super::{Paths, Secrets, Settings};
-use adit_runtime::clock::{now, unix_time};
-use adit_runtime::control::{Request, Response, Server};
+use adit_runtime::clock::now;
+use adit_runtime::control::{Request, Response, StatusReport};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper;
 use adit_runtime::host::{Applied, HostHandle};
-use adit_runtime::privileges::{self, PrivilegeOptions};
+use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
 use adit_runtime::signals::Signal;
-use adit_runtime::signals::Signals;
-use adit_runtime::{host, log, plane_backend, say};
+use adit_runtime::{host, log, plane_backend, privileges, say};
 
 /// A connection that stood so long and then ended is opened again at once; others after growing pauses.
 const LASTED: Duration = Duration::from_secs(5);
@@ -186,10 +185,10 @@ async fn serve(
     host.apply(&host_plan::plan(&settings, None, !options.no_routes)).await?;
     let device = Device::new(queue, device.offloads)
         .map_err(|error| Fault::environment(format!("cannot watch the device: {error}")))?;
-    let control = Server::open(&paths.control_socket())?;
-    let signals = Signals::new()?;
-    let notifier = Notifier::from_env().ok().flatten();
-    drop_rights(options, helped)?;
+    let mut controls = Controls::open(&paths.control_socket())?;
+    // Without a helper it keeps what it takes to change routes.
+    let needed = [Capability::CAP_NET_ADMIN];
+    privileges::become_user("node", options.user.as_ref(), helped, &needed)?;
     let instance: [u8; 4] = adit_runtime::random::bytes()?;
     let shared = Rc::new(Shared {
         target,
@@ -210,7 +209,6 @@ async fn serve(
         work: Notify::new(),
         changed: Notify::new(),
         rotated: Notify::new(),
-        unwell: Notify::new(),
         health: RefCell::new(Health::default()),
         counters: Counters::default(),
         forgeries: Cell::default(),
@@ -229,15 +227,17 @@ async fn serve(
         shared.settings.device,
         shared.settings.packet_size(None)
     );
-    if let Some(notifier) = &notifier {
-        // Nothing depends on it but the manager's own patience.
-        let _ = notifier.ready(&format!("node {}", shared.settings.name));
-    }
+    controls.ready(&format!("node {}", shared.settings.name));
+    let mut tasks = JoinSet::new();
+    tasks.spawn_local(tx::drain(Rc::clone(&shared)));
+    tasks.spawn_local(keep(Rc::clone(&shared), Side::Writer));
+    tasks.spawn_local(keep(Rc::clone(&shared), Side::Reader));
+    tasks.spawn_local(expire::run(Rc::clone(&shared)));
     let mut node = Node {
         shared,
+        tasks,
         host,
         network: paths.name.clone(),
-        started: unix_time().0,
         routes: !options.no_routes,
         said: BTreeMap::new(),
         refused: BTreeMap::new(),
@@ -245,30 +245,20 @@ async fn serve(
         unsettled: None,
         warnings: Warnings::default(),
     };
-    let ended = node.run(control, signals).await;
-    if let Some(notifier) = &notifier {
-        let _ = notifier.stopping();
-    }
+    let ended = instance::run(&mut node, &mut controls).await;
+    node.tasks.abort_all();
+    controls.stopping();
     node.host.close().await;
-    ended
-}
-
-/// Becomes a user of its own. Without a helper it keeps what it takes to change routes.
-fn drop_rights(options: &UpOptions, helped: bool) -> Result<(), Fault> {
-    let wanted = PrivilegeOptions { user: options.user.clone(), ..PrivilegeOptions::default() };
-    let dropped = privileges::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
-    if let Some(user) = dropped.user {
-        say!(1, "the node runs as the user {user}");
-    }
-    Ok(())
+    ended.map(drop)
 }
 
 /// A node at work.
 struct Node {
     shared: Rc<Shared>,
+    /// They end with the node, and the node with the first of them.
+    tasks: JoinSet<Result<Infallible, Fault>>,
     host: HostHandle,
     network: String,
-    started: u64,
     routes: bool,
     /// The nodes as they were last reported.
     said: BTreeMap<String, String>,
@@ -281,61 +271,66 @@ struct Node {
     warnings: Warnings,
 }
 
-impl Node {
-    async fn run(&mut self, mut control: Server, mut signals: Signals) -> Result<(), Fault> {
-        let shared = Rc::clone(&self.shared);
-        let drained = tokio::task::spawn_local(tx::drain(Rc::clone(&shared)));
-        let _drained = Aborted(drained.abort_handle());
-        let _others: Vec<Aborted> = [
-            tokio::task::spawn_local(keep(Rc::clone(&shared), Side::Writer)).abort_handle(),
-            tokio::task::spawn_local(keep(Rc::clone(&shared), Side::Reader)).abort_handle(),
-            tokio::task::spawn_local(expire::run(Rc::clone(&shared))).abort_handle(),
-        ]
-        .into_iter()
-        .map(Aborted)
-        .collect();
-        tokio::pin!(drained);
-        loop {
-            let unwell = shared.health.borrow().is_unwell();
-            tokio::select! {
-                signal = signals.next() => match signal {
-                    Signal::Terminate | Signal::Interrupt => return Ok(()),
-                    Signal::Hangup => say!(1, "nothing is read again but by a restart"),
-                    Signal::User1 | Signal::User2 => self.tell(),
-                },
-                (request, answer) = control.next() => {
-                    let ends = request == Request::Stop;
-                    // The asking task may have gone.
-                    let _ = answer.send(self.answer(&request));
-                    if ends {
-                        return Ok(());
-                    }
-                }
-                fault = self.host.lost() => return Err(fault),
-                () = shared.changed.notified() => self.reconcile().await,
-                () = shared.unwell.notified() => {}
-                () = sleep(SETTLED), if unwell => shared.health.borrow_mut().settle(now()),
-                ended = &mut drained => {
-                    return match ended {
-                        Ok(Err(fault)) => Err(fault),
-                        Ok(Ok(never)) => match never {},
-                        Err(_) => Err(Fault::ours("the task that empties the device has ended")),
-                    };
-                }
-            }
-        }
+/// The directory may have changed.
+struct Changed;
+
+impl Instance for Node {
+    type Event = Changed;
+    type Reason = Infallible;
+
+    fn role(&self) -> &'static str {
+        "postgres"
     }
 
-    fn answer(&self, request: &Request) -> Response {
-        match request {
-            Request::Status => Response::Status(Box::new(self.report())),
-            Request::Stop => Response::Done { count: 1 },
-            _ => Response::Error {
-                message: "a node of a network in a database knows only status and stop".into(),
+    async fn next(&mut self) -> Result<Changed, Fault> {
+        tokio::select! {
+            fault = self.host.lost() => Err(fault),
+            () = self.shared.changed.notified() => Ok(Changed),
+            Some(ended) = self.tasks.join_next() => match ended {
+                Ok(Err(fault)) => Err(fault),
+                Ok(Ok(never)) => match never {},
+                Err(_) => Err(Fault::ours("a task of the node has ended")),
             },
         }
     }
 
+    async fn handle(&mut self, _: Changed) -> Result<Option<Ended<Infallible>>, Fault> {
+        self.reconcile().await;
+        Ok(None)
+    }
+
+    async fn tick(&mut self) -> Result<Option<Ended<Infallible>>, Fault> {
+        self.shared.health.borrow_mut().settle(now());
+        Ok(None)
+    }
+
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
+            Signal::Hangup => Reaction::Reload,
+            Signal::User1 | Signal::User2 => {
+                self.tell();
+                Reaction::Ignore
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        say!(1, "nothing is read again but by a restart");
+    }
+
+    fn request(&mut self, _: Request) -> Response {
+        Response::Error {
+            message: "a node of a network in a database knows only status and stop".into(),
+        }
+    }
+
+    fn report(&mut self, report: &mut StatusReport) {
+        self.complete(report);
+    }
+}
+
+impl Node {
     /// Says which settings are in force, and that others are refused.
     fn tell_settings(&mut self, directory: &Directory) {
         let network = directory.settings.current();
@@ -412,17 +407,8 @@ impl Warnings {
     }
 }
 
-/// A task that ends with the one that started it.
-struct Aborted(tokio::task::AbortHandle);
-
-impl Drop for Aborted {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Keeps a connection at work.
-async fn keep(shared: Rc<Shared>, side: Side) {
+async fn keep(shared: Rc<Shared>, side: Side) -> Result<Infallible, Fault> {
     let mut backoff = Backoff::new(shared.pause_seed());
     loop {
         let began = now();
@@ -439,7 +425,6 @@ async fn keep(shared: Rc<Shared>, side: Side) {
             backoff.reset();
         }
         shared.health.borrow_mut().down(now(), side, &cause.message);
-        shared.unwell.notify_one();
         sleep(backoff.pause()).await;
     }
 }

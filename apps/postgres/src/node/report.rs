@@ -7,20 +7,20 @@ use adit_postgres::sender;
 use super::Node;
 use super::directory::{Directory, Known};
 use super::health::Side;
-use adit_runtime::clock::unix_time;
 use adit_runtime::control::{
     LinkReport, NodeReport, PostgresReport, StatusReport, StreamReport, TunReport,
 };
 use adit_runtime::say;
 
 impl Node {
-    /// For `adit status`.
-    pub(super) fn report(&self) -> StatusReport {
+    /// Completes the report for `adit status`.
+    pub(super) fn complete(&self, report: &mut StatusReport) {
         let settings = &self.shared.settings;
         let postgres = self.postgres();
         let packet_size = postgres.packet_size;
-        let up = postgres.writer.up && postgres.reader.up;
-        let mut drops = BTreeMap::new();
+        if !(postgres.writer.up && postgres.reader.up) {
+            report.state = "connecting".into();
+        }
         let counters = &self.shared.counters;
         let sent = self.sent();
         for (name, count) in [
@@ -35,32 +35,21 @@ impl Node {
             ("stream-closed", sent.dropped.closed),
             ("commit-in-doubt", sent.in_doubt),
         ] {
-            count_in(&mut drops, name, count);
+            count_in(&mut report.drops, name, count);
         }
         for node in &postgres.nodes {
             for (name, count) in &node.received.drops {
-                count_in(&mut drops, name, *count);
+                count_in(&mut report.drops, name, *count);
             }
         }
-        StatusReport {
-            version: env!("CARGO_PKG_VERSION").into(),
-            role: "postgres".into(),
-            instance: format!("postgres-{}", self.network),
-            state: if up { "running" } else { "connecting" }.into(),
-            pid: std::process::id(),
-            started: self.started,
-            uptime_s: unix_time().0.saturating_sub(self.started),
-            endpoints: vec![settings.database.clone()],
-            tun: Some(TunReport {
-                name: settings.device.clone(),
-                mtu: u32::try_from(packet_size).unwrap_or(0),
-                addresses: settings.addresses.iter().map(ToString::to_string).collect(),
-            }),
-            drops,
-            workers: 1,
-            postgres: Some(postgres),
-            ..StatusReport::default()
-        }
+        report.endpoints = vec![settings.database.clone()];
+        report.tun = Some(TunReport {
+            name: settings.device.clone(),
+            mtu: u32::try_from(packet_size).unwrap_or(0),
+            addresses: settings.addresses.iter().map(ToString::to_string).collect(),
+        });
+        report.workers = 1;
+        report.postgres = Some(postgres);
     }
 
     fn sent(&self) -> sender::Stats {

@@ -61,8 +61,6 @@ pub(super) struct Shared {
     pub(super) changed: Notify,
     /// A leaf was closed.
     pub(super) rotated: Notify,
-    /// A connection was lost.
-    pub(super) unwell: Notify,
     pub(super) health: RefCell<Health>,
     pub(super) counters: Counters,
     pub(super) forgeries: Cell<Forgeries>,

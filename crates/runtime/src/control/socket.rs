@@ -66,6 +66,11 @@ impl Server {
         Ok(Self { path: path.to_owned(), requests, acceptor })
     }
 
+    /// Returns the name of the instance, which is the socket's without its extension.
+    pub fn name(&self) -> String {
+        self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// The next request. Cancel-safe.
     pub async fn next(&mut self) -> Asked {
         match self.requests.recv().await {

@@ -1,0 +1,322 @@
+//! The one loop of all long-running programs: signals, control socket, watchdog, ticks, and the program's own events.
+//!
+//! ```text
+//!   signals         ──► signal  ─┐
+//!   control socket  ──► request  │
+//!   interval        ──► tick     ├──► Ended
+//!   Instance::next  ──► handle  ─┘
+//! ```
+//!
+//! What is to be done before and after it, and in which order, is the program's own: a client takes leave of its server, a
+//! bridge switches its ports on again.
+
+use std::path::Path;
+use std::time::Duration;
+
+use adit_engine::Instant;
+use adit_linux::notify::Notifier;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::clock::{now, unix_time};
+use crate::control::{Asked, Request, Response, Server, StatusReport};
+use crate::fault::Fault;
+use crate::signals::{Signal, Signals};
+
+/// The interval of ticks, unless an instance has another.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The shortest interval between notifications to the service manager.
+const MIN_ALIVE: Duration = Duration::from_millis(100);
+
+/// A long-running program: a server, a client, a bridge or a node.
+///
+/// Only [`Instance::next`] is cancelled; the other methods run to their end.
+#[expect(async_fn_in_trait, reason = "an instance stays on the thread that runs it")]
+pub trait Instance {
+    /// An event of its own.
+    type Event;
+    /// The reason for which it ends by itself.
+    type Reason;
+
+    /// Returns the role in the status report.
+    fn role(&self) -> &'static str;
+
+    /// Returns the interval of [`Instance::tick`].
+    fn tick_interval(&self) -> Duration {
+        TICK
+    }
+
+    /// Waits for the next event. Cancel-safe.
+    ///
+    /// # Errors
+    /// The instance cannot continue.
+    async fn next(&mut self) -> Result<Self::Event, Fault>;
+
+    /// Handles an event. Returns why the instance ends, if it does.
+    ///
+    /// # Errors
+    /// The instance cannot continue.
+    async fn handle(&mut self, event: Self::Event) -> Result<Option<Ended<Self::Reason>>, Fault>;
+
+    /// Does the periodic work. Returns why the instance ends, if it does.
+    ///
+    /// # Errors
+    /// The instance cannot continue.
+    async fn tick(&mut self) -> Result<Option<Ended<Self::Reason>>, Fault>;
+
+    /// Chooses the reaction to a signal.
+    fn signal(&mut self, signal: Signal) -> Reaction;
+
+    /// Carries out [`Reaction::Reload`].
+    fn reload(&mut self);
+
+    /// Answers a request other than [`Request::Status`] and [`Request::Stop`].
+    fn request(&mut self, request: Request) -> Response;
+
+    /// Returns the number of sessions that end with the instance, the answer to [`Request::Stop`].
+    fn sessions(&self) -> usize {
+        1
+    }
+
+    /// Completes a status report, in which everything that all instances have is filled in.
+    fn report(&mut self, report: &mut StatusReport);
+}
+
+/// The action after a signal.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing.
+    Ignore,
+    /// Read files again; a client connects again.
+    Reload,
+    /// End, after a notice to the peers.
+    Stop,
+    /// End, because the process begins again with its configuration read again.
+    Restart,
+}
+
+/// The reason why [`run`] returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended<R> {
+    /// A signal whose reaction is [`Reaction::Stop`].
+    Signal(Signal),
+    /// A signal whose reaction is [`Reaction::Restart`].
+    Restart,
+    /// The control socket, or the owner of the instance.
+    Asked,
+    /// The instance itself.
+    Stopped(R),
+}
+
+/// What steers an instance from outside.
+#[derive(Debug)]
+pub struct Controls {
+    /// Signals.
+    pub signals: Signals,
+    /// The control socket.
+    pub socket: Option<Server>,
+    /// The service manager, if it wants notifications.
+    pub notifier: Option<Notifier>,
+}
+
+impl Controls {
+    /// Opens the control socket, takes over the signals and connects to the service manager. Call it before privileges are
+    /// dropped.
+    ///
+    /// # Errors
+    /// The control socket cannot be opened; the error names the remedy.
+    pub fn open(socket: &Path) -> Result<Self, Fault> {
+        Ok(Self {
+            socket: Some(Server::open(socket)?),
+            signals: Signals::new()?,
+            notifier: Notifier::from_env().ok().flatten(),
+        })
+    }
+
+    /// Reports to the service manager that start-up is complete.
+    pub fn ready(&self, status: &str) {
+        // Nothing depends on it but the manager's own patience.
+        let _ = self.notifier.as_ref().map(|notifier| notifier.ready(status));
+    }
+
+    /// Reports to the service manager that the instance is stopping.
+    pub fn stopping(&self) {
+        let _ = self.notifier.as_ref().map(Notifier::stopping);
+    }
+
+    fn alive(&self) {
+        let _ = self.notifier.as_ref().map(Notifier::alive);
+    }
+}
+
+/// Runs an instance until it ends. Returns the reason.
+///
+/// # Errors
+/// The instance cannot continue.
+pub async fn run<I: Instance>(
+    instance: &mut I,
+    controls: &mut Controls,
+) -> Result<Ended<I::Reason>, Fault> {
+    let started = now();
+    let name = controls.socket.as_ref().map(Server::name).unwrap_or_default();
+    let mut ticks = interval(instance.tick_interval());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Twice as often as the manager expects it.
+    let watchdog = controls.notifier.as_ref().and_then(Notifier::watchdog);
+    let mut alive = interval(watchdog.map_or(TICK, |every| every / 2).max(MIN_ALIVE));
+    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let ended = tokio::select! {
+            biased;
+            signal = controls.signals.next() => match instance.signal(signal) {
+                Reaction::Ignore => None,
+                Reaction::Reload => {
+                    instance.reload();
+                    None
+                }
+                Reaction::Stop => Some(Ended::Signal(signal)),
+                Reaction::Restart => Some(Ended::Restart),
+            },
+            (request, reply) = next_request(&mut controls.socket) => {
+                let stop = request == Request::Stop;
+                // The program that asked may have gone.
+                let _ = reply.send(respond(instance, request, &name, started));
+                stop.then_some(Ended::Asked)
+            }
+            _ = alive.tick(), if watchdog.is_some() => {
+                controls.alive();
+                None
+            }
+            _ = ticks.tick() => instance.tick().await?,
+            event = instance.next() => instance.handle(event?).await?,
+        };
+        if let Some(ended) = ended {
+            return Ok(ended);
+        }
+    }
+}
+
+/// The next request of the control socket; never, where there is none.
+async fn next_request(socket: &mut Option<Server>) -> Asked {
+    match socket {
+        Some(server) => server.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn respond(
+    instance: &mut impl Instance,
+    request: Request,
+    name: &str,
+    started: Instant,
+) -> Response {
+    match request {
+        Request::Status => {
+            let uptime_s = now().since(started).as_secs();
+            let mut report = StatusReport {
+                version: env!("CARGO_PKG_VERSION").into(),
+                role: instance.role().into(),
+                instance: name.into(),
+                state: "running".into(),
+                pid: std::process::id(),
+                started: unix_time().0.saturating_sub(uptime_s),
+                uptime_s,
+                ..StatusReport::default()
+            };
+            instance.report(&mut report);
+            Response::Status(Box::new(report))
+        }
+        Request::Stop => Response::Done { count: instance.sessions() },
+        other => {
+            let mut response = instance.request(other);
+            if let Response::Filter(report) = &mut response {
+                report.instance = name.into();
+            }
+            response
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{FilterReport, request};
+
+    /// Counts ticks, and answers every request with a filter's report.
+    #[derive(Default)]
+    struct Counter {
+        ticks: u64,
+    }
+
+    impl Instance for Counter {
+        type Event = Fault;
+        type Reason = u64;
+
+        fn role(&self) -> &'static str {
+            "counter"
+        }
+
+        fn tick_interval(&self) -> Duration {
+            Duration::from_millis(1)
+        }
+
+        async fn next(&mut self) -> Result<Fault, Fault> {
+            std::future::pending().await
+        }
+
+        async fn handle(&mut self, event: Fault) -> Result<Option<Ended<u64>>, Fault> {
+            Err(event)
+        }
+
+        async fn tick(&mut self) -> Result<Option<Ended<u64>>, Fault> {
+            self.ticks += 1;
+            Ok((self.ticks == 100_000).then_some(Ended::Stopped(self.ticks)))
+        }
+
+        fn signal(&mut self, _: Signal) -> Reaction {
+            Reaction::Ignore
+        }
+
+        fn reload(&mut self) {}
+
+        fn request(&mut self, _: Request) -> Response {
+            Response::Filter(Box::default())
+        }
+
+        fn report(&mut self, report: &mut StatusReport) {
+            report.state = "counting".into();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_is_asked_to_stop_answers_before_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("one.sock");
+        let mut controls = Controls {
+            signals: Signals::none(),
+            socket: Some(Server::open(&path).unwrap()),
+            notifier: None,
+        };
+        let asked = tokio::task::spawn_blocking(move || {
+            [Request::Status, Request::Reload, Request::Stop].map(|r| request(&path, &r).unwrap())
+        });
+        let mut counter = Counter::default();
+        assert_eq!(run(&mut counter, &mut controls).await, Ok(Ended::Asked));
+        let [status, filter, stop] = asked.await.unwrap();
+        let Response::Status(report) = status else { panic!("{status:?}") };
+        assert_eq!(
+            (report.role.as_str(), report.instance.as_str(), report.state.as_str(), report.pid),
+            ("counter", "one", "counting", std::process::id())
+        );
+        let named = FilterReport { instance: "one".into(), ..FilterReport::default() };
+        assert_eq!(filter, Response::Filter(Box::new(named)));
+        assert_eq!(stop, Response::Done { count: 1 });
+    }
+
+    #[tokio::test]
+    async fn an_instance_ends_by_itself() {
+        let mut controls = Controls { signals: Signals::none(), socket: None, notifier: None };
+        let ended = run(&mut Counter { ticks: 99_998 }, &mut controls).await;
+        assert_eq!(ended, Ok(Ended::Stopped(100_000)));
+    }
+}
