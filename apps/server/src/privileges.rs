@@ -12,7 +12,7 @@ use super::settings::{Nat, Settings};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Request, Running};
 use adit_runtime::paths::Paths;
-use adit_runtime::privileges::{self, PrivilegeOptions};
+use adit_runtime::privileges;
 use adit_runtime::say;
 
 /// No core dumps, no debugger: there are keys in memory.
@@ -84,15 +84,7 @@ impl HostChanges {
     pub(super) fn drop_privileges(&self, paths: &Paths, settings: &Settings) -> Result<(), Fault> {
         match self {
             Self::Own(_) => drop_all_but_needed(paths),
-            Self::Helper(_) => {
-                let wanted =
-                    PrivilegeOptions { user: settings.user.clone(), ..PrivilegeOptions::default() };
-                let dropped = privileges::drop(&wanted, true, &[])?;
-                if let Some(user) = dropped.user {
-                    say!(1, "the server runs as the user {user}");
-                }
-                Ok(())
-            }
+            Self::Helper(_) => privileges::become_user("server", settings.user.as_ref(), true, &[]),
         }
     }
 }

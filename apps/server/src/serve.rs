@@ -111,7 +111,7 @@ async fn serve(
     };
     let ended = service.run(&mut owner).await;
     leases.save();
-    ended
+    ended.map(drop)
 }
 
 /// The rule file; a relative path is relative to the settings file.

@@ -28,11 +28,12 @@ pub use sessions::{Session, Sessions};
 pub use sockets::{listen, unbound};
 
 use adit_runtime::authorize::Authorizer;
-use adit_runtime::control::{CertificateReport, ReloadReport, StatusReport};
+use adit_runtime::control::{CertificateReport, ReloadReport};
 use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::{Known, Live};
 use adit_runtime::host::HostPlan;
+use adit_runtime::instance::Reaction;
 use adit_runtime::port_share::PortShare;
 use adit_runtime::signals::Signal;
 
@@ -132,10 +133,6 @@ enum Command {
     SetTls(Box<ServerTls>),
     /// Other options to push, limits, reserved addresses.
     SetOffer(Box<Offer>),
-    /// Asks for a status report.
-    Status(oneshot::Sender<StatusReport>),
-    /// Notify the clients and end.
-    Stop(String),
 }
 
 impl Handle {
@@ -163,24 +160,6 @@ impl Handle {
     /// The service has ended.
     pub async fn set_offer(&self, offer: Offer) -> Result<(), Fault> {
         self.send(Command::SetOffer(Box::new(offer))).await
-    }
-
-    /// Returns a status report.
-    ///
-    /// # Errors
-    /// The service has ended.
-    pub async fn status(&self) -> Result<StatusReport, Fault> {
-        let (tx, rx) = oneshot::channel();
-        self.send(Command::Status(tx)).await?;
-        rx.await.map_err(|_| ended())
-    }
-
-    /// Notifies the clients and ends.
-    ///
-    /// # Errors
-    /// The service has ended already.
-    pub async fn stop(&self, reason: impl Into<String>) -> Result<(), Fault> {
-        self.send(Command::Stop(reason.into())).await
     }
 
     async fn send(&self, command: Command) -> Result<(), Fault> {
@@ -272,24 +251,4 @@ pub trait Hooks {
     fn certificate(&self) -> Option<CertificateReport> {
         None
     }
-}
-
-/// The action after a [`Signal`].
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Reaction {
-    /// Nothing.
-    Ignore,
-    /// [`Hooks::reload`].
-    Reload,
-    /// Notify the clients and end.
-    Stop,
-}
-
-/// The reason why [`Service::serve`] returned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// A signal that the hooks answered with [`Reaction::Stop`].
-    Signal(Signal),
-    /// [`Handle::stop`] or the control socket, with the reason.
-    Asked(String),
 }

@@ -1,39 +1,37 @@
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_dataplane::{FilterConfig, PlaneConfig};
-use adit_engine::{Instant, PeerId, Transport};
+use adit_engine::{PeerId, Transport};
 use adit_linux::tun::TunDevice;
 use adit_openvpn::server::{Disconnect, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
 use adit_openvpn_data::Plane;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::log_limits::is_logged;
 use super::release_memory::MemoryRelease;
 use super::sessions::Sessions;
 use super::sockets::{bind, listen, raise_descriptor_limit};
-use super::{Command, Ended, Handle, Hooks, MacLimits, Options, Reaction, Selector};
+use super::{Command, Handle, Hooks, MacLimits, Options, Selector};
 use adit_runtime::clock::{WallClock, now, unix_time};
 use adit_runtime::control::{self, Request, Response, SharedProfile, StatusReport, TunReport};
 use adit_runtime::driver::{Driver, Endpoint, Event, Sockets};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
 use adit_runtime::host::HostHandle;
+use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
 use adit_runtime::log::{self, LogLimiter};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
 use adit_runtime::random::seed;
 use adit_runtime::say;
-use adit_runtime::signals::Signals;
+use adit_runtime::signals::{Signal, Signals};
 
 /// Profiles used by two devices that `adit status` names; the oldest makes room.
 const MAX_SHARED: usize = 64;
-
-/// How often counters are read, and hooks may look at files.
-const TICK: Duration = Duration::from_secs(1);
 
 /// How long the last packets (exit notices) may take to leave.
 const LAST_PACKETS: Duration = Duration::from_millis(50);
@@ -44,8 +42,6 @@ const ONE_ARENA: u16 = 2;
 
 /// A server that listens, with its device up.
 pub struct Service {
-    handle: Handle,
-    commands: mpsc::Receiver<Command>,
     options: Options,
     sockets: Sockets,
     host: HostHandle,
@@ -60,7 +56,6 @@ impl Service {
     /// # Errors
     /// Something could not be opened; the error names the remedy.
     pub async fn start(options: Options) -> Result<Self, Fault> {
-        let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         raise_descriptor_limit();
         if options.workers <= ONE_ARENA {
@@ -79,41 +74,20 @@ impl Service {
         for note in notes(host.apply(&options.host).await?) {
             tracing::warn!("{note}");
         }
-        Ok(Self { handle: Handle { commands: tx }, commands, options, sockets, host, tun, control })
+        Ok(Self { options, sockets, host, tun, control })
     }
 
-    /// A handle to steer it.
-    pub fn handle(&self) -> Handle {
-        self.handle.clone()
-    }
-
-    /// The name of the TUN device, `None` with `dev null`.
-    pub fn device(&self) -> Option<&str> {
-        self.host.device()
-    }
-
-    /// The places it listens on, with the ports that the kernel chose where none was asked for.
-    pub fn listening(&self) -> Vec<Endpoint> {
-        self.sockets.endpoints()
-    }
-
-    /// Serves until [`Handle::stop`], SIGTERM or SIGINT, then undoes the host plan.
+    /// Serves until SIGTERM, SIGINT or a request to stop, then undoes the host plan. Returns what ended it.
     ///
     /// # Errors
     /// It failed.
-    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
-        self.serve(hooks).await.map(|_| ())
-    }
-
-    /// As [`Service::run`], and returns what ended it.
-    ///
-    /// # Errors
-    /// It failed.
-    pub async fn serve(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
-        let Self { handle, commands, mut options, sockets, host, tun, control } = self;
-        let started = now();
+    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended<Infallible>, Fault> {
+        let Self { mut options, sockets, host, tun, control } = self;
+        let (sender, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let served = async {
-            let engine = ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
+            let mut controls =
+                Controls { signals: Signals::new()?, socket: control, notifier: None };
+            let engine = ServerEngine::new(options.engine.clone(), seed()?, now(), unix_time())
                 .map_err(|e| Fault::operator(e.to_string()))?;
             let config = PlaneConfig {
                 tun,
@@ -144,25 +118,28 @@ impl Service {
             let listening = sockets.endpoints();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
             let mut running = Running {
+                hooks,
+                handle: Handle { commands: sender },
+                commands,
+                host: &host,
                 driver,
                 sessions: Sessions::default(),
                 log_limiter: LogLimiter::default(),
                 packets: log::Traffic::default(),
                 rest: MemoryRelease::default(),
-                started,
                 wall: WallClock::new(),
                 listening,
                 tun: tun_report(&host),
-                instance: instance(&options),
                 filter: options.filter.take(),
                 shared: BTreeMap::new(),
             };
-            running.warn_of_unknown(hooks);
-            let ended = tokio::select! {
-                ended = running.serve(hooks, &handle, commands, control) => ended,
-                fault = host.lost() => Err(fault),
-            };
-            running.end(hooks).await;
+            running.warn_of_unknown();
+            let device = running.tun.as_ref().map(|tun| tun.name.as_str());
+            running.hooks.serving(device, &running.listening);
+            let ended = instance::run(&mut running, &mut controls).await;
+            // The next server may open its control socket while the last packets leave.
+            drop(controls);
+            running.end().await;
             ended
         }
         .await;
@@ -172,100 +149,177 @@ impl Service {
 }
 
 /// A server at work.
-struct Running {
+struct Running<'a> {
+    hooks: &'a mut dyn Hooks,
+    handle: Handle,
+    commands: mpsc::Receiver<Command>,
+    host: &'a HostHandle,
     driver: Driver<ServerEngine, PlaneBackend>,
     sessions: Sessions,
     log_limiter: LogLimiter,
     /// Traffic counters for the log.
     packets: log::Traffic,
     rest: MemoryRelease,
-    started: Instant,
     wall: WallClock,
     listening: Vec<Endpoint>,
     tun: Option<TunReport>,
-    instance: String,
     filter: Option<filter::Live>,
     /// Profiles that two devices use, by name.
     shared: BTreeMap<String, SharedProfile>,
 }
 
-impl Running {
-    async fn serve(
-        &mut self,
-        hooks: &mut dyn Hooks,
-        handle: &Handle,
-        mut commands: mpsc::Receiver<Command>,
-        mut control: Option<control::Server>,
-    ) -> Result<Ended, Fault> {
-        let mut signals = Signals::new()?;
-        let device = self.tun.as_ref().map(|tun| tun.name.as_str());
-        hooks.serving(device, &self.listening);
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                signal = signals.next() => match self.signal(signal, hooks) {
-                    Reaction::Ignore => {}
-                    Reaction::Reload => {
-                        if let Err(fault) = self.reload(hooks, handle) {
-                            log::error(&format!("not reloaded: {fault}"));
-                        }
+/// What wakes a server up.
+enum Wake {
+    /// A command of a [`Handle`].
+    Command(Command),
+    /// An event of the driver.
+    Driver(Event<ServerEvent>),
+}
+
+impl Instance for Running<'_> {
+    type Event = Wake;
+    type Reason = Infallible;
+
+    fn role(&self) -> &'static str {
+        "server"
+    }
+
+    async fn next(&mut self) -> Result<Wake, Fault> {
+        tokio::select! {
+            biased;
+            Some(command) = self.commands.recv() => Ok(Wake::Command(command)),
+            fault = self.host.lost() => Err(fault),
+            event = self.driver.next() => event.map(Wake::Driver),
+        }
+    }
+
+    async fn handle(&mut self, wake: Wake) -> Result<Option<Ended<Infallible>>, Fault> {
+        match wake {
+            Wake::Command(command) => self.command(command),
+            Wake::Driver(event) => self.driver_events(event),
+        }
+        Ok(None)
+    }
+
+    async fn tick(&mut self) -> Result<Option<Ended<Infallible>>, Fault> {
+        if let Some(unix) = self.wall.jumped() {
+            self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
+        }
+        self.refresh();
+        self.packets.tick(now(), self.driver.backend().plane());
+        self.tell_overdue();
+        self.leases();
+        if let Some(filter) = &mut self.filter {
+            filter.tick();
+        }
+        if let Some(tls) = self.hooks.tick(&self.sessions) {
+            self.set_tls(tls);
+        }
+        self.give_memory_back();
+        Ok(None)
+    }
+
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        self.refresh();
+        self.hooks.signal(signal, &self.sessions)
+    }
+
+    fn reload(&mut self) {
+        if let Err(fault) = self.reload_all() {
+            log::error(&format!("not reloaded: {fault}"));
+        }
+    }
+
+    fn request(&mut self, request: Request) -> Response {
+        let refused = |fault: Fault| Response::Error { message: fault.to_string() };
+        match request {
+            Request::Kick { name, serial, peer } => {
+                let who = name
+                    .map(Selector::Name)
+                    .or(serial.map(Selector::Serial))
+                    .or(peer.map(Selector::Peer));
+                match who {
+                    Some(who) => {
+                        Response::Done { count: self.kick(&who, "kicked by the operator") }
                     }
-                    Reaction::Stop => return Ok(Ended::Signal(signal)),
-                },
-                Some(command) = commands.recv() => {
-                    if let Some(ended) = self.command(command, hooks) {
-                        return Ok(ended);
-                    }
+                    None => Response::Error {
+                        message: "no client matches: give a name, serial number or peer id".into(),
+                    },
                 }
-                (request, reply) = next_request(&mut control) => {
-                    let (response, ended) = self.request(request, hooks, handle);
-                    // The program that asked may have gone.
-                    let _ = reply.send(response);
-                    if let Some(ended) = ended {
-                        return Ok(ended);
-                    }
-                }
-                _ = ticks.tick() => {
-                    if let Some(unix) = self.wall.jumped() {
-                        self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
-                    }
-                    self.refresh();
-                    self.packets.tick(now(), self.driver.backend().plane());
-                    self.tell_overdue();
-                    self.leases(hooks);
-                    if let Some(filter) = &mut self.filter {
-                        filter.tick();
-                    }
-                    if let Some(tls) = hooks.tick(&self.sessions) {
-                        self.set_tls(tls);
-                    }
-                    self.give_memory_back();
-                }
-                event = self.driver.next() => self.driver_events(event?, hooks),
             }
+            Request::Reload => match self.reload_all() {
+                Ok(()) => Response::Reloaded(Box::new(self.hooks.reloaded())),
+                Err(fault) => refused(fault),
+            },
+            Request::ReloadClients => match self.reload_clients() {
+                Ok(()) => Response::Done { count: self.sessions.len() },
+                Err(fault) => refused(fault),
+            },
+            request => self.ask_filter(&request),
         }
     }
 
+    fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    fn report(&mut self, report: &mut StatusReport) {
+        self.refresh();
+        report.endpoints = self.listening.iter().map(ToString::to_string).collect();
+        report.tun.clone_from(&self.tun);
+        report.peers = self.sessions.iter().map(|session| session.report(now())).collect();
+        report.certificate = self.hooks.certificate();
+        report.client_certificate = self.hooks.client_certificate();
+        report.shared = self.shared.values().cloned().collect();
+        report.filter = self.filter.as_ref().map(|filter| filter.file().to_owned());
+        report.connections = self.filter.as_ref().map(filter::Live::connections);
+        fill_totals(report, self.driver.backend().plane());
+        let counters = self.driver.engine().counters();
+        let reasons = [
+            ("reset-limited", counters.resets_limited),
+            ("stranger-bad", counters.unauthenticated_bad),
+            ("stranger-unchecked", counters.unauthenticated_unchecked),
+            ("key-expired", counters.keys_expired),
+            ("cookie-bad", counters.cookies_bad),
+            ("cookie-used", counters.cookies_used),
+            ("cookie-forgotten", counters.cookies_forgotten),
+            ("start-limited", counters.starts_limited),
+            ("half-open-refused", counters.half_open_refused),
+            ("half-open-forgotten", counters.half_open_forgotten),
+            ("handshake-refused", counters.handshakes_refused),
+            ("control-bad", counters.session_bad),
+            ("control-delayed", counters.delayed),
+            ("control-excess", counters.messages_excess),
+            ("replaced-untold", counters.replaced_unnotified),
+            ("stream-refused", counters.streams_refused),
+            ("stream-silent", counters.streams_silent),
+            ("stream-bad", counters.streams_bad),
+            ("accept-failed", self.driver.accept_shortages()),
+        ];
+        let occurred = reasons.into_iter().filter(|(_, count)| *count > 0);
+        report.drops.extend(occurred.map(|(name, count)| (name.to_owned(), count)));
+    }
+}
+
+impl Running<'_> {
     /// Handles an event and those queued behind it, and writes the log lines of one packet as one batch.
-    fn driver_events(&mut self, first: Event<ServerEvent>, hooks: &mut dyn Hooks) {
+    fn driver_events(&mut self, first: Event<ServerEvent>) {
         let _lines = log::gather();
-        self.driver_event(first, hooks);
+        self.driver_event(first);
         while let Some(event) = self.driver.perform() {
-            self.driver_event(event, hooks);
+            self.driver_event(event);
         }
     }
 
-    fn driver_event(&mut self, event: Event<ServerEvent>, hooks: &mut dyn Hooks) {
+    fn driver_event(&mut self, event: Event<ServerEvent>) {
         match event {
-            Event::Engine(event) => self.event(&event, hooks),
+            Event::Engine(event) => self.event(&event),
             // A server does not dial.
             Event::Dialling(_) | Event::Dialled(_) | Event::DialFailed(_) => {}
         }
     }
 
-    fn event(&mut self, event: &ServerEvent, hooks: &mut dyn Hooks) {
+    fn event(&mut self, event: &ServerEvent) {
         // No packet passes before the filter knows its client: the engine emits this event first.
         match (&mut self.filter, event) {
             (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
@@ -273,13 +327,13 @@ impl Running {
             _ => {}
         }
         if is_logged(&mut self.log_limiter, now(), event, &self.sessions) {
-            hooks.log_event(event, &self.sessions);
+            self.hooks.log_event(event, &self.sessions);
         }
         if let ServerEvent::UsedElsewhere(used) = event {
             self.share(used);
         }
         self.sessions.record(now(), event);
-        hooks.event(event);
+        self.hooks.event(event);
     }
 
     /// Remembers for `adit status` that two devices use a profile.
@@ -300,7 +354,7 @@ impl Running {
         self.shared.insert(used.name.clone(), profile);
     }
 
-    fn command(&mut self, command: Command, hooks: &mut dyn Hooks) -> Option<Ended> {
+    fn command(&mut self, command: Command) {
         match command {
             Command::Kick(who, reason, reply) => {
                 let _ = reply.send(self.kick(&who, &reason));
@@ -309,99 +363,43 @@ impl Running {
             Command::SetOffer(offer) => {
                 self.driver.act(|engine, now, out| engine.set_offer(now, *offer, out));
             }
-            Command::Status(reply) => {
-                let _ = reply.send(self.report(hooks));
-            }
-            Command::Stop(reason) => return Some(Ended::Asked(reason)),
         }
-        None
     }
 
-    fn request(
-        &mut self,
-        request: Request,
-        hooks: &mut dyn Hooks,
-        handle: &Handle,
-    ) -> (Response, Option<Ended>) {
-        let response = match request {
-            Request::Status => Response::Status(Box::new(self.report(hooks))),
-            Request::Kick { name, serial, peer } => {
-                let who = name
-                    .map(Selector::Name)
-                    .or(serial.map(Selector::Serial))
-                    .or(peer.map(Selector::Peer));
-                match who {
-                    Some(who) => {
-                        Response::Done { count: self.kick(&who, "kicked by the operator") }
-                    }
-                    None => Response::Error {
-                        message: "no client matches: give a name, serial number or peer id".into(),
-                    },
-                }
-            }
-            Request::Reload | Request::ReloadClients => {
-                let done = match request {
-                    Request::Reload => self.reload(hooks, handle),
-                    _ => self.reload_clients(hooks, handle),
-                };
-                match done {
-                    Ok(()) if request == Request::Reload => {
-                        Response::Reloaded(Box::new(hooks.reloaded()))
-                    }
-                    Ok(()) => Response::Done { count: self.sessions.len() },
-                    Err(fault) => Response::Error { message: fault.to_string() },
-                }
-            }
-            Request::FilterShow { .. }
-            | Request::FilterReload { .. }
-            | Request::FilterFlush { .. }
-            | Request::FilterElement { .. }
-            | Request::FilterCapture { .. } => self.ask_filter(&request, hooks),
-            Request::Stop => {
-                let count = self.sessions.len();
-                let ended = Ended::Asked("the control socket".into());
-                return (Response::Done { count }, Some(ended));
-            }
-        };
-        (response, None)
-    }
-
-    fn ask_filter(&mut self, request: &Request, hooks: &dyn Hooks) -> Response {
+    fn ask_filter(&mut self, request: &Request) -> Response {
         let answer = self.filter.as_mut().and_then(|filter| filter.answer(request));
-        let mut answer = answer.unwrap_or_else(filter::none);
-        match &mut answer {
-            Response::Filter(report) => report.instance.clone_from(&self.instance),
-            Response::Done { .. } => self.warn_of_unknown(hooks),
-            _ => {}
+        let answer = answer.unwrap_or_else(filter::none);
+        if let Response::Done { .. } = answer {
+            self.warn_of_unknown();
         }
         answer
     }
 
     /// Rules may name clients that there are not: that is no mistake yet, but looks like one.
-    fn warn_of_unknown(&self, hooks: &dyn Hooks) {
-        if let (Some(filter), Some(known)) = (&self.filter, hooks.known()) {
+    fn warn_of_unknown(&self) {
+        if let (Some(filter), Some(known)) = (&self.filter, self.hooks.known()) {
             filter.unknown(&known).iter().for_each(|problem| tracing::warn!("{problem}"));
         }
     }
 
-    fn reload(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
+    fn reload_all(&mut self) -> Result<(), Fault> {
         // Whatever is wrong with one does not keep the other from being read.
-        let clients = self.reload_clients(hooks, handle);
+        let clients = self.reload_clients();
         if let Some(filter) = &mut self.filter {
-            if let Some(file) = hooks.filter_file() {
+            if let Some(file) = self.hooks.filter_file() {
                 filter.configure(&file);
             }
             filter.reread()?;
-            self.warn_of_unknown(hooks);
+            self.warn_of_unknown();
         }
         clients
     }
 
     /// All but the rules.
-    fn reload_clients(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
-        let tls = hooks.reload(handle);
+    fn reload_clients(&mut self) -> Result<(), Fault> {
+        let tls = self.hooks.reload(&self.handle);
         if let Some(filter) = &mut self.filter {
-            filter.regroup(|name| hooks.groups(name));
+            filter.regroup(|name| self.hooks.groups(name));
         }
         if let Some(tls) = tls? {
             self.set_tls(tls);
@@ -457,16 +455,11 @@ impl Running {
         }
     }
 
-    fn leases(&self, hooks: &mut dyn Hooks) {
-        if hooks.wants_leases() {
+    fn leases(&mut self) {
+        if self.hooks.wants_leases() {
             let leases = self.driver.engine().leases();
-            hooks.leases(leases.map(|(name, nets)| (name.to_owned(), nets)).collect());
+            self.hooks.leases(leases.map(|(name, nets)| (name.to_owned(), nets)).collect());
         }
-    }
-
-    fn signal(&mut self, signal: adit_runtime::signals::Signal, hooks: &mut dyn Hooks) -> Reaction {
-        self.refresh();
-        hooks.signal(signal, &self.sessions)
     }
 
     fn refresh(&mut self) {
@@ -477,72 +470,23 @@ impl Running {
         });
     }
 
-    fn report(&mut self, hooks: &mut dyn Hooks) -> StatusReport {
-        self.refresh();
-        let uptime = now().since(self.started).as_secs();
-        let mut report = StatusReport {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            role: "server".into(),
-            instance: self.instance.clone(),
-            state: "running".into(),
-            pid: std::process::id(),
-            started: unix_time().0.saturating_sub(uptime),
-            uptime_s: uptime,
-            endpoints: self.listening.iter().map(ToString::to_string).collect(),
-            tun: self.tun.clone(),
-            peers: self.sessions.iter().map(|session| session.report(now())).collect(),
-            certificate: hooks.certificate(),
-            client_certificate: hooks.client_certificate(),
-            shared: self.shared.values().cloned().collect(),
-            filter: self.filter.as_ref().map(|filter| filter.file().to_owned()),
-            connections: self.filter.as_ref().map(filter::Live::connections),
-            ..StatusReport::default()
-        };
-        fill_totals(&mut report, self.driver.backend().plane());
-        let counters = self.driver.engine().counters();
-        let reasons = [
-            ("reset-limited", counters.resets_limited),
-            ("stranger-bad", counters.unauthenticated_bad),
-            ("stranger-unchecked", counters.unauthenticated_unchecked),
-            ("key-expired", counters.keys_expired),
-            ("cookie-bad", counters.cookies_bad),
-            ("cookie-used", counters.cookies_used),
-            ("cookie-forgotten", counters.cookies_forgotten),
-            ("start-limited", counters.starts_limited),
-            ("half-open-refused", counters.half_open_refused),
-            ("half-open-forgotten", counters.half_open_forgotten),
-            ("handshake-refused", counters.handshakes_refused),
-            ("control-bad", counters.session_bad),
-            ("control-delayed", counters.delayed),
-            ("control-excess", counters.messages_excess),
-            ("replaced-untold", counters.replaced_unnotified),
-            ("stream-refused", counters.streams_refused),
-            ("stream-silent", counters.streams_silent),
-            ("stream-bad", counters.streams_bad),
-            ("accept-failed", self.driver.accept_shortages()),
-        ];
-        let occurred = reasons.into_iter().filter(|(_, count)| *count > 0);
-        report.drops.extend(occurred.map(|(name, count)| (name.to_owned(), count)));
-        report
-    }
-
     /// Sends an exit notice to the clients.
-    async fn end(&mut self, hooks: &mut dyn Hooks) {
+    async fn end(&mut self) {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
         // The disconnect reports the final counters of each session at once or never.
         let last = async {
             while !self.sessions.is_empty() {
                 match self.driver.next().await {
-                    Ok(event) => self.driver_event(event, hooks),
+                    Ok(event) => self.driver_event(event),
                     Err(_) => break,
                 }
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
         while let Some(event) = self.driver.perform() {
-            self.driver_event(event, hooks);
+            self.driver_event(event);
         }
-        self.leases(hooks);
+        self.leases();
         tokio::time::sleep(LAST_PACKETS).await;
     }
 }
@@ -562,11 +506,6 @@ pub fn tun_report(host: &HostHandle) -> Option<TunReport> {
         mtu: u32::from(plan.mtu),
         addresses: plan.addresses.iter().map(ToString::to_string).collect(),
     })
-}
-
-fn instance(options: &Options) -> String {
-    let stem = options.control.as_deref().and_then(|path| path.file_stem());
-    stem.map_or_else(|| "server".into(), |stem| stem.to_string_lossy().into_owned())
 }
 
 /// The next request of the control socket; never, where there is none.

@@ -20,8 +20,8 @@ use super::pool_persist::PoolPersistFile;
 use super::status::{ClientRow, Status, StatusFile};
 use super::{Next, convert, daemonize::Daemonizer, key_files, pool_persist};
 use adit_openvpn_service::{
-    Ended, Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Reaction, Relay, Service,
-    Session, Sessions, compat_log,
+    Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service, Session,
+    Sessions, compat_log,
 };
 use adit_runtime::authorize::{Authorizer, CertificateOnly};
 use adit_runtime::clock::unix_time;
@@ -30,6 +30,7 @@ use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::Live;
 use adit_runtime::helper::{self, files};
+use adit_runtime::instance::{Ended, Reaction};
 use adit_runtime::port_share::PortShare;
 use adit_runtime::say;
 use adit_runtime::signals::Signal;
@@ -118,16 +119,14 @@ pub(super) async fn run(
         },
         leases: lease_file,
         last_leases: Vec::new(),
-        hangup: false,
     };
-    let ended = service.serve(&mut owner).await?;
-    let hangup = owner.hangup;
+    let ended = service.run(&mut owner).await?;
     owner.write_status();
     if let Some(file) = &mut owner.leases {
         file.write(std::mem::take(&mut owner.last_leases));
     }
     Ok(match ended {
-        Ended::Signal(_) if hangup => {
+        Ended::Restart => {
             say!(1, "SIGHUP[hard,] received, process restarting");
             Next::Restart
         }
@@ -135,7 +134,7 @@ pub(super) async fn run(
             say!(1, "SIGINT[hard,] received, process exiting");
             Next::Exit(ExitCode::SUCCESS)
         }
-        Ended::Signal(_) | Ended::Asked(_) => {
+        Ended::Signal(_) | Ended::Asked => {
             say!(1, "SIGTERM[hard,] received, process exiting");
             Next::Exit(ExitCode::SUCCESS)
         }
@@ -206,7 +205,6 @@ struct ServerHooks<'a> {
     style: compat_log::Style,
     leases: Option<PoolPersistFile>,
     last_leases: Vec<(String, Vec<IpNet>)>,
-    hangup: bool,
 }
 
 impl Hooks for ServerHooks<'_> {
@@ -235,10 +233,7 @@ impl Hooks for ServerHooks<'_> {
                 );
                 Reaction::Reload
             }
-            Signal::Hangup | Signal::User1 => {
-                self.hangup = true;
-                Reaction::Stop
-            }
+            Signal::Hangup | Signal::User1 => Reaction::Restart,
             Signal::User2 => {
                 self.rows = sessions.iter().map(row).collect();
                 let status = Status::Server(self.rows.clone());
