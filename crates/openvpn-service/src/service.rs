@@ -507,11 +507,3 @@ pub fn tun_report(host: &HostHandle) -> Option<TunReport> {
         addresses: plan.addresses.iter().map(ToString::to_string).collect(),
     })
 }
-
-/// The next request of the control socket; never, where there is none.
-pub async fn next_request(control: &mut Option<control::Server>) -> control::Asked {
-    match control {
-        Some(server) => server.next().await,
-        None => std::future::pending().await,
-    }
-}

@@ -21,23 +21,21 @@ use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
 use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
 use adit_openvpn_data::Plane;
-use tokio::time::{MissedTickBehavior, interval};
 
-use adit_openvpn_service::next_request;
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::{WallClock, now, unix_time};
-use adit_runtime::control::{self, CertificateReport, Request};
+use adit_runtime::control::{self, CertificateReport, Request, Response, StatusReport};
 use adit_runtime::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, Event, Sockets};
 use adit_runtime::fault::{Blame, Fault};
 use adit_runtime::host::{
     Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan,
 };
+use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
 use adit_runtime::log;
 use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
 use adit_runtime::random::seed;
 use adit_runtime::say;
-use adit_runtime::signals::Signal;
-use adit_runtime::signals::Signals;
+use adit_runtime::signals::{Signal, Signals};
 use adit_runtime::worker_count;
 
 use engines::DrivenEngine;
@@ -142,7 +140,7 @@ pub(crate) trait Hooks {
     fn signal(&mut self, signal: Signal) -> Reaction {
         match signal {
             Signal::Terminate | Signal::Interrupt => Reaction::Stop,
-            Signal::Hangup | Signal::User1 => Reaction::Reconnect,
+            Signal::Hangup | Signal::User1 => Reaction::Reload,
             Signal::User2 => Reaction::Ignore,
         }
     }
@@ -168,30 +166,6 @@ pub(crate) enum Next {
     Send(Vec<u8>),
     /// Send an exit notice and end.
     End,
-}
-
-/// The action after a signal.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reaction {
-    /// Nothing.
-    Ignore,
-    /// Connect again.
-    Reconnect,
-    /// Send an exit notice and end.
-    Stop,
-    /// End at once, without a word to the server: the process begins again.
-    Leave,
-}
-
-/// The reason why a client returned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// The engine ended.
-    Stopped(Reason),
-    /// A signal that the hooks answered with [`Reaction::Stop`] or [`Reaction::Leave`].
-    Signal(Signal),
-    /// The control socket, or [`Hooks::tick`].
-    Asked,
 }
 
 /// A client with its device open, not connected yet.
@@ -227,7 +201,7 @@ impl Client {
     ///
     /// # Errors
     /// It failed.
-    pub(crate) async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+    pub(crate) async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended<Reason>, Fault> {
         match self.options.engine.clone() {
             Kind::Client(config) => {
                 let engine = ClientEngine::new(*config, seed()?, now(), unix_time());
@@ -245,8 +219,8 @@ impl Client {
         self,
         engine: E,
         hooks: &mut dyn Hooks,
-    ) -> Result<Ended, Fault> {
-        let Self { mut options, mut host, tun, mut control } = self;
+    ) -> Result<Ended<Reason>, Fault> {
+        let Self { mut options, mut host, tun, control } = self;
         host.clean_up_dns().await;
         // A socket that waits is open already.
         options.dial.mark = host.prepare(options.dial.mark, options.listen.is_none()).await;
@@ -276,21 +250,16 @@ impl Client {
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
         let planes = PlaneBackend::new(plane, upcalls, streams);
         let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
-        let role = options.engine.role();
+        let mut controls = Controls { signals: Signals::new()?, socket: control, notifier: None };
         let mut running = Running {
+            hooks,
             driver,
             host,
-            role,
+            role: options.engine.role(),
             fixed_cipher: options.engine.fixed_cipher(),
             persist_tun: options.persist_tun,
             tick: options.tick,
-            started: now(),
             wall: WallClock::new(),
-            instance: options
-                .control
-                .as_deref()
-                .and_then(|path| path.file_stem())
-                .map_or_else(|| role.into(), |stem| stem.to_string_lossy().into_owned()),
             tunnel: None,
             peer: None,
             since: 0,
@@ -309,7 +278,7 @@ impl Client {
             in_band: (0, 0),
             packets: log::Traffic::default(),
         };
-        let ended = running.serve(hooks, &mut control).await;
+        let ended = running.serve(&mut controls).await;
         let Running { driver, host, .. } = running;
         host.close().await;
         drop(driver);
@@ -333,7 +302,8 @@ async fn until(at: Option<tokio::time::Instant>) {
 }
 
 /// A client at work.
-struct Running<E: DrivenEngine> {
+struct Running<'a, E: DrivenEngine> {
+    hooks: &'a mut dyn Hooks,
     driver: Driver<E, PlaneBackend>,
     host: HostHandle,
     /// The name of the role in `adit status`.
@@ -342,9 +312,7 @@ struct Running<E: DrivenEngine> {
     fixed_cipher: &'static str,
     persist_tun: bool,
     tick: Duration,
-    started: Instant,
     wall: WallClock,
-    instance: String,
     tunnel: Option<TunnelConfig>,
     peer: Option<PeerId>,
     since: u64,
@@ -374,71 +342,96 @@ struct Running<E: DrivenEngine> {
     packets: log::Traffic,
 }
 
-impl<E: DrivenEngine> Running<E> {
-    async fn serve(
-        &mut self,
-        hooks: &mut dyn Hooks,
-        control: &mut Option<control::Server>,
-    ) -> Result<Ended, Fault> {
-        let mut signals = Signals::new()?;
-        let mut ticks = interval(self.tick);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                signal = signals.next() => match hooks.signal(signal) {
-                    Reaction::Ignore => {}
-                    Reaction::Reconnect => {
-                        self.driver.act(|engine, now, out| engine.restart(now, out));
-                    }
-                    Reaction::Stop => {
-                        self.farewell(hooks).await?;
-                        return Ok(Ended::Signal(signal));
-                    }
-                    Reaction::Leave => return Ok(Ended::Signal(signal)),
-                },
-                (request, reply) = next_request(control) => {
-                    let stop = request == Request::Stop;
-                    // The program that asked may have gone.
-                    let _ = reply.send(self.answer(request, hooks));
-                    if stop {
-                        self.farewell(hooks).await?;
-                        return Ok(Ended::Asked);
-                    }
-                }
-                _ = ticks.tick() => {
-                    if let Some(unix) = self.wall.jumped() {
-                        self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
-                    }
-                    self.refresh();
-                    self.packets.tick(now(), self.driver.backend().plane());
-                    self.network_tick();
-                    match hooks.tick(&self.traffic()) {
-                        Next::GoOn => {}
-                        Next::Send(packet) => self.send(packet),
-                        Next::End => {
-                            self.farewell(hooks).await?;
-                            return Ok(Ended::Asked);
-                        }
-                    }
-                }
-                () = until(self.check_due()) => self.check_stream(),
-                event = self.host.event() => self.host_event(&event?, hooks),
-                event = self.driver.next() => {
-                    if let Some(stop) = self.handle_event(event?, hooks).await? {
-                        return Ok(Ended::Stopped(stop));
-                    }
-                }
-            }
+/// What wakes a client up.
+enum Wake {
+    /// It is time to look at the connection after its path has changed.
+    CheckStream,
+    /// An event of the machine.
+    Host(HostEvent),
+    /// An event of the driver.
+    Driver(Event<ClientEvent>),
+}
+
+impl<E: DrivenEngine> Instance for Running<'_, E> {
+    type Event = Wake;
+    type Reason = Reason;
+
+    fn role(&self) -> &'static str {
+        self.role
+    }
+
+    fn tick_interval(&self) -> Duration {
+        self.tick
+    }
+
+    async fn next(&mut self) -> Result<Wake, Fault> {
+        tokio::select! {
+            biased;
+            () = until(self.check_due()) => Ok(Wake::CheckStream),
+            event = self.host.event() => event.map(Wake::Host),
+            event = self.driver.next() => event.map(Wake::Driver),
         }
     }
 
-    async fn farewell(&mut self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+    async fn handle(&mut self, wake: Wake) -> Result<Option<Ended<Reason>>, Fault> {
+        match wake {
+            Wake::CheckStream => self.check_stream(),
+            Wake::Host(event) => self.host_event(&event),
+            Wake::Driver(event) => return Ok(self.handle_event(event).await?.map(Ended::Stopped)),
+        }
+        Ok(None)
+    }
+
+    async fn tick(&mut self) -> Result<Option<Ended<Reason>>, Fault> {
+        if let Some(unix) = self.wall.jumped() {
+            self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
+        }
+        self.refresh();
+        self.packets.tick(now(), self.driver.backend().plane());
+        self.network_tick();
+        let traffic = self.traffic();
+        match self.hooks.tick(&traffic) {
+            Next::GoOn => {}
+            Next::Send(packet) => self.send(packet),
+            Next::End => return Ok(Some(Ended::Asked)),
+        }
+        Ok(None)
+    }
+
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        self.hooks.signal(signal)
+    }
+
+    fn reload(&mut self) {
+        self.driver.act(|engine, now, out| engine.restart(now, out));
+    }
+
+    fn request(&mut self, _: Request) -> Response {
+        Response::Error {
+            message: "this is a client: it can be asked for its status, or to stop".into(),
+        }
+    }
+
+    fn report(&mut self, report: &mut StatusReport) {
+        self.complete(report);
+    }
+}
+
+impl<E: DrivenEngine> Running<'_, E> {
+    async fn serve(&mut self, controls: &mut Controls) -> Result<Ended<Reason>, Fault> {
+        let ended = instance::run(self, controls).await?;
+        if matches!(ended, Ended::Signal(_) | Ended::Asked) {
+            self.farewell().await?;
+        }
+        Ok(ended)
+    }
+
+    async fn farewell(&mut self) -> Result<(), Fault> {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
         let last = async {
             loop {
                 let event = self.driver.next().await?;
-                if self.handle_event(event, hooks).await?.is_some() {
+                if self.handle_event(event).await?.is_some() {
                     return Ok(());
                 }
             }
@@ -447,14 +440,10 @@ impl<E: DrivenEngine> Running<E> {
         tokio::time::timeout(FAREWELL, last).await.unwrap_or(Ok(()))
     }
 
-    async fn handle_event(
-        &mut self,
-        event: Event<ClientEvent>,
-        hooks: &mut dyn Hooks,
-    ) -> Result<Option<Reason>, Fault> {
+    async fn handle_event(&mut self, event: Event<ClientEvent>) -> Result<Option<Reason>, Fault> {
         let event = match event {
             Event::Dialling(remote) => {
-                hooks.dialling(remote);
+                self.hooks.dialling(remote);
                 self.proxy = Some(remote.ip());
                 // Its packets must not enter the tunnel that it is to carry.
                 self.host.keep_reachable(remote.ip()).await;
@@ -464,12 +453,12 @@ impl<E: DrivenEngine> Running<E> {
                 self.stream = dialled.link.is_stream();
                 self.relay = Some(dialled.hop).filter(|hop| *hop != dialled.link.remote());
                 self.network_dialled(&dialled);
-                hooks.dialled(&dialled);
+                self.hooks.dialled(&dialled);
                 self.host.keep_reachable(dialled.hop.ip()).await;
                 return Ok(None);
             }
             Event::DialFailed(reason) => {
-                hooks.dial_failed(&reason);
+                self.hooks.dial_failed(&reason);
                 return Ok(None);
             }
             // Routes and hooks are about where packets go, not about our own relay to the proxy.
@@ -479,12 +468,12 @@ impl<E: DrivenEngine> Running<E> {
             }
             Event::Engine(event) => event,
         };
-        hooks.event(&event);
+        self.hooks.event(&event);
         match event {
             ClientEvent::Connecting(server) => self.server = server,
             ClientEvent::Authenticated { tls, .. } => self.tls = tls,
-            ClientEvent::Up(tunnel) => self.up(*tunnel, hooks).await?,
-            ClientEvent::Updated(tunnel) => self.updated(*tunnel, hooks).await?,
+            ClientEvent::Up(tunnel) => self.up(*tunnel).await?,
+            ClientEvent::Updated(tunnel) => self.updated(*tunnel).await?,
             ClientEvent::Rekeyed { .. } => self.key_since = now(),
             ClientEvent::Path(path) => self.path = path,
             ClientEvent::Restarting(_) => {
@@ -502,19 +491,20 @@ impl<E: DrivenEngine> Running<E> {
         Ok(None)
     }
 
-    async fn up(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
-        let (plan, notes) = hooks.plan(&tunnel)?;
+    async fn up(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
+        let (plan, notes) = self.hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
         self.driver.resolver().remember();
         let applied = self.host.apply(&plan).await?;
         self.keep_proxy_reachable().await;
-        self.redirected(&plan, hooks);
+        self.redirected(&plan);
         self.driver.worked();
         if let Applied::Changed(notes) = &applied {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
         let capture = self.host.capture().await;
-        hooks.up(&tunnel, &HostReport { device: self.host.device(), applied: &applied, capture });
+        self.hooks
+            .up(&tunnel, &HostReport { device: self.host.device(), applied: &applied, capture });
         // A session that replaces another one, which is still there to be asked.
         self.keep_traffic();
         self.peer = tunnel.peer;
@@ -539,13 +529,13 @@ impl<E: DrivenEngine> Running<E> {
     }
 
     /// The session continues: only differences are applied.
-    async fn updated(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
-        let (plan, notes) = hooks.plan(&tunnel)?;
+    async fn updated(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
+        let (plan, notes) = self.hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
         if let Applied::Changed(notes) = self.host.change(&plan).await? {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
-        self.redirected(&plan, hooks);
+        self.redirected(&plan);
         self.tunnel = Some(tunnel);
         Ok(())
     }
@@ -560,16 +550,16 @@ impl<E: DrivenEngine> Running<E> {
     }
 
     /// A plan is in force: the server's name must be looked up outside the tunnel, which may be down by then.
-    fn redirected(&mut self, plan: &HostPlan, hooks: &mut dyn Hooks) {
+    fn redirected(&mut self, plan: &HostPlan) {
         let access = self.driver.resolver();
         access.redirected = plan.redirect.is_some() || plan.dns.is_some();
         access.tunnel =
             plan.dns.iter().flat_map(|dns| dns.servers.iter().map(|server| server.ip())).collect();
         let in_use = self.host.dns_in_use();
-        hooks.dns(&in_use, false);
+        self.hooks.dns(&in_use, false);
     }
 
-    fn host_event(&mut self, event: &HostEvent, hooks: &mut dyn Hooks) {
+    fn host_event(&mut self, event: &HostEvent) {
         match event {
             HostEvent::PathChanged { sources } => self.path_is_back(sources),
             HostEvent::PathLost { alternative } => self.path_is_lost(*alternative),
@@ -584,7 +574,7 @@ impl<E: DrivenEngine> Running<E> {
                     DnsChange::Lost => tracing::warn!("DNS: now {}", event.in_use),
                     DnsChange::Back => say!(1, "DNS: now {}", event.in_use),
                 }
-                hooks.dns(&event.in_use, logged);
+                self.hooks.dns(&event.in_use, logged);
             }
         }
     }

@@ -117,7 +117,7 @@ enum Tick {
     Quiet,
 }
 
-impl<E: DrivenEngine> Running<E> {
+impl<E: DrivenEngine> Running<'_, E> {
     /// A socket towards the server is open: its packets must not come back.
     pub(super) fn network_dialled(&mut self, dialled: &Dialled) {
         let stream = dialled.link.is_stream();

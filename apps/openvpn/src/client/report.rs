@@ -1,47 +1,23 @@
-//! A client's status report and its answers on the control socket.
+//! A client's status report.
 
+use super::Running;
 use super::engines::DrivenEngine;
-use super::{Hooks, Running};
 use adit_openvpn_service::tun_report;
-use adit_runtime::clock::{now, unix_time};
-use adit_runtime::control::{PeerReport, Request, Response, StatusReport};
+use adit_runtime::clock::now;
+use adit_runtime::control::{PeerReport, StatusReport};
 use adit_runtime::plane_backend::fill_totals;
 
-impl<E: DrivenEngine> Running<E> {
-    pub(super) fn answer(&mut self, request: Request, hooks: &mut dyn Hooks) -> Response {
-        match request {
-            Request::Status => Response::Status(Box::new(self.report(hooks))),
-            Request::Stop => Response::Done { count: 1 },
-            Request::Reload
-            | Request::ReloadClients
-            | Request::Kick { .. }
-            | Request::FilterShow { .. }
-            | Request::FilterReload { .. }
-            | Request::FilterFlush { .. }
-            | Request::FilterElement { .. }
-            | Request::FilterCapture { .. } => Response::Error {
-                message: "this is a client: it can be asked for its status, or to stop".into(),
-            },
-        }
-    }
-
-    fn report(&mut self, hooks: &mut dyn Hooks) -> StatusReport {
+impl<E: DrivenEngine> Running<'_, E> {
+    /// Completes the report for `adit status`.
+    pub(super) fn complete(&mut self, report: &mut StatusReport) {
         self.refresh();
-        let uptime = now().since(self.started).as_secs();
-        let mut report = StatusReport {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            role: self.role.into(),
-            instance: self.instance.clone(),
-            state: if self.peer.is_some() { "running" } else { "connecting" }.into(),
-            pid: std::process::id(),
-            started: unix_time().0.saturating_sub(uptime),
-            uptime_s: uptime,
-            endpoints: vec![self.server.clone()],
-            tun: tun_report(&self.host),
-            certificate: hooks.certificate(),
-            routing: self.routing.clone(),
-            ..StatusReport::default()
-        };
+        if self.peer.is_none() {
+            report.state = "connecting".into();
+        }
+        report.endpoints = vec![self.server.clone()];
+        report.tun = tun_report(&self.host);
+        report.certificate = self.hooks.certificate();
+        report.routing.clone_from(&self.routing);
         if let (Some(peer), Some(tunnel)) = (self.peer, &self.tunnel) {
             // It may have moved since.
             let link = self.driver.backend().plane().link(peer);
@@ -72,7 +48,6 @@ impl<E: DrivenEngine> Running<E> {
                 ..PeerReport::default()
             });
         }
-        fill_totals(&mut report, self.driver.backend().plane());
-        report
+        fill_totals(report, self.driver.backend().plane());
     }
 }

@@ -13,13 +13,14 @@ use serde::Serialize;
 
 use super::ping::{echo, who_has};
 use super::{ConnectOptions, NO_DEVICE, explain, read};
-use crate::client::{self, Client, Ended, Hooks, HostReport, Next, Traffic};
+use crate::client::{self, Client, Hooks, HostReport, Next, Traffic};
 use crate::config_files::Configs;
 use crate::openvpn;
 use adit_runtime::clock::now;
 use adit_runtime::driver::{Dialled, ResolveRetry};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{self, HostPlan, Leftover};
+use adit_runtime::instance::Ended;
 use adit_runtime::log;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 
@@ -188,7 +189,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     adit_runtime::async_runtime()?.block_on(async {
         match Client::open(options)?.run(checker).await? {
             Ended::Stopped(stop) => checker.stopped(&stop),
-            Ended::Signal(_) => {
+            Ended::Signal(_) | Ended::Restart => {
                 let stage = checker.next_stage();
                 checker.fail(stage, "interrupted".into());
             }

@@ -15,7 +15,7 @@ use adit_openvpn::config::{self, ClientOptions, Files, Options, Role};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{self, Client, Ended, Hooks, HostReport, Traffic};
+use crate::client::{self, Client, Hooks, HostReport, Traffic};
 use crate::config_files::Configs;
 use crate::helper_duty::CONNECT;
 use crate::openvpn::{self, TlsMaterial};
@@ -25,6 +25,7 @@ use adit_runtime::driver::Dialled;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper;
 use adit_runtime::host::{Capture, Captured, Device, DnsInUse, HostPlan};
+use adit_runtime::instance::Ended;
 use adit_runtime::log;
 use adit_runtime::netinfo::local_networks;
 use adit_runtime::privileges::{self, PrivilegeOptions};
@@ -178,9 +179,9 @@ pub(crate) fn control_socket(wanted: &ConnectOptions) -> PathBuf {
     folder.join(format!("connect-{stem}.sock"))
 }
 
-fn conclude(ended: Ended, with_password: bool) -> Result<ExitCode, Fault> {
+fn conclude(ended: Ended<Reason>, with_password: bool) -> Result<ExitCode, Fault> {
     match ended {
-        Ended::Signal(_) | Ended::Asked | Ended::Stopped(Reason::EndRequested) => {
+        Ended::Signal(_) | Ended::Restart | Ended::Asked | Ended::Stopped(Reason::EndRequested) => {
             say!(1, "disconnected");
             Ok(ExitCode::SUCCESS)
         }

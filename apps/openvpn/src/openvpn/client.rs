@@ -14,15 +14,14 @@ use adit_openvpn::negotiate::DnsOptions;
 
 use super::status::{Status, StatusFile, Totals};
 use super::{Next, convert, daemonize::Daemonizer, key_files, p2p};
-use crate::client::{
-    self, Client, Ended, Hooks, HostReport, Kind, ListenSocket, Reaction, Traffic,
-};
+use crate::client::{self, Client, Hooks, HostReport, Kind, ListenSocket, Traffic};
 use adit_openvpn_service::compat_log;
 use adit_runtime::clock::unix_time;
 use adit_runtime::control::CertificateReport;
 use adit_runtime::driver::{DialSettings, Dialled, Endpoint};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{Applied, DnsInUse, HostPlan};
+use adit_runtime::instance::{Ended, Reaction};
 use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::Signal;
@@ -117,18 +116,16 @@ pub(super) async fn run(
         server: if matches!(options.role, Role::Peer(_)) { "UNDEF".into() } else { String::new() },
         link: None,
         descriptor: -1,
-        hangup: false,
     };
     let ended = client.run(&mut owner).await?;
-    let hangup = owner.hangup;
     owner.write_status();
-    Ok(conclude(ended, hangup, options.session.exit_notify.is_some(), retry_max))
+    Ok(conclude(ended, options.session.exit_notify.is_some(), retry_max))
 }
 
-fn conclude(ended: Ended, hangup: bool, notified: bool, retry_max: Option<u32>) -> Next {
+fn conclude(ended: Ended<Reason>, notified: bool, retry_max: Option<u32>) -> Next {
     let exit = |code: u8| Next::Exit(ExitCode::from(code));
     match ended {
-        Ended::Signal(_) if hangup => {
+        Ended::Restart => {
             say!(1, "SIGHUP[hard,] received, process restarting");
             Next::Restart
         }
@@ -199,7 +196,6 @@ struct ClientHooks<'a> {
     server: String,
     link: Option<Link>,
     descriptor: i32,
-    hangup: bool,
 }
 
 impl Hooks for ClientHooks<'_> {
@@ -323,13 +319,10 @@ impl Hooks for ClientHooks<'_> {
                     "the rights to open the device again were given up ('user'): connecting again with \
                      the configuration as it was; restart the program to read it again"
                 );
-                Reaction::Reconnect
+                Reaction::Reload
             }
-            Signal::Hangup => {
-                self.hangup = true;
-                Reaction::Leave
-            }
-            Signal::User1 => Reaction::Reconnect,
+            Signal::Hangup => Reaction::Restart,
+            Signal::User1 => Reaction::Reload,
             Signal::User2 => {
                 self.current().text(1, unix_time().0).lines().for_each(|line| say!(1, "{line}"));
                 Reaction::Ignore
