@@ -4,6 +4,17 @@
 ///
 /// An id `size` or more behind the newest is refused. Id 0 is never sent and always refused. The zero-filled
 /// window accepts every other id.
+///
+/// ```
+/// use adit_dataplane::{ReplayCheck, ReplayWindow};
+///
+/// let mut window = ReplayWindow::new(64);
+/// window.accept(100);
+/// assert_eq!(window.check(101), Some(ReplayCheck::Newest));
+/// assert_eq!(window.check(99), Some(ReplayCheck::Late));
+/// assert_eq!(window.check(100), None, "a repetition");
+/// assert_eq!(window.check(36), None, "too old");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     newest: u64,

@@ -11,6 +11,19 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::{Prefix, PrefixMap};
 
 /// Longest-prefix tables for both families.
+///
+/// ```
+/// use adit_dataplane::Routes;
+/// use adit_engine::PeerId;
+///
+/// let mut routes = Routes::default();
+/// routes.set(PeerId(1), vec!["10.8.0.0/24".parse()?, "fd00::/64".parse()?]);
+/// routes.set(PeerId(2), vec!["10.8.0.7/32".parse()?]);
+/// assert_eq!(routes.owner("10.8.0.6".parse()?), Some(PeerId(1)));
+/// assert_eq!(routes.owner("10.8.0.7".parse()?), Some(PeerId(2)), "the longest prefix decides");
+/// assert_eq!(routes.owner("192.0.2.1".parse()?), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     v4: Family<u32, Ipv4Net>,

@@ -59,6 +59,20 @@ impl Rate {
 ///
 /// This is the generic cell rate algorithm: instead of a count of tokens the bucket stores the time at which all tokens
 /// taken so far have been paid back.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use adit_engine::{Instant, Rate, TokenBucket};
+///
+/// // Three login attempts at once, and then one a minute.
+/// let rate = Rate::one_in(Duration::from_secs(60), 3);
+/// let bucket = TokenBucket::new();
+/// let now = Instant::from_nanos(1_000_000_000_000);
+/// assert!((0..3).all(|_| bucket.take(now, 1, rate)));
+/// assert!(!bucket.take(now, 1, rate));
+/// assert!(bucket.take(now + Duration::from_secs(60), 1, rate));
+/// ```
 #[derive(Debug, Default)]
 pub struct TokenBucket {
     paid_at: AtomicU64,

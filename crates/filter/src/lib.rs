@@ -6,6 +6,48 @@
 //!                                               ▼
 //!   frame ──packet──► Packet ──conntrack──► state ──evaluate──► verdict, and why
 //! ```
+//!
+//! [`Firewall`] does all of it for several workers. Without connection tracking, an [`Evaluator`] alone applies the rules:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use adit_filter::packet::{Layer, Packet};
+//! use adit_filter::ruleset::{CtDirection, CtState};
+//! use adit_filter::{Context, Evaluator, Filter, IfName, Nanos, Verdict, lang};
+//! use adit_wire::VnetHeader;
+//!
+//! let rules = "table inet filter {
+//!     chain forward {
+//!         type filter hook forward priority 0; policy drop;
+//!         udp dport 53 accept
+//!     }
+//! }";
+//! let mut no_includes = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+//! let ruleset = lang::parse("rules.nft", rules, &mut no_includes).unwrap();
+//! let mut evaluator = Evaluator::new(Arc::new(Filter::compile(ruleset).unwrap()));
+//!
+//! // 10.8.0.2:4000 -> 10.8.0.1:53, UDP without a payload.
+//! let mut packet = [
+//!     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0x66, 0xbf, 10, 8, 0, 2, 10, 8, 0, 1, // IPv4
+//!     0x0f, 0xa0, 0, 53, 0, 8, 0, 0, // UDP
+//! ];
+//! let context = Context {
+//!     now: Nanos(1),
+//!     iif: IfName::new("tun0"),
+//!     oif: IfName::new("eth0"),
+//!     state: CtState::NEW,
+//!     direction: CtDirection::Original,
+//!     protocol: Some(17),
+//! };
+//! let mut verdict = |bytes: &[u8]| {
+//!     let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
+//!     evaluator.evaluate(&packet, &context, None, &mut ()).verdict
+//! };
+//! assert_eq!(verdict(&packet), Verdict::Accept);
+//! packet[23] = 54;
+//! assert_eq!(verdict(&packet), Verdict::Drop);
+//! ```
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -71,6 +71,30 @@ impl Files for Disk {
 
 /// Parses the arguments of `openvpn`, without the program's name.
 ///
+/// ```
+/// use std::io;
+/// use std::path::Path;
+///
+/// use adit_openvpn::config::{Files, Role, parse};
+///
+/// struct OneFile(&'static str);
+///
+/// impl Files for OneFile {
+///     fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+///         Ok(self.0.into())
+///     }
+/// }
+///
+/// let profile = OneFile("client\ndev tun\nremote vpn.example.org 1194\nca ca.crt\ncert c.crt\nkey c.key\n");
+/// let options = parse(&["client.ovpn".into()], &profile)?;
+/// let Role::Client(client) = options.role else { panic!("not a client") };
+/// assert_eq!(client.dial.remotes[0].host, "vpn.example.org");
+///
+/// let error = parse(&["client.ovpn".into()], &OneFile("client\nremot vpn.example.org\n")).unwrap_err();
+/// assert_eq!((error.line, error.directive.as_str()), (2, "remot"));
+/// # Ok::<(), adit_openvpn::config::ConfigError>(())
+/// ```
+///
 /// # Errors
 /// The first thing that is wrong.
 pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError> {

@@ -13,6 +13,36 @@ use crate::packet::{Control, Header, Opcode, PacketError, split_front};
 const EARLY_NEGOTIATION_START: u32 = 0x0f00_0000;
 
 /// Wraps and unwraps the control packets of one session.
+///
+/// A client creates its own; a server gets one from [`super::WrapServer`] with the first packet.
+///
+/// ```
+/// use adit_engine::UnixTime;
+/// use adit_openvpn::keys::StaticKey;
+/// use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
+/// use adit_openvpn::wrap::{WrapConfig, WrapError, WrapServer, Wrapper};
+///
+/// // The content of the file that `tls-crypt` names.
+/// let config = WrapConfig::TlsCrypt { key: StaticKey::new([7; StaticKey::LEN]) };
+/// let reset = Control {
+///     opcode: Opcode::HardResetClientV2,
+///     key_id: 0,
+///     session: SessionId(*b"client01"),
+///     acks: Acks::NONE,
+///     remote: None,
+///     message: Some(0),
+///     payload: &[],
+/// };
+/// let mut packet = Vec::new();
+/// Wrapper::client(&config)?.seal(&reset, UnixTime(1_700_000_000), &mut packet)?;
+///
+/// let server = WrapServer::new(&config)?;
+/// let mut repeated = packet.clone();
+/// let mut first = server.open_first(&mut packet)?;
+/// assert_eq!(first.control.session, reset.session);
+/// assert_eq!(first.wrapper.open(&mut repeated).unwrap_err(), WrapError::Replayed);
+/// # Ok::<(), WrapError>(())
+/// ```
 pub struct Wrapper {
     role: Role,
     mode: Mode,
