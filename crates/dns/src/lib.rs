@@ -44,9 +44,9 @@ pub enum Dnssec {
     Off,
 }
 
-/// The address family that is queried.
+/// The type of record that is queried: the address family.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordType {
     /// IPv4.
     A,
     /// IPv6.
@@ -56,7 +56,7 @@ pub enum Kind {
 /// The result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The name's addresses. If empty, the name exists without an address of this kind.
+    /// The name's addresses. If empty, the name exists without an address of this family.
     Addresses(Vec<IpAddr>),
     /// There is no such name.
     NoSuchName,
@@ -66,7 +66,7 @@ pub enum Answer {
     Truncated,
 }
 
-impl Kind {
+impl RecordType {
     fn query(self) -> QTYPE {
         QTYPE::TYPE(match self {
             Self::A => TYPE::A,
@@ -84,17 +84,17 @@ impl Kind {
 }
 
 /// Builds a query, or returns `None` if the name is not valid.
-pub fn query(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
+pub fn build_query(id: u16, name: &str, record_type: RecordType) -> Option<Vec<u8>> {
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
     let name = Name::new(name).ok()?;
     let class = QCLASS::CLASS(CLASS::IN);
-    packet.questions.push(Question::new(name, kind.query(), class, false));
+    packet.questions.push(Question::new(name, record_type.query(), class, false));
     packet.build_bytes_vec().ok()
 }
 
-/// Parses a message as the answer to [`query`], or returns `None` if it is not one.
-pub fn answer(bytes: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
+/// Parses a message as the answer to [`build_query`], or returns `None` if it is not one.
+pub fn parse_answer(bytes: &[u8], id: u16, name: &str, record_type: RecordType) -> Option<Answer> {
     // The counts are checked first, because memory is reserved for what they claim.
     let counts = [
         header_buffer::questions(bytes).ok()?,
@@ -116,7 +116,7 @@ pub fn answer(bytes: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
         Err(_) => return None,
     };
     let [question] = packet.questions.as_slice() else { return None };
-    let asked = question.qtype == kind.query()
+    let asked = question.qtype == record_type.query()
         && question.qclass == QCLASS::CLASS(CLASS::IN)
         && same(&question.qname, name);
     if !asked || !is_response {
@@ -124,14 +124,20 @@ pub fn answer(bytes: &[u8], id: u16, name: &str, kind: Kind) -> Option<Answer> {
     }
     match packet.rcode() {
         RCODE::NoError if truncated => Some(Answer::Truncated),
-        RCODE::NoError => Some(Answer::Addresses(follow(&packet.answers, name, kind))),
+        RCODE::NoError => {
+            Some(Answer::Addresses(follow_aliases(&packet.answers, name, record_type)))
+        }
         RCODE::NameError => Some(Answer::NoSuchName),
         other => Some(Answer::Failed(other as u8)),
     }
 }
 
 /// Returns the addresses of a name, or of the name that it is an alias for.
-fn follow(records: &[ResourceRecord<'_>], name: &str, kind: Kind) -> Vec<IpAddr> {
+fn follow_aliases(
+    records: &[ResourceRecord<'_>],
+    name: &str,
+    record_type: RecordType,
+) -> Vec<IpAddr> {
     let mut current = canonical(name);
     for _ in 0..MAX_ALIASES {
         let of_name = || {
@@ -139,7 +145,7 @@ fn follow(records: &[ResourceRecord<'_>], name: &str, kind: Kind) -> Vec<IpAddr>
             class.filter(|record| same(&record.name, &current))
         };
         let mut addresses: Vec<IpAddr> = Vec::new();
-        for address in of_name().filter_map(|record| kind.address(record)) {
+        for address in of_name().filter_map(|record| record_type.address(record)) {
             if addresses.len() < MAX_ADDRESSES && !addresses.contains(&address) {
                 addresses.push(address);
             }
@@ -171,12 +177,14 @@ fn same(name: &Name<'_>, other: &str) -> bool {
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let id = bytes.first_chunk().map_or(0, |id| u16::from_be_bytes(*id));
-    for kind in [Kind::A, Kind::Aaaa] {
-        if let Some(Answer::Addresses(addresses)) = answer(bytes, id, "vpn.example", kind) {
+    for record_type in [RecordType::A, RecordType::Aaaa] {
+        if let Some(Answer::Addresses(addresses)) =
+            parse_answer(bytes, id, "vpn.example", record_type)
+        {
             assert!(addresses.len() <= MAX_ADDRESSES);
-            assert!(addresses.iter().all(|ip| ip.is_ipv4() == (kind == Kind::A)));
+            assert!(addresses.iter().all(|ip| ip.is_ipv4() == (record_type == RecordType::A)));
         }
-        assert_eq!(answer(bytes, id.wrapping_add(1), "vpn.example", kind), None);
+        assert_eq!(parse_answer(bytes, id.wrapping_add(1), "vpn.example", record_type), None);
     }
 }
 
@@ -205,13 +213,13 @@ mod tests {
         packet.set_flags(PacketFlag::RESPONSE);
         let name = Name::new_unchecked("VPN.Example");
         let class = QCLASS::CLASS(CLASS::IN);
-        packet.questions.push(Question::new(name, Kind::A.query(), class, false));
+        packet.questions.push(Question::new(name, RecordType::A.query(), class, false));
         change(&mut packet);
         packet.build_bytes_vec().unwrap()
     }
 
     fn read(bytes: &[u8]) -> Option<Answer> {
-        answer(bytes, 7, NAME, Kind::A)
+        parse_answer(bytes, 7, NAME, RecordType::A)
     }
 
     fn ips(ips: &[&str]) -> Option<Answer> {
@@ -220,12 +228,12 @@ mod tests {
 
     #[test]
     fn a_query_has_one_question_and_asks_for_recursion() {
-        let bytes = query(0x1234, NAME, Kind::Aaaa).unwrap();
+        let bytes = build_query(0x1234, NAME, RecordType::Aaaa).unwrap();
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!((packet.id(), packet.questions.len()), (0x1234, 1));
         assert!(packet.has_flags(PacketFlag::RECURSION_DESIRED));
         assert_eq!(read(&bytes), None, "a query is no answer");
-        assert_eq!(query(1, &"a".repeat(64), Kind::A), None);
+        assert_eq!(build_query(1, &"a".repeat(64), RecordType::A), None);
     }
 
     #[test]
@@ -256,9 +264,9 @@ mod tests {
     fn answers_to_other_questions_are_not_ours() {
         let fine = reply(|packet| packet.answers.push(record("vpn.example", a(1))));
         assert_eq!(read(&fine), ips(&["192.0.2.1"]));
-        assert_eq!(answer(&fine, 8, NAME, Kind::A), None);
-        assert_eq!(answer(&fine, 7, "vpn.example.org", Kind::A), None);
-        assert_eq!(answer(&fine, 7, NAME, Kind::Aaaa), None);
+        assert_eq!(parse_answer(&fine, 8, NAME, RecordType::A), None);
+        assert_eq!(parse_answer(&fine, 7, "vpn.example.org", RecordType::A), None);
+        assert_eq!(parse_answer(&fine, 7, NAME, RecordType::Aaaa), None);
         assert_eq!(read(&reply(|packet| packet.questions.clear())), None);
         assert_eq!(read(&fine[..fine.len() - 1]), None);
         assert_eq!(read(&[]), None);

@@ -41,14 +41,14 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), PkiError> {
 }
 
 /// Opens a file for reading. A caller may pass a function that has privileges which this process lacks.
-pub type Open = fn(&Path) -> std::io::Result<File>;
+pub type OpenFile = fn(&Path) -> std::io::Result<File>;
 
 /// Opens a file with this process's own privileges.
 pub(crate) fn open_file(path: &Path) -> std::io::Result<File> {
     File::open(path)
 }
 
-pub(crate) fn read(path: &Path, open: Open) -> Result<Zeroizing<Vec<u8>>, PkiError> {
+pub(crate) fn read(path: &Path, open: OpenFile) -> Result<Zeroizing<Vec<u8>>, PkiError> {
     let fail = |error| PkiError::io(path, "read", error);
     let mut content = Zeroizing::new(Vec::new());
     let mut file = open(path).map_err(fail)?.take(MAX_FILE + 1);
@@ -59,7 +59,7 @@ pub(crate) fn read(path: &Path, open: Open) -> Result<Zeroizing<Vec<u8>>, PkiErr
     Ok(content)
 }
 
-pub(crate) fn read_text(path: &Path, open: Open) -> Result<Zeroizing<String>, PkiError> {
+pub(crate) fn read_text(path: &Path, open: OpenFile) -> Result<Zeroizing<String>, PkiError> {
     let content = read(path, open)?;
     std::str::from_utf8(&content)
         .map(|text| Zeroizing::new(text.to_owned()))

@@ -30,7 +30,7 @@ pub(crate) enum Purpose {
 }
 
 /// A certificate and its key, both as PEM.
-pub(crate) struct Made {
+pub(crate) struct CertifiedKey {
     pub(crate) cert: String,
     pub(crate) key: Zeroizing<String>,
     /// The serial number in lower-case hex.
@@ -99,13 +99,13 @@ fn params(
     Ok((params, hex(&serial), expires))
 }
 
-pub(crate) fn authority(name: &str, days: u32, now: SystemTime) -> Result<Made, PkiError> {
+pub(crate) fn authority(name: &str, days: u32, now: SystemTime) -> Result<CertifiedKey, PkiError> {
     let (mut params, serial, expires) = params(name, days, now)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
     let cert = params.self_signed(&key).map_err(failed)?.pem();
-    Ok(Made { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
+    Ok(CertifiedKey { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
 }
 
 /// A certificate authority that can sign.
@@ -123,7 +123,7 @@ impl Authority {
         purpose: Purpose,
         days: u32,
         now: SystemTime,
-    ) -> Result<Made, PkiError> {
+    ) -> Result<CertifiedKey, PkiError> {
         let (mut params, serial, expires) = params(name, days, now)?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -134,7 +134,7 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
         let cert = params.signed_by(&key, &self.0).map_err(failed)?.pem();
-        Ok(Made { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
+        Ok(CertifiedKey { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
     }
 
     /// Creates a revocation list of `revoked` (serial in hex, time) that is valid until `until`.

@@ -15,7 +15,7 @@ mod profile;
 mod registry;
 mod store;
 
-pub use disk::{Open, write_private};
+pub use disk::{OpenFile, write_private};
 pub use error::PkiError;
 pub use name::{ClientName, GroupName};
 pub use profile::{Endpoint, Profile, Proto, Remote};

@@ -97,7 +97,8 @@ impl fmt::Debug for Profile {
     }
 }
 
-pub(crate) struct Parts<'a> {
+/// What a profile contains.
+pub(crate) struct ProfileContent<'a> {
     pub name: &'a ClientName,
     pub remote: &'a Remote,
     pub server_name: &'a str,
@@ -133,10 +134,10 @@ fn remote_lines(remote: &Remote) -> Vec<String> {
 }
 
 impl Profile {
-    pub(crate) fn new(parts: &Parts<'_>) -> Self {
+    pub(crate) fn new(content: &ProfileContent<'_>) -> Self {
         let mut text = Zeroizing::new(String::with_capacity(16 * 1024));
         text.push_str("client\ndev tun\n");
-        for line in remote_lines(parts.remote) {
+        for line in remote_lines(content.remote) {
             text.push_str(&line);
             text.push('\n');
         }
@@ -146,7 +147,7 @@ impl Profile {
             "persist-key".into(),
             "persist-tun".into(),
             "remote-cert-tls server".into(),
-            format!("verify-x509-name {} name", parts.server_name),
+            format!("verify-x509-name {} name", content.server_name),
             "tls-version-min 1.2".into(),
             // Every build of 2.5 and later has both; openvpn refuses to start with a cipher that its build lacks.
             "data-ciphers AES-256-GCM:AES-128-GCM".into(),
@@ -156,16 +157,16 @@ impl Profile {
             text.push('\n');
         }
         for (tag, content) in [
-            ("ca", parts.ca),
-            ("cert", parts.cert),
-            ("key", parts.key),
-            ("tls-crypt-v2", parts.tls_crypt_v2),
+            ("ca", content.ca),
+            ("cert", content.cert),
+            ("key", content.key),
+            ("tls-crypt-v2", content.tls_crypt_v2),
         ] {
             for piece in ["<", tag, ">\n", content.trim(), "\n</", tag, ">\n"] {
                 text.push_str(piece);
             }
         }
-        Self { text, name: parts.name.clone() }
+        Self { text, name: content.name.clone() }
     }
 
     /// Returns the text, to print or to save.

@@ -95,7 +95,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    pub(crate) fn read(path: &Path, open: disk::Open) -> Result<Self, PkiError> {
+    pub(crate) fn read(path: &Path, open: disk::OpenFile) -> Result<Self, PkiError> {
         let damaged = |why: String| PkiError::Damaged(path.to_owned(), why);
         let content = disk::read(path, open)?;
         let registry: Self =

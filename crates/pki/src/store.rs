@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::disk::{self, Lock, Open};
+use crate::disk::{self, Lock, OpenFile};
 use crate::issue::{self, Authority, Purpose};
-use crate::profile::Parts;
+use crate::profile::ProfileContent;
 use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
 use crate::{Admission, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote};
 
@@ -136,7 +136,7 @@ pub struct Issued {
 pub struct Store {
     dir: PathBuf,
     server: ServerInfo,
-    open: Open,
+    open: OpenFile,
 }
 
 impl Store {
@@ -211,7 +211,7 @@ impl Store {
     }
 
     /// Opens the store as [`Store::open`] does, with files opened by `open`, now and later.
-    pub fn open_by(dir: &Path, open: Open) -> Result<Self, PkiError> {
+    pub fn open_by(dir: &Path, open: OpenFile) -> Result<Self, PkiError> {
         let place = dir.join("pki");
         match read_info(&place, open) {
             Ok(server) => Ok(Self { dir: place, server, open }),
@@ -266,38 +266,38 @@ impl Store {
 
     /// Issues a certificate to a new client, or to one whose former certificate was revoked.
     pub fn add_client(&self, new: &NewClient, now: SystemTime) -> Result<Issued, PkiError> {
-        self.change(now, |change| {
-            let former = change.registry.find(new.name.as_str());
+        self.update_registry(now, |update| {
+            let former = update.registry.find(new.name.as_str());
             if former.is_some_and(|client| client.state != ClientState::Revoked) {
                 return Err(PkiError::Exists(new.name.to_string()));
             }
-            if former.is_none() && change.registry.clients.len() >= MAX_CLIENTS {
+            if former.is_none() && update.registry.clients.len() >= MAX_CLIENTS {
                 return Err(PkiError::Full(MAX_CLIENTS));
             }
-            self.issue_to(new, change)
+            self.issue_to(new, update)
         })
     }
 
     /// Gives a client a new certificate, key and profile, and revokes the former certificate.
     pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<Issued, PkiError> {
-        self.change(now, |change| {
-            let client = change.registry.find_mut(new.name.as_str())?;
+        self.update_registry(now, |update| {
+            let client = update.registry.find_mut(new.name.as_str())?;
             if client.state == ClientState::Revoked {
                 return Err(PkiError::Revoked(new.name.to_string()));
             }
-            self.issue_to(new, change)
+            self.issue_to(new, update)
         })
     }
 
     /// Revokes a client for good. Revoking twice is no error.
     pub fn revoke_client(&self, name: &str, now: SystemTime) -> Result<Client, PkiError> {
-        self.change(now, |change| {
+        self.update_registry(now, |update| {
             let when = issue::unix(now);
-            let client = change.registry.find_mut(name)?;
+            let client = update.registry.find_mut(name)?;
             if client.state != ClientState::Revoked {
                 client.state = ClientState::Revoked;
                 client.revoked = Some(when);
-                change.revocations = true;
+                update.revocations = true;
             }
             Ok(client.clone())
         })
@@ -310,8 +310,8 @@ impl Store {
         enabled: bool,
         now: SystemTime,
     ) -> Result<Client, PkiError> {
-        self.change(now, |change| {
-            let client = change.registry.find_mut(name)?;
+        self.update_registry(now, |update| {
+            let client = update.registry.find_mut(name)?;
             if client.state == ClientState::Revoked {
                 return Err(PkiError::Revoked(name.to_owned()));
             }
@@ -331,8 +331,8 @@ impl Store {
         now: SystemTime,
     ) -> Result<Client, PkiError> {
         let groups = distinct(groups)?;
-        self.change(now, |change| {
-            let client = change.registry.find_mut(name)?;
+        self.update_registry(now, |update| {
+            let client = update.registry.find_mut(name)?;
             if client.state == ClientState::Revoked {
                 return Err(PkiError::Revoked(name.to_owned()));
             }
@@ -348,8 +348,8 @@ impl Store {
         remote: Remote,
         now: SystemTime,
     ) -> Result<Client, PkiError> {
-        self.change(now, |change| {
-            let client = change.registry.find_mut(name)?;
+        self.update_registry(now, |update| {
+            let client = update.registry.find_mut(name)?;
             client.remote = Some(remote);
             Ok(client.clone())
         })
@@ -370,9 +370,9 @@ impl Store {
     pub fn renew_server(&mut self, days: u32, now: SystemTime) -> Result<(), PkiError> {
         let _lock = self.lock()?;
         let mut info = read_info(&self.dir, self.open)?;
-        let made = self.authority()?.issue(info.name.as_str(), Purpose::Server, days, now)?;
-        write_server_pair(&self.dir, &made)?;
-        info.server_expires = made.expires;
+        let issued = self.authority()?.issue(info.name.as_str(), Purpose::Server, days, now)?;
+        write_server_pair(&self.dir, &issued)?;
+        info.server_expires = issued.expires;
         write_info(&self.dir, &info)?;
         self.server = info;
         Ok(())
@@ -381,7 +381,7 @@ impl Store {
     /// Writes the revocation list again if a process was killed after it changed the registry. The other methods that
     /// change the store do so too.
     pub fn repair(&self, now: SystemTime) -> Result<(), PkiError> {
-        self.change(now, |_| Ok(()))
+        self.update_registry(now, |_| Ok(()))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -404,17 +404,17 @@ impl Store {
 
     /// Applies `edit` to the registry under the lock. The registry is authoritative and is written first; the
     /// revocation list follows from it and is made again if the process was killed in between.
-    fn change<T>(
+    fn update_registry<T>(
         &self,
         now: SystemTime,
-        edit: impl FnOnce(&mut Change) -> Result<T, PkiError>,
+        edit: impl FnOnce(&mut RegistryUpdate) -> Result<T, PkiError>,
     ) -> Result<T, PkiError> {
         let _lock = self.lock()?;
         let registry = self.registry()?;
         let before = registry.clone();
-        let mut change = Change { registry, revocations: false, now };
-        let result = edit(&mut change)?;
-        let Change { mut registry, revocations, .. } = change;
+        let mut update = RegistryUpdate { registry, revocations: false, now };
+        let result = edit(&mut update)?;
+        let RegistryUpdate { mut registry, revocations, .. } = update;
         if revocations {
             registry.crl_number = registry.crl_number.saturating_add(1);
         }
@@ -441,8 +441,8 @@ impl Store {
         list.crl_number()?.try_into().ok()
     }
 
-    fn issue_to(&self, new: &NewClient, change: &mut Change) -> Result<Issued, PkiError> {
-        let registry = &mut change.registry;
+    fn issue_to(&self, new: &NewClient, update: &mut RegistryUpdate) -> Result<Issued, PkiError> {
+        let registry = &mut update.registry;
         let name = new.name.as_str();
         if new.name == self.server.name {
             return Err(PkiError::BadName(name.to_owned(), "it is the server's own"));
@@ -453,17 +453,17 @@ impl Store {
         }
         let groups = distinct(&new.groups)?;
         let days = new.days.unwrap_or(CLIENT_DAYS);
-        let made = self.authority()?.issue(name, Purpose::Client, days, change.now)?;
+        let issued = self.authority()?.issue(name, Purpose::Client, days, update.now)?;
         let key = match &new.password {
-            Some(password) => issue::encrypt_key(&made.key, password)?,
-            None => made.key.clone(),
+            Some(password) => issue::encrypt_key(&issued.key, password)?,
+            None => issued.key.clone(),
         };
-        let when = issue::unix(change.now);
+        let when = issue::unix(update.now);
         let mut client = Client {
             name: new.name.clone(),
-            serial: made.serial,
+            serial: issued.serial,
             created: when,
-            expires: made.expires,
+            expires: issued.expires,
             state: ClientState::Active,
             revoked: None,
             address4: new.address4,
@@ -487,16 +487,16 @@ impl Store {
                     }
                 }
                 *old = client.clone();
-                change.revocations = true;
+                update.revocations = true;
             }
             Err(_) => registry.clients.push(client.clone()),
         }
-        let profile = Profile::new(&Parts {
+        let profile = Profile::new(&ProfileContent {
             name: &new.name,
             remote: &self.server.remote,
             server_name: self.server.name.as_str(),
             ca: &disk::read_text(&self.path("ca.crt"), self.open)?,
-            cert: &made.cert,
+            cert: &issued.cert,
             key: &key,
             tls_crypt_v2: &new.tls_crypt_v2_client_key,
         });
@@ -517,7 +517,8 @@ fn distinct(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
     }
 }
 
-struct Change {
+/// An update of the registry that is not yet written.
+struct RegistryUpdate {
     registry: Registry,
     /// Whether the revocation list must be made again.
     revocations: bool,
@@ -525,8 +526,8 @@ struct Change {
 }
 
 /// Writes key and certificate into one file, so that a kill cannot leave a key with another key's certificate.
-fn write_server_pair(dir: &Path, made: &issue::Made) -> Result<(), PkiError> {
-    let pair = Zeroizing::new([made.cert.as_str(), made.key.as_str()].concat());
+fn write_server_pair(dir: &Path, issued: &issue::CertifiedKey) -> Result<(), PkiError> {
+    let pair = Zeroizing::new([issued.cert.as_str(), issued.key.as_str()].concat());
     disk::write(&dir.join("server.pem"), pair.as_bytes(), 0o600)
 }
 
@@ -538,7 +539,7 @@ fn write_info(dir: &Path, info: &ServerInfo) -> Result<(), PkiError> {
     disk::write(&path, &content, 0o644)
 }
 
-fn read_info(dir: &Path, open: Open) -> Result<ServerInfo, PkiError> {
+fn read_info(dir: &Path, open: OpenFile) -> Result<ServerInfo, PkiError> {
     let path = dir.join("server.json");
     serde_json::from_slice(&disk::read(&path, open)?)
         .map_err(|error| PkiError::Damaged(path, error.to_string()))

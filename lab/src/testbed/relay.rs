@@ -207,7 +207,7 @@ impl State {
                 overflowed: of_pipe.overflowed,
                 delivered: lane.delivered,
                 refused: lane.refused,
-                under_way: lane.pipe.under_way() as u64,
+                under_way: lane.pipe.in_flight() as u64,
             }
         })
     }

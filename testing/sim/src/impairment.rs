@@ -52,7 +52,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The random decisions about one packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fate {
+pub(crate) struct PacketOutcome {
     pub(crate) lost: bool,
     pub(crate) duplicated: bool,
     /// Held back by this much, out of order.
@@ -63,14 +63,14 @@ pub(crate) struct Fate {
 
 /// The state of an impairment.
 #[derive(Debug)]
-pub(crate) struct Judge {
+pub(crate) struct ImpairmentState {
     impairment: Impairment,
     random: Random,
     in_burst: bool,
     last: Instant,
 }
 
-impl Judge {
+impl ImpairmentState {
     pub(crate) fn new(impairment: Impairment, random: Random) -> Self {
         Self { impairment, random, in_burst: false, last: Instant::default() }
     }
@@ -81,7 +81,7 @@ impl Judge {
         self.impairment = impairment;
     }
 
-    pub(crate) fn judge(&mut self, now: Instant) -> Fate {
+    pub(crate) fn next_outcome(&mut self, now: Instant) -> PacketOutcome {
         if now.since(self.last) > PAUSE {
             self.in_burst = false;
         }
@@ -90,7 +90,7 @@ impl Judge {
         let lost = self.loses();
         let duplicated = self.chance(duplicate);
         let held = if self.chance(reorder) { self.up_to(reorder_by) } else { Duration::ZERO };
-        Fate { lost, duplicated, held, delay: delay + self.up_to(jitter) }
+        PacketOutcome { lost, duplicated, held, delay: delay + self.up_to(jitter) }
     }
 
     fn loses(&mut self) -> bool {
@@ -119,41 +119,43 @@ impl Judge {
 mod tests {
     use super::*;
 
-    fn fates(impairment: Impairment, count: usize) -> Vec<Fate> {
-        let mut judge = Judge::new(impairment, Random::new([9; 32]));
-        (0..count).map(|_| judge.judge(Instant::default())).collect()
+    fn outcomes(impairment: Impairment, count: usize) -> Vec<PacketOutcome> {
+        let mut state = ImpairmentState::new(impairment, Random::new([9; 32]));
+        (0..count).map(|_| state.next_outcome(Instant::default())).collect()
     }
 
     #[test]
     fn a_burst_does_not_outlast_a_pause() {
         // The first never ends by itself, and the second never begins.
         let endless = Loss::Bursts { begin: 1.0, end: 0.0 };
-        let mut judge =
-            Judge::new(Impairment { loss: endless, ..Default::default() }, Random::new([1; 32]));
+        let mut state = ImpairmentState::new(
+            Impairment { loss: endless, ..Default::default() },
+            Random::new([1; 32]),
+        );
         let start = Instant::from_nanos(5_000_000_000);
-        assert!(judge.judge(start).lost);
-        judge.impairment.loss = Loss::Bursts { begin: 0.0, end: 0.0 };
-        assert!(judge.judge(start + PAUSE).lost, "still the same burst");
-        assert!(!judge.judge(start + PAUSE * 2 + Duration::from_millis(1)).lost);
+        assert!(state.next_outcome(start).lost);
+        state.impairment.loss = Loss::Bursts { begin: 0.0, end: 0.0 };
+        assert!(state.next_outcome(start + PAUSE).lost, "still the same burst");
+        assert!(!state.next_outcome(start + PAUSE * 2 + Duration::from_millis(1)).lost);
     }
 
     #[test]
     fn loses_the_share_it_is_told_to() {
         let loss = Loss::Random(0.1);
-        let lost = fates(Impairment { loss, ..Default::default() }, 100_000);
-        let lost = lost.iter().filter(|fate| fate.lost).count();
+        let lost = outcomes(Impairment { loss, ..Default::default() }, 100_000);
+        let lost = lost.iter().filter(|outcome| outcome.lost).count();
         assert!((9_700..10_300).contains(&lost), "{lost} of 100000");
     }
 
     #[test]
     fn bursts_have_their_mean_length_and_share() {
         let loss = Loss::Bursts { begin: 0.01, end: 0.2 };
-        let fates = fates(Impairment { loss, ..Default::default() }, 200_000);
-        let bursts = fates.chunk_by(|a, b| a.lost == b.lost).filter(|run| run[0].lost).count();
-        let lost = fates.iter().filter(|fate| fate.lost).count();
+        let outcomes = outcomes(Impairment { loss, ..Default::default() }, 200_000);
+        let bursts = outcomes.chunk_by(|a, b| a.lost == b.lost).filter(|run| run[0].lost).count();
+        let lost = outcomes.iter().filter(|outcome| outcome.lost).count();
         let mean = lost as f64 / bursts as f64;
         assert!((4.7..5.3).contains(&mean), "mean burst {mean}, expected 1 / 0.2");
-        let share = lost as f64 / fates.len() as f64;
+        let share = lost as f64 / outcomes.len() as f64;
         assert!((0.043..0.053).contains(&share), "share {share}, expected 0.01 / 0.21");
     }
 
@@ -162,9 +164,10 @@ mod tests {
         assert_eq!(Loss::bursts(0.0, 4.0), Loss::Bursts { begin: 0.0, end: 0.25 });
         for (share, length) in [(0.1, 5.0), (0.01, 10.0), (0.5, 2.0)] {
             let loss = Loss::bursts(share, length);
-            let fates = fates(Impairment { loss, ..Default::default() }, 400_000);
-            let lost = fates.iter().filter(|fate| fate.lost).count();
-            let bursts = fates.chunk_by(|a, b| a.lost == b.lost).filter(|run| run[0].lost).count();
+            let outcomes = outcomes(Impairment { loss, ..Default::default() }, 400_000);
+            let lost = outcomes.iter().filter(|outcome| outcome.lost).count();
+            let bursts =
+                outcomes.chunk_by(|a, b| a.lost == b.lost).filter(|run| run[0].lost).count();
             let (got, mean) = (lost as f64 / 400_000.0, lost as f64 / bursts as f64);
             assert!((got / share - 1.0).abs() < 0.1, "share {got}, expected {share}");
             assert!((mean / length - 1.0).abs() < 0.1, "mean {mean}, expected {length}");
@@ -181,6 +184,6 @@ mod tests {
             delay: Duration::from_millis(10),
             jitter: Duration::from_millis(5),
         };
-        assert_eq!(fates(rough.clone(), 1000), fates(rough, 1000));
+        assert_eq!(outcomes(rough.clone(), 1000), outcomes(rough, 1000));
     }
 }

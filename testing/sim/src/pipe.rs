@@ -3,7 +3,7 @@ use std::collections::BinaryHeap;
 
 use adit_engine::{Instant, Random};
 
-use crate::impairment::{Impairment, Judge};
+use crate::impairment::{Impairment, ImpairmentState};
 
 /// The most packets in flight; further ones are dropped, as by a router's queue.
 const MAX_IN_FLIGHT: usize = 65_536;
@@ -11,7 +11,7 @@ const MAX_IN_FLIGHT: usize = 65_536;
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Pipe<P> {
-    judge: Judge,
+    impairment: ImpairmentState,
     in_flight: BinaryHeap<Reverse<InFlight<P>>>,
     /// When the last packet that was not held back arrives: jitter does not reorder.
     last_arrival: Instant,
@@ -71,7 +71,7 @@ impl<P: Clone> Pipe<P> {
     /// Creates a pipe with its own randomness.
     pub fn new(impairment: Impairment, seed: [u8; 32]) -> Self {
         Self {
-            judge: Judge::new(impairment, Random::new(seed)),
+            impairment: ImpairmentState::new(impairment, Random::new(seed)),
             in_flight: BinaryHeap::new(),
             last_arrival: Instant::default(),
             sequence: 0,
@@ -82,28 +82,28 @@ impl<P: Clone> Pipe<P> {
     /// Changes the impairment of packets that are sent from now on. Those in flight arrive as before, and later packets
     /// overtake them only by [`Impairment::reorder`].
     pub fn set_impairment(&mut self, impairment: Impairment) {
-        self.judge.change(impairment);
+        self.impairment.change(impairment);
     }
 
     /// Sends a packet.
     pub fn push(&mut self, now: Instant, packet: P) {
         self.counters.sent += 1;
-        let fate = self.judge.judge(now);
-        if fate.lost {
+        let outcome = self.impairment.next_outcome(now);
+        if outcome.lost {
             self.counters.lost += 1;
             return;
         }
-        let in_order = (now + fate.delay).max(self.last_arrival);
-        if fate.held.is_zero() {
+        let in_order = (now + outcome.delay).max(self.last_arrival);
+        if outcome.held.is_zero() {
             self.last_arrival = in_order;
         } else {
             self.counters.reordered += 1;
         }
-        if fate.duplicated {
+        if outcome.duplicated {
             self.counters.duplicated += 1;
             self.insert(in_order, packet.clone());
         }
-        self.insert(in_order + fate.held, packet);
+        self.insert(in_order + outcome.held, packet);
     }
 
     fn insert(&mut self, arrival: Instant, packet: P) {
@@ -129,7 +129,7 @@ impl<P: Clone> Pipe<P> {
     }
 
     /// Returns how many packets are in flight.
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(pipe.pop(start + MS * 49), None, "the delay of a packet under way has changed");
         let got: Vec<u32> = std::iter::from_fn(|| pipe.pop(start + MS * 50)).collect();
         assert_eq!(got, [1, 3], "the shorter delay must not overtake");
-        assert_eq!((pipe.next_arrival(), pipe.under_way()), (Some(start + MS * 61), 1));
+        assert_eq!((pipe.next_arrival(), pipe.in_flight()), (Some(start + MS * 61), 1));
         let counters = pipe.counters();
         assert_eq!((counters.sent, counters.lost), (4, 1));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use adit_app_postgres::survey::{self, DatabaseSurvey, NodeSurvey, Survey};
+use adit_app_postgres::status::{self, DatabaseStatus, NetworkStatus, NodeStatus};
 use adit_runtime::control::{LinkReport, PostgresReport, StatusReport};
 use adit_runtime::fault::Fault;
 use clap::Args;
@@ -28,37 +28,37 @@ pub(crate) struct Show {
 }
 
 pub(crate) fn status(options: &Show) -> Result<ExitCode, Fault> {
-    let survey = survey::survey(&options.here.paths()?)?;
+    let status = status::collect(&options.here.paths()?)?;
     if options.json {
-        print_json(&survey)?;
+        print_json(&status)?;
     } else {
-        print(&page(&survey));
+        print(&page(&status));
     }
-    Ok(end(&survey))
+    Ok(end(&status))
 }
 
 pub(crate) fn peers(options: &Show) -> Result<ExitCode, Fault> {
     let paths = options.here.paths()?;
-    let before = (survey::running(&paths.control_socket())?, Instant::now());
+    let before = (status::running(&paths.control_socket())?, Instant::now());
     if before.0.is_some() {
         std::thread::sleep(SAMPLE);
     }
-    let survey = survey::survey(&paths)?;
-    let rates = match (before, &survey.running) {
+    let status = status::collect(&paths)?;
+    let rates = match (before, &status.running) {
         ((Some(before), at), Some(now)) => rates(&before, now, at.elapsed()),
         _ => BTreeMap::new(),
     };
     if options.json {
-        print_json(&json(&survey, &rates))?;
+        print_json(&json(&status, &rates))?;
     } else {
-        print(&peers_page(&survey, &rates));
+        print(&peers_page(&status, &rates));
     }
-    Ok(end(&survey))
+    Ok(end(&status))
 }
 
 /// Returns the exit code, from which a script learns whether packets can pass.
-fn end(survey: &Survey) -> ExitCode {
-    if survey.running.is_some() && survey.database.is_some() {
+fn end(status: &NetworkStatus) -> ExitCode {
+    if status.running.is_some() && status.database.is_some() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -92,53 +92,53 @@ fn rates(before: &StatusReport, now: &StatusReport, between: Duration) -> BTreeM
     rates.collect()
 }
 
-fn json(survey: &Survey, rates: &BTreeMap<i32, Rates>) -> serde_json::Value {
-    let database = survey.database.as_ref();
+fn json(status: &NetworkStatus, rates: &BTreeMap<i32, Rates>) -> serde_json::Value {
+    let database = status.database.as_ref();
     let nodes = database.map(|database| database.nodes.as_slice()).unwrap_or_default();
     let nodes = nodes.iter().map(|node| {
         serde_json::json!({
             "database": node,
-            "running": said_by_node(survey, node.id),
+            "running": said_by_node(status, node.id),
             "per_second": rates.get(&node.id),
         })
     });
     serde_json::json!({
-        "network": survey.network,
-        "node": survey.node,
+        "network": status.network,
+        "node": status.node,
         "peers": nodes.collect::<Vec<_>>(),
         "refused": database.map(|database| &database.refused),
-        "trouble": survey.trouble,
+        "trouble": status.trouble,
     })
 }
 
-fn said_by_node(survey: &Survey, id: i32) -> Option<&adit_runtime::control::NodeReport> {
-    survey.running.as_ref()?.postgres.as_ref()?.nodes.iter().find(|node| node.id == id)
+fn said_by_node(status: &NetworkStatus, id: i32) -> Option<&adit_runtime::control::NodeReport> {
+    status.running.as_ref()?.postgres.as_ref()?.nodes.iter().find(|node| node.id == id)
 }
 
-fn page(survey: &Survey) -> String {
+fn page(status: &NetworkStatus) -> String {
     let mut text =
-        format!("network {}, node {} (number {})", survey.network, survey.node, survey.id);
-    text.push_str(&format!(": {}\n", survey.addresses.join(", ")));
-    if !survey.subnets.is_empty() {
-        text.push_str(&format!("  networks behind it: {}\n", survey.subnets.join(", ")));
+        format!("network {}, node {} (number {})", status.network, status.node, status.id);
+    text.push_str(&format!(": {}\n", status.addresses.join(", ")));
+    if !status.subnets.is_empty() {
+        text.push_str(&format!("  networks behind it: {}\n", status.subnets.join(", ")));
     }
-    text.push_str(&format!("  database: {} as {}\n", survey.url, survey.role));
-    match (&survey.database, &survey.trouble) {
+    text.push_str(&format!("  database: {} as {}\n", status.url, status.role));
+    match (&status.database, &status.trouble) {
         (Some(database), _) => text.push_str(&database_lines(database)),
         (None, trouble) => {
             let trouble = trouble.as_deref().unwrap_or("it was not asked");
             text.push_str(&format!("    cannot be asked: {trouble}\n"));
         }
     }
-    match &survey.running {
+    match &status.running {
         Some(report) => text.push_str(&running_lines(report)),
         None => text.push_str("  not running; start it with: adit postgres up\n"),
     }
-    text.push_str(&short_table(survey));
+    text.push_str(&short_table(status));
     text
 }
 
-fn database_lines(database: &DatabaseSurvey) -> String {
+fn database_lines(database: &DatabaseStatus) -> String {
     let tls = database.tls.as_deref().unwrap_or("without TLS");
     let auditor = if database.auditor { ", with an auditor" } else { "" };
     let age = match database.retention_age_s {
@@ -231,9 +231,9 @@ fn pairs(counts: &BTreeMap<String, u64>) -> String {
     pairs.join(", ")
 }
 
-fn short_table(survey: &Survey) -> String {
-    let Some(database) = &survey.database else {
-        return survey
+fn short_table(status: &NetworkStatus) -> String {
+    let Some(database) = &status.database else {
+        return status
             .running
             .as_ref()
             .and_then(|r| r.postgres.as_ref())
@@ -245,7 +245,7 @@ fn short_table(survey: &Survey) -> String {
     let mut rows =
         vec![row(["  NAME", "ADDRESS", "SENT UP TO", "RECEIVED UP TO", "LAST SEEN", "DROPPED"])];
     for node in &database.nodes {
-        let drops = said_by_node(survey, node.id).map(|said| pairs(&said.received.drops));
+        let drops = said_by_node(status, node.id).map(|said| pairs(&said.received.drops));
         rows.push(vec![
             format!("  {}", node.name),
             node.addresses.join(", "),
@@ -293,16 +293,16 @@ pub(crate) fn in_status(postgres: &PostgresReport) -> String {
         + &nodes(postgres)
 }
 
-fn peers_page(survey: &Survey, rates: &BTreeMap<i32, Rates>) -> String {
-    let Some(database) = &survey.database else {
-        let trouble = survey.trouble.as_deref().unwrap_or_default();
+fn peers_page(status: &NetworkStatus, rates: &BTreeMap<i32, Rates>) -> String {
+    let Some(database) = &status.database else {
+        let trouble = status.trouble.as_deref().unwrap_or_default();
         return format!("the database cannot be asked: {trouble}\n");
     };
     if database.nodes.is_empty() && database.refused.is_empty() {
         return "no other node has joined\n".into();
     }
     let rates = |id| rates.get(&id).copied();
-    let peer = |node: &NodeSurvey| peer(survey, node, rates(node.id));
+    let peer = |node: &NodeStatus| peer(status, node, rates(node.id));
     let mut text: String = database.nodes.iter().map(peer).collect::<Vec<_>>().join("\n");
     for (name, why) in &database.refused {
         text.push_str(&format!("\n{name}: not believed, nothing is sent there: {why}\n"));
@@ -310,8 +310,8 @@ fn peers_page(survey: &Survey, rates: &BTreeMap<i32, Rates>) -> String {
     text
 }
 
-fn peer(survey: &Survey, node: &NodeSurvey, rates: Option<Rates>) -> String {
-    let said = said_by_node(survey, node.id);
+fn peer(status: &NetworkStatus, node: &NodeStatus, rates: Option<Rates>) -> String {
+    let said = said_by_node(status, node.id);
     let mut text = format!("{} (number {}): {}", node.name, node.id, node.addresses.join(", "));
     if !node.subnets.is_empty() {
         text.push_str(&format!("; networks behind it: {}", node.subnets.join(", ")));
@@ -364,13 +364,13 @@ fn peer(survey: &Survey, node: &NodeSurvey, rates: Option<Rates>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use adit_app_postgres::survey::StreamSurvey;
+    use adit_app_postgres::status::StreamStatus;
     use adit_runtime::control::{NodeReport, StreamReport};
 
     use super::*;
 
-    fn stream(seq: i64) -> StreamSurvey {
-        StreamSurvey {
+    fn stream(seq: i64) -> StreamStatus {
+        StreamStatus {
             stream: 2,
             leaf: 3,
             epoch: 4,
@@ -407,8 +407,8 @@ mod tests {
         }
     }
 
-    fn survey(running: bool) -> Survey {
-        let node = NodeSurvey {
+    fn status(running: bool) -> NetworkStatus {
+        let node = NodeStatus {
             id: 2,
             name: "spoke".into(),
             addresses: vec!["10.9.0.2".into()],
@@ -416,7 +416,7 @@ mod tests {
             sent: stream(90),
             received: stream(80),
         };
-        let database = DatabaseSurvey {
+        let database = DatabaseStatus {
             version: "15.8".into(),
             tls: Some("TLSv1.3 TLS_AES_256_GCM_SHA384".into()),
             round_trip_us: 400,
@@ -427,7 +427,7 @@ mod tests {
             settings: 3,
             nodes: vec![node],
             refused: [("mallory".to_owned(), "its MAC is wrong".to_owned())].into(),
-            ..DatabaseSurvey::default()
+            ..DatabaseStatus::default()
         };
         let report = StatusReport {
             state: "running".into(),
@@ -436,7 +436,7 @@ mod tests {
             drops: [("queue-old".to_owned(), 3)].into(),
             ..StatusReport::default()
         };
-        Survey {
+        NetworkStatus {
             network: "vpn".into(),
             node: "hub".into(),
             id: 1,
@@ -445,7 +445,7 @@ mod tests {
             url: "postgres://db/vpn".into(),
             role: "adit_vpn_node_hub".into(),
             database: Some(database),
-            ..Survey::default()
+            ..NetworkStatus::default()
         }
     }
 
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_status_says_how_it_stands_with_database_and_node() {
-        let text = page(&survey(true));
+        let text = page(&status(true));
         holds(
             &text,
             &[
@@ -476,22 +476,22 @@ mod tests {
                 "mallory is not believed: its MAC is wrong",
             ],
         );
-        holds(&page(&survey(false)), &["not running; start it with: adit postgres up", "spoke"]);
+        holds(&page(&status(false)), &["not running; start it with: adit postgres up", "spoke"]);
     }
 
     #[test]
     fn a_database_that_does_not_answer_is_said_and_what_the_node_knows_is_shown() {
-        let mut survey = survey(true);
-        survey.database = None;
-        survey.trouble = Some("db:5432: connection refused".into());
-        holds(&page(&survey), &["cannot be asked: db:5432: connection refused", "spoke"]);
-        holds(&peers_page(&survey, &BTreeMap::new()), &["connection refused"]);
-        assert_eq!(end(&survey), ExitCode::FAILURE);
+        let mut status = status(true);
+        status.database = None;
+        status.trouble = Some("db:5432: connection refused".into());
+        holds(&page(&status), &["cannot be asked: db:5432: connection refused", "spoke"]);
+        holds(&peers_page(&status, &BTreeMap::new()), &["connection refused"]);
+        assert_eq!(end(&status), ExitCode::FAILURE);
     }
 
     #[test]
     fn a_peer_is_shown_with_its_streams_and_rates() {
-        let now = survey(true);
+        let now = status(true);
         let before = StatusReport { postgres: Some(said(20, 10)), ..StatusReport::default() };
         let rates = rates(&before, now.running.as_ref().unwrap(), Duration::from_secs(2));
         let expected = Rates { sent_packets: 25, received_packets: 25, received_bits: 200_000 };

@@ -1,7 +1,7 @@
 //! Carries packets from the device into the database.
 //!
 //! ```text
-//!   device ──► push (route, queue) ──► work ──► wants: Resume, Open, Batch ──► commit, wake ──► committed
+//!   device ──► push (route, queue) ──► work ──► actions: Resume, Open, Batch ──► commit, wake ──► committed
 //! ```
 
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
-use adit_postgres::sender::{Belief, OpenLeaf, Opening, Resumed, Sender, Unsigned, Want};
+use adit_postgres::sender::{Action, Belief, OpenLeaf, Opening, Resumed, Sender, Unsigned};
 use adit_postgres::{Durability, NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
@@ -105,18 +105,18 @@ async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, DbError> {
             let made = Writer::new(&link.client, shared.me(), durability);
             writer = within(LIMIT, made).await?;
         }
-        let want = match &mut *shared.sender.borrow_mut() {
-            Some(sender) => sender.wants(now(), unix_time()),
-            None => Want::Nothing(None),
+        let action = match &mut *shared.sender.borrow_mut() {
+            Some(sender) => sender.next_action(now(), unix_time()),
+            None => Action::Wait(None),
         };
-        match want {
-            Want::Resume { stream, receiver } => {
+        match action {
+            Action::Resume { stream, receiver } => {
                 resume(shared, &link.client, stream, receiver).await?;
             }
-            Want::Open(opening) => open(shared, &link.client, &opening).await?,
-            Want::Batch => batch(shared, &mut writer).await?,
-            Want::Sign(unsigned) => sign(shared, &writer, &unsigned).await?,
-            Want::Nothing(until) => {
+            Action::Open(opening) => open(shared, &link.client, &opening).await?,
+            Action::Batch => batch(shared, &mut writer).await?,
+            Action::Sign(unsigned) => sign(shared, &writer, &unsigned).await?,
+            Action::Wait(until) => {
                 tokio::select! {
                     () = shared.work.notified() => {}
                     () = sleep_until(until) => {}

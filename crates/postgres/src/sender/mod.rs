@@ -3,12 +3,12 @@
 //! ```text
 //!   push ──► queue of its stream ──► batch (DRR over the streams, CoDel, cut, seal) ──► COPY, COMMIT ──► committed
 //!                                      ▲                                                      └────────► lost
-//!   wants: Resume ─► resumed ─► Open ─► opened: the stream's epoch and its key
+//!   actions: Resume ─► resumed ─► Open ─► opened: the stream's epoch and its key
 //!          Sign ─► signed: how far the chain is vouched for
 //! ```
 //!
-//! The driver asks [`Sender::wants`] again after each call that changed something, and whenever the instant in
-//! [`Want::Nothing`] has come. Each want is given once; it is answered by one call, or by [`Sender::lost`].
+//! The driver asks [`Sender::next_action`] again after each call that changed something, and whenever the instant in
+//! [`Action::Wait`] has come. Each action is given once; it is answered by one call, or by [`Sender::lost`].
 
 mod sealing;
 mod stream;
@@ -24,7 +24,8 @@ use adit_wire::VnetHeader;
 use self::sealing::{Sealing, cost};
 use self::stream::{Leaves, State, Stream};
 pub use self::types::{
-    Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Stats, Unsigned, Want,
+    Action, Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Stats,
+    Unsigned,
 };
 use crate::key::Checkpoint;
 use crate::limits::{BATCH_BYTES, PEERS, SUPER_PACKET};
@@ -46,7 +47,7 @@ pub struct Sender {
     queues: Queues,
     /// The batch that is being committed.
     flight: Option<Flight>,
-    /// Whether a [`Want::Sign`] is unanswered.
+    /// Whether an [`Action::Sign`] is unanswered.
     signing: bool,
     /// The stream whose turn is over: the next batch, or the search for something to open, begins after it.
     last_served: StreamId,
@@ -141,10 +142,10 @@ impl Sender {
         }
     }
 
-    /// Returns the next action. [`Want::Resume`] and [`Want::Open`] are given once each, and a batch that can be sent
+    /// Returns the next action. [`Action::Resume`] and [`Action::Open`] are given once each, and a batch that can be sent
     /// comes between
     /// two of them: a stream that is not open yet holds up no other.
-    pub fn wants(&mut self, now: Instant, unix: UnixTime) -> Want {
+    pub fn next_action(&mut self, now: Instant, unix: UnixTime) -> Action {
         self.queues.age(now);
         let batch = self.flight.is_none()
             && self
@@ -156,21 +157,21 @@ impl Sender {
             return self.sign();
         }
         if batch && self.batch_first {
-            return Want::Batch;
+            return Action::Batch;
         }
         let behind = (Bound::Excluded(self.last_opened), Bound::Unbounded);
         let order = self.streams.range(behind).chain(self.streams.range(..=self.last_opened));
         for id in order.map(|(id, _)| *id).collect::<Vec<_>>() {
-            match self.wants_of(now, unix, id) {
-                Want::Nothing(None) | Want::Batch => {}
-                Want::Nothing(Some(at)) => until = Some(until.map_or(at, |until| until.min(at))),
-                want => {
+            match self.stream_action(now, unix, id) {
+                Action::Wait(None) | Action::Batch => {}
+                Action::Wait(Some(at)) => until = Some(until.map_or(at, |until| until.min(at))),
+                action => {
                     (self.last_opened, self.batch_first) = (id, true);
-                    return want;
+                    return action;
                 }
             }
         }
-        if batch { Want::Batch } else { Want::Nothing(until) }
+        if batch { Action::Batch } else { Action::Wait(until) }
     }
 
     /// Returns when the first committed row must be signed.
@@ -180,12 +181,12 @@ impl Sender {
     }
 
     /// Returns all unsigned ends at once: signing them costs one round trip.
-    fn sign(&mut self) -> Want {
+    fn sign(&mut self) -> Action {
         self.signing = true;
-        Want::Sign(self.streams.iter().filter_map(|(id, stream)| stream.to_sign(*id)).collect())
+        Action::Sign(self.streams.iter().filter_map(|(id, stream)| stream.to_sign(*id)).collect())
     }
 
-    /// Answers [`Want::Sign`]: the signatures are in the database.
+    /// Answers [`Action::Sign`]: the signatures are in the database.
     pub fn signed(&mut self, now: Instant, signed: &[Unsigned]) {
         self.signing = false;
         for Unsigned { stream, epoch, checkpoint, .. } in signed {
@@ -196,54 +197,54 @@ impl Sender {
     }
 
     /// Returns what one stream wants to be opened, or until when it waits for that.
-    fn wants_of(&mut self, now: Instant, unix: UnixTime, id: StreamId) -> Want {
+    fn stream_action(&mut self, now: Instant, unix: UnixTime, id: StreamId) -> Action {
         let waiting = self.queues.is_waiting(id);
         let flying = self
             .flight
             .as_ref()
             .is_some_and(|flight| flight.streams.iter().any(|(other, ..)| *other == id));
-        let Some(stream) = self.streams.get_mut(&id) else { return Want::Nothing(None) };
+        let Some(stream) = self.streams.get_mut(&id) else { return Action::Wait(None) };
         let found = match &stream.state {
             State::Down if waiting => {
                 stream.state = State::Resuming;
-                return Want::Resume { stream: id, receiver: stream.receiver };
+                return Action::Resume { stream: id, receiver: stream.receiver };
             }
             State::Refused(until) if *until > now => {
-                return Want::Nothing(waiting.then_some(*until));
+                return Action::Wait(waiting.then_some(*until));
             }
             State::Refused(_) if waiting => {
                 stream.state = State::Resuming;
-                return Want::Resume { stream: id, receiver: stream.receiver };
+                return Action::Resume { stream: id, receiver: stream.receiver };
             }
             State::Known(found) => *found,
             // While its rows are in doubt no record can tell how the epoch ended.
-            State::Open { .. } if flying => return Want::Nothing(None),
+            State::Open { .. } if flying => return Action::Wait(None),
             // The first stream that finds the leaf full begins the next one; the others follow when they have packets.
             State::Open { used_up, leaf, .. } => {
                 let newest = self.leaves.newest.filter(|newest| newest.no == *leaf);
                 let full = newest.is_some() && self.leaves.is_full(now);
                 if !full && !(waiting && (*used_up || newest.is_none())) {
                     let written = newest.filter(|leaf| leaf.bytes > 0);
-                    return Want::Nothing(written.map(|leaf| leaf.due));
+                    return Action::Wait(written.map(|leaf| leaf.due));
                 }
                 stream.own_knowledge(&self.leaves)
             }
             State::Down | State::Refused(_) | State::Resuming | State::Opening(..) => {
-                return Want::Nothing(None);
+                return Action::Wait(None);
             }
         };
         let opening = stream.opening(now, unix, id, &self.leaves, &found);
         let Some((opening, continued)) = opening else {
             stream.refuse(now);
-            return Want::Nothing(None);
+            return Action::Wait(None);
         };
         // From now on: whether the database will have it is not known before it answers.
         stream.given.0 = opening.epoch;
         stream.state = State::Opening(opening.clone(), continued);
-        Want::Open(opening)
+        Action::Open(opening)
     }
 
-    /// Answers [`Want::Resume`] and returns what becomes of the numbers that the database has.
+    /// Answers [`Action::Resume`] and returns what becomes of the numbers that the database has.
     pub fn resumed(&mut self, stream: StreamId, found: Resumed) -> Belief {
         let Some(stream) = self.streams.get_mut(&stream) else { return Belief::Full };
         if matches!(stream.state, State::Resuming) {
@@ -256,7 +257,7 @@ impl Sender {
         }
     }
 
-    /// Answers [`Want::Open`]: the epoch is in the database, `seal` has its key.
+    /// Answers [`Action::Open`]: the epoch is in the database, `seal` has its key.
     pub fn opened(&mut self, now: Instant, stream: StreamId, seal: Sealer) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         let State::Opening(opening, continued) = &stream.state else { return };
@@ -279,7 +280,7 @@ impl Sender {
         count(&mut self.stats.epochs);
     }
 
-    /// Handles a refused [`Want::Resume`] or [`Want::Open`] on a connection that goes on: the stream is tried again
+    /// Handles a refused [`Action::Resume`] or [`Action::Open`] on a connection that goes on: the stream is tried again
     /// later, from `resume` on, in a new leaf.
     pub fn failed(&mut self, now: Instant, stream: StreamId) {
         if let Some(Stream { state: State::Opening(opening, continued), .. }) =
@@ -429,7 +430,7 @@ impl Sender {
     }
 
     /// Handles a lost connection or a refused batch: what was in flight is in doubt and is not sent again; all epochs end,
-    /// every want is void, and every stream with packets must resume.
+    /// every action is void, and every stream with packets must resume.
     pub fn lost(&mut self) {
         self.signing = false;
         if let Some(flight) = self.flight.take() {

@@ -57,11 +57,11 @@ pub(super) struct Stream {
 pub(super) enum State {
     /// The database's state is unknown.
     Down,
-    /// [`Want::Resume`] was given.
+    /// [`Action::Resume`] was given.
     Resuming,
     /// The state that the database reports.
     Known(Resumed),
-    /// [`Want::Open`] was given, for this leaf.
+    /// [`Action::Open`] was given, for this leaf.
     Opening(Opening, Option<Leaf>),
     Open {
         seal: Sealer,

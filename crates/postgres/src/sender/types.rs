@@ -22,7 +22,7 @@ pub struct Config {
 
 /// The next action of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum Action {
     /// Ask `resume`, and answer with [`super::Sender::resumed`] or [`super::Sender::failed`].
     Resume {
         /// The stream.
@@ -38,7 +38,7 @@ pub enum Want {
     /// Sign these, put the signatures into the database, and answer with [`super::Sender::signed`].
     Sign(Vec<Unsigned>),
     /// Wait for a packet, for the commit, or until this instant.
-    Nothing(Option<Instant>),
+    Wait(Option<Instant>),
 }
 
 /// An acknowledged end of a stream that its sender has not signed yet.

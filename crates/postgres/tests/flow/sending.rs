@@ -8,7 +8,7 @@ use adit_postgres::limits::{BATCH_BYTES, QUEUE_BYTES};
 use adit_postgres::row::{copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{
-    Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Sender, Want,
+    Action, Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Sender,
 };
 use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::{Gso, VnetHeader};
@@ -43,19 +43,19 @@ fn sealer(opening: &Opening) -> Sealer {
 }
 
 /// Answers everything that is to be opened, as an empty database does; returns the remaining requests.
-fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Want) {
+fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Action) {
     let mut opened = Vec::new();
     loop {
-        match sender.wants(now, UNIX) {
-            Want::Resume { stream, .. } => {
+        match sender.next_action(now, UNIX) {
+            Action::Resume { stream, .. } => {
                 sender.resumed(stream, Resumed::default());
             }
-            Want::Sign(unsigned) => sender.signed(now, &unsigned),
-            Want::Open(opening) => {
+            Action::Sign(unsigned) => sender.signed(now, &unsigned),
+            Action::Open(opening) => {
                 sender.opened(now, opening.stream, sealer(&opening));
                 opened.push(opening);
             }
-            want => return (opened, want),
+            action => return (opened, action),
         }
     }
 }
@@ -187,19 +187,19 @@ fn a_stream_that_cannot_be_opened_holds_up_no_other() {
     for now in 10..500 {
         plain(&mut sender, A, 100);
         loop {
-            match sender.wants(ms(now), UNIX) {
-                Want::Resume { stream, .. } => {
+            match sender.next_action(ms(now), UNIX) {
+                Action::Resume { stream, .. } => {
                     assert_eq!(stream, B);
                     resumes += 1;
                 }
-                Want::Batch => {
+                Action::Batch => {
                     let batch = sender.batch(ms(now)).unwrap();
                     assert_eq!(batch.parts.len(), 1);
                     sender.committed(ms(now), batch);
                 }
-                Want::Sign(unsigned) => sender.signed(ms(now), &unsigned),
-                Want::Nothing(_) => break,
-                Want::Open(opening) => panic!("{opening:?}"),
+                Action::Sign(unsigned) => sender.signed(ms(now), &unsigned),
+                Action::Wait(_) => break,
+                Action::Open(opening) => panic!("{opening:?}"),
             }
         }
     }
@@ -217,18 +217,18 @@ fn a_batch_comes_between_two_streams_that_want_to_be_opened() {
     let mut wants = Vec::new();
     for _ in 0..20 {
         plain(&mut sender, A, 100);
-        wants.push(match sender.wants(ms(10), UNIX) {
-            Want::Batch => {
+        wants.push(match sender.next_action(ms(10), UNIX) {
+            Action::Batch => {
                 let batch = sender.batch(ms(10)).unwrap();
                 sender.committed(ms(10), batch);
                 'b'
             }
-            Want::Resume { .. } => 'r',
-            want => panic!("{want:?}"),
+            Action::Resume { .. } => 'r',
+            action => panic!("{action:?}"),
         });
     }
     assert!(!wants.windows(2).any(|two| two == ['r', 'r']), "{wants:?}");
-    assert_eq!(wants.iter().filter(|want| **want == 'r').count(), 10);
+    assert_eq!(wants.iter().filter(|action| **action == 'r').count(), 10);
 }
 
 #[test]
@@ -241,17 +241,17 @@ fn a_refusal_is_followed_by_growing_pauses_and_another_leaf() {
         if now % 1000 == 100 {
             sender.push(ms(now), Some(A), VnetHeader::default(), &ip(100));
         }
-        match sender.wants(ms(now), UNIX) {
-            Want::Resume { stream, .. } => {
+        match sender.next_action(ms(now), UNIX) {
+            Action::Resume { stream, .. } => {
                 asked.push(now);
                 sender.resumed(stream, Resumed { last_leaf: 1, ..Resumed::default() });
-                let Want::Open(opening) = sender.wants(ms(now), UNIX) else { panic!() };
+                let Action::Open(opening) = sender.next_action(ms(now), UNIX) else { panic!() };
                 leaves.push(opening.leaf.0);
                 sender.failed(ms(now), stream);
             }
-            Want::Sign(unsigned) => sender.signed(ms(now), &unsigned),
-            Want::Nothing(until) => assert!(until.is_some_and(|until| until > ms(now))),
-            want => panic!("{want:?}"),
+            Action::Sign(unsigned) => sender.signed(ms(now), &unsigned),
+            Action::Wait(until) => assert!(until.is_some_and(|until| until > ms(now))),
+            action => panic!("{action:?}"),
         }
     }
     let pauses: Vec<u64> = asked.windows(2).map(|two| two[1] - two[0]).collect();
@@ -265,9 +265,9 @@ fn an_opening_that_was_never_answered_is_repeated_in_another_leaf() {
     for leaf in [1, 2] {
         sender.lost();
         plain(&mut sender, A, 100);
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+        assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
         sender.resumed(A, Resumed { last_leaf: 1, ..Resumed::default() });
-        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         assert_eq!(opening.leaf, LeafNo(leaf));
     }
 }
@@ -288,9 +288,9 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
         Resumed { last_seq: 1, last_epoch: 1, last_leaf: 1, ..Resumed::default() },
     ] {
         plain(&mut sender, A, 100);
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+        assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
         sender.resumed(A, found);
-        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         assert!(opening.first_seq > before.1, "{opening:?}");
         assert!(opening.epoch > before.0 && opening.leaf.0 >= 1, "{opening:?}");
         sender.lost();
@@ -306,9 +306,9 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
     ] {
         plain(&mut sender, A, 100);
         let before = sender.given(A).unwrap();
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+        assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
         assert_eq!(sender.resumed(A, found), Belief::OwnNumbers);
-        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!("{found:?}") };
+        let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!("{found:?}") };
         assert_eq!(opening.first_seq, Seq(before.1.0 + 1), "{found:?}");
         assert_eq!(opening.epoch, EpochNo(before.0.0 + 1), "{found:?}");
         sender.lost();
@@ -334,10 +334,10 @@ fn a_stream_without_numbers_of_its_own_waits_while_the_database_has_forged_ones(
 
 fn refuses(sender: &mut Sender, found: Resumed) {
     plain(sender, A, 100);
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
     assert_eq!(sender.resumed(A, found), Belief::Refused);
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(_)));
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(Some(_))));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Wait(_)));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Wait(Some(_))));
     sender.lost();
 }
 
@@ -346,7 +346,7 @@ fn the_highest_numbers_that_are_believed_leave_as_many_again() {
     let mut sender = open();
     sender.lost();
     plain(&mut sender, A, 100);
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
     let most = Resumed {
         last_seq: 1 << 62,
         last_epoch: (1 << 30) + (1 << 24),
@@ -354,15 +354,15 @@ fn the_highest_numbers_that_are_believed_leave_as_many_again() {
         open_leaf: None,
     };
     sender.resumed(A, most);
-    let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+    let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
     assert!(opening.epoch.0 < i32::MAX - (1 << 29) && opening.first_seq.0 < i64::MAX - (1 << 61));
     // And from there on it goes by what was given.
     sender.opened(ms(10), A, sealer(&opening));
     sender.lost();
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
     let one_more = Resumed { last_epoch: most.last_epoch + 1, last_leaf: 1, ..most };
     sender.resumed(A, one_more);
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Open(_)));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Open(_)));
 }
 
 #[test]
@@ -380,10 +380,10 @@ fn the_record_tells_how_the_epoch_before_ended() {
     // After a start: as the database knows it.
     let mut sender = sender(CONFIG);
     plain(&mut sender, A, 100);
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
     let found = Resumed { last_seq: 77, last_epoch: 8, last_leaf: 4, ..Resumed::default() };
     sender.resumed(A, found);
-    let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+    let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
     let previous = Previous { epoch: EpochNo(8), last_seq: Seq(77), chain: None, opened: None };
     assert_eq!(opening.previous, Some(previous));
     // A sender that does not know of the existing leaf opens another.
@@ -396,9 +396,9 @@ fn the_record_tells_how_the_epoch_before_ended() {
     assert_eq!(in_doubt.rows(), 1);
     sender.lost();
     plain(&mut sender, A, 100);
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
     sender.resumed(A, Resumed { last_epoch: opening.epoch.0, last_leaf: 5, ..found });
-    let Want::Open(second) = sender.wants(ms(10), UNIX) else { panic!() };
+    let Action::Open(second) = sender.next_action(ms(10), UNIX) else { panic!() };
     let opened = Some(UNIX);
     let previous = Previous { epoch: opening.epoch, last_seq: Seq(77), chain: Some(hash), opened };
     assert_eq!(second.previous, Some(previous));
@@ -416,9 +416,9 @@ fn the_record_tells_how_the_epoch_before_ended() {
     sender.committed(ms(11), batch);
     sender.lost();
     plain(&mut sender, A, 100);
-    assert!(matches!(sender.wants(ms(11), UNIX), Want::Resume { .. }));
+    assert!(matches!(sender.next_action(ms(11), UNIX), Action::Resume { .. }));
     sender.resumed(A, Resumed::default());
-    let Want::Open(third) = sender.wants(ms(11), UNIX) else { panic!() };
+    let Action::Open(third) = sender.next_action(ms(11), UNIX) else { panic!() };
     let previous = Previous { epoch: second.epoch, last_seq: Seq(79), chain, opened };
     assert!(chain.is_some());
     assert_eq!(third.previous, Some(previous));
@@ -434,20 +434,20 @@ fn the_chain_is_signed_each_second_of_traffic_and_when_it_ends() {
             sender.push(ms(at), Some(A), VnetHeader::default(), &ip(100));
         }
         loop {
-            match sender.wants(ms(at), UNIX) {
-                Want::Batch => {
+            match sender.next_action(ms(at), UNIX) {
+                Action::Batch => {
                     let batch = sender.batch(ms(at)).unwrap();
                     sender.committed(ms(at), batch);
                 }
-                Want::Sign(unsigned) => {
+                Action::Sign(unsigned) => {
                     if let Some(one) = unsigned.iter().find(|one| one.stream == A) {
                         signed.push((at, one.checkpoint.seq.0));
                         assert_eq!(one.record_hash, secret(A, one.epoch).1);
                     }
                     sender.signed(ms(at), &unsigned);
                 }
-                Want::Nothing(_) => break,
-                want => panic!("{want:?}"),
+                Action::Wait(_) => break,
+                action => panic!("{action:?}"),
             }
         }
     }
@@ -467,13 +467,13 @@ fn what_was_committed_before_a_loss_is_signed_after_it() {
     plain(&mut sender, A, 100);
     let batch = sender.batch(ms(10)).unwrap();
     sender.committed(ms(10), batch);
-    let Want::Sign(unsigned) = sender.wants(ms(1000), UNIX) else { panic!() };
+    let Action::Sign(unsigned) = sender.next_action(ms(1000), UNIX) else { panic!() };
     // Not again while it is on its way; again when the connection was lost with it.
-    assert_eq!(sender.wants(ms(1000), UNIX), Want::Nothing(Some(ms(3_600_000))));
+    assert_eq!(sender.next_action(ms(1000), UNIX), Action::Wait(Some(ms(3_600_000))));
     sender.lost();
-    assert_eq!(sender.wants(ms(1001), UNIX), Want::Sign(unsigned.clone()));
+    assert_eq!(sender.next_action(ms(1001), UNIX), Action::Sign(unsigned.clone()));
     sender.signed(ms(1002), &unsigned);
-    assert_eq!(sender.wants(ms(9000), UNIX), Want::Nothing(None));
+    assert_eq!(sender.next_action(ms(9000), UNIX), Action::Wait(None));
 }
 
 /// A sender does not sign the database's word for a chain, nor leave out an epoch under which it has written.
@@ -497,12 +497,12 @@ fn a_restarted_sender_names_what_it_signed_itself() {
         let signed = signed.map(|epoch| (EpochNo(epoch), checkpoint));
         sender.add(A, NodeId(30), Kept { given: (EpochNo(written), Seq(80)), signed });
         plain(&mut sender, A, 100);
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
         sender.resumed(
             A,
             Resumed { last_seq: 77, last_epoch: found, last_leaf: 4, ..Resumed::default() },
         );
-        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         let (epoch, last_seq) = (EpochNo(epoch), Seq(last_seq));
         assert_eq!(opening.previous, Some(Previous { epoch, last_seq, chain, opened: None }));
     }
@@ -518,25 +518,33 @@ fn a_leaf_is_followed_by_the_next_for_its_size_and_for_its_age_but_never_with_ro
     sender.committed(ms(11), batch);
     // Not yet.
     plain(&mut sender, A, 2000);
-    assert_eq!(sender.wants(ms(12), UNIX), Want::Batch);
+    assert_eq!(sender.next_action(ms(12), UNIX), Action::Batch);
     let batch = sender.batch(ms(12)).unwrap();
     plain(&mut sender, A, 2000);
-    assert_eq!(sender.wants(ms(12), UNIX), Want::Nothing(Some(ms(761))), "its rows are in doubt");
+    assert_eq!(
+        sender.next_action(ms(12), UNIX),
+        Action::Wait(Some(ms(761))),
+        "its rows are in doubt"
+    );
     sender.committed(ms(13), batch);
-    let Want::Open(second) = sender.wants(ms(13), UNIX) else { panic!() };
+    let Action::Open(second) = sender.next_action(ms(13), UNIX) else { panic!() };
     assert_eq!((second.leaf, second.first_seq), (LeafNo(2), Seq(3)));
     sender.opened(ms(13), A, sealer(&second));
     let batch = sender.batch(ms(13)).unwrap();
     sender.committed(ms(14), batch);
     // Then for its age, though nothing waits.
-    let Want::Sign(unsigned) = sender.wants(ms(764), UNIX) else { panic!() };
+    let Action::Sign(unsigned) = sender.next_action(ms(764), UNIX) else { panic!() };
     sender.signed(ms(765), &unsigned);
-    let Want::Nothing(Some(until)) = sender.wants(ms(765), UNIX) else { panic!() };
+    let Action::Wait(Some(until)) = sender.next_action(ms(765), UNIX) else { panic!() };
     assert_eq!(until, ms(60_013));
-    let Want::Open(third) = sender.wants(until, UNIX) else { panic!() };
+    let Action::Open(third) = sender.next_action(until, UNIX) else { panic!() };
     assert_eq!(third.leaf, LeafNo(3));
     sender.opened(until, A, sealer(&third));
-    assert_eq!(sender.wants(ms(10_000_000), UNIX), Want::Nothing(None), "an empty one has no age");
+    assert_eq!(
+        sender.next_action(ms(10_000_000), UNIX),
+        Action::Wait(None),
+        "an empty one has no age"
+    );
 }
 
 #[test]
@@ -577,7 +585,7 @@ fn a_node_that_is_removed_while_its_rows_are_in_flight_is_forgotten() {
     sender.add(A, NodeId(30), Default::default());
     sender.committed(ms(11), batch);
     plain(&mut sender, A, 100);
-    assert!(matches!(sender.wants(ms(11), UNIX), Want::Resume { stream: A, .. }));
+    assert!(matches!(sender.next_action(ms(11), UNIX), Action::Resume { stream: A, .. }));
 }
 
 #[test]
@@ -600,12 +608,12 @@ fn answers_out_of_place_change_nothing() {
     sender.committed(ms(10), Batch::default());
     assert_eq!(sender.given(A), before);
     plain(&mut sender, A, 100);
-    assert_eq!(sender.wants(ms(10), UNIX), Want::Batch);
+    assert_eq!(sender.next_action(ms(10), UNIX), Action::Batch);
     // The seal of another epoch than the one that was opened.
     sender.lost();
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
     sender.resumed(A, Resumed::default());
-    assert!(matches!(sender.wants(ms(10), UNIX), Want::Open(_)));
+    assert!(matches!(sender.next_action(ms(10), UNIX), Action::Open(_)));
     sender.opened(ms(10), A, sealer(&opening));
     assert!(sender.batch(ms(10)).is_none());
 }
@@ -617,9 +625,9 @@ fn one_batch_at_a_time_and_its_commits_are_measured() {
     let batch = sender.batch(ms(10)).unwrap();
     plain(&mut sender, A, 100);
     assert!(sender.batch(ms(11)).is_none());
-    assert!(matches!(sender.wants(ms(11), UNIX), Want::Nothing(_)));
+    assert!(matches!(sender.next_action(ms(11), UNIX), Action::Wait(_)));
     sender.committed(ms(26), batch);
-    assert_eq!(sender.wants(ms(26), UNIX), Want::Batch);
+    assert_eq!(sender.next_action(ms(26), UNIX), Action::Batch);
     // Two of a millisecond before, and this one counts an eighth.
     let expected = Duration::from_millis(1).mul_f64(7.0 / 8.0) + Duration::from_millis(2);
     assert!(sender.stats().commit.abs_diff(expected) < Duration::from_micros(1));
@@ -700,7 +708,7 @@ fn streams_share_the_leaf_and_follow_to_the_next_when_they_have_packets() {
     send_off(&mut sender, 11);
     let (opened, _) = open_all(&mut sender, ms(12));
     assert_eq!(opened.iter().map(|o| (o.stream, o.leaf.0)).collect::<Vec<_>>(), [(A, 2)]);
-    assert!(matches!(sender.wants(ms(13), UNIX), Want::Nothing(_)));
+    assert!(matches!(sender.next_action(ms(13), UNIX), Action::Wait(_)));
     // No packet of B goes to the leaf that has ended.
     plain(&mut sender, B, 100);
     plain(&mut sender, A, 100);
@@ -709,9 +717,9 @@ fn streams_share_the_leaf_and_follow_to_the_next_when_they_have_packets() {
         Some((1, A))
     );
     sender.committed(ms(13), Batch::default());
-    let (opened, want) = open_all(&mut sender, ms(14));
+    let (opened, action) = open_all(&mut sender, ms(14));
     assert_eq!(opened.iter().map(|o| (o.stream, o.leaf.0)).collect::<Vec<_>>(), [(B, 2)]);
-    assert_eq!(want, Want::Batch);
+    assert_eq!(action, Action::Batch);
     let batch = send_off(&mut sender, 14);
     assert!(batch.parts.iter().all(|part| part.leaf == LeafNo(2)));
     // Old, with nothing to send: one epoch in a new leaf lets the old one expire, not one of each stream.
@@ -730,9 +738,9 @@ fn a_process_goes_on_in_the_leaf_of_a_former_one_until_that_is_full_or_refused()
         let config = Config { leaf_bytes: 3000, leaf_age: Duration::from_secs(60), ..CONFIG };
         let mut sender = sender(config);
         plain(&mut sender, A, 100);
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
         sender.resumed(A, found(bytes, age));
-        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         assert_eq!(opening.leaf.0, leaf, "{bytes} {age}");
         if leaf == 5 {
             continue;
@@ -746,9 +754,9 @@ fn a_process_goes_on_in_the_leaf_of_a_former_one_until_that_is_full_or_refused()
     let mut sender = sender(CONFIG);
     for leaf in [4, 5, 5] {
         plain(&mut sender, A, 100);
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
         sender.resumed(A, found(10, 0));
-        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         assert_eq!(opening.leaf.0, leaf, "not again where it was refused");
         sender.failed(ms(10), A);
         sender.lost();
@@ -757,9 +765,9 @@ fn a_process_goes_on_in_the_leaf_of_a_former_one_until_that_is_full_or_refused()
     let mut sender = self::sender(CONFIG);
     for _ in 0..2 {
         plain(&mut sender, A, 100);
-        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
         sender.resumed(A, found(10, 0));
-        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         assert_eq!(opening.leaf.0, 4);
         sender.delayed(ms(10), A);
         sender.lost();

@@ -7,7 +7,7 @@ use adit_postgres::key::Checkpoint;
 use adit_postgres::receiver::{Dated, Delivery, Epoch, Look, Position, Query, Receiver, Watch};
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
-use adit_postgres::sender::{Batch, Config, Kept, Opening, Sender, Want};
+use adit_postgres::sender::{Action, Batch, Config, Kept, Opening, Sender};
 use adit_postgres::{Audit, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::VnetHeader;
 
@@ -231,23 +231,23 @@ impl World {
         let at = instant(self.now);
         for _ in 0..100 {
             let unix = UnixTime((UNIX as i64 + self.wrong_by + (self.now / 1000) as i64) as u64);
-            match self.sender.wants(at, unix) {
-                Want::Resume { stream, receiver } => {
+            match self.sender.next_action(at, unix) {
+                Action::Resume { stream, receiver } => {
                     assert_eq!((stream, receiver), (STREAM, RECEIVER));
                     self.sender.resumed(stream, self.db.resume());
                 }
-                Want::Open(opening) => self.open(&opening),
-                Want::Batch => match self.sender.batch(at) {
+                Action::Open(opening) => self.open(&opening),
+                Action::Batch => match self.sender.batch(at) {
                     Some(batch) => self.take_off(batch),
                     None => return,
                 },
-                Want::Sign(unsigned) => {
+                Action::Sign(unsigned) => {
                     for one in &unsigned {
                         self.signed = Some((one.epoch, one.checkpoint));
                     }
                     self.sender.signed(at, &unsigned);
                 }
-                Want::Nothing(_) => return,
+                Action::Wait(_) => return,
             }
         }
         panic!("the sender never stops wanting");

@@ -274,7 +274,7 @@ impl Play {
             if let Some(End::Peer(engine)) = &node.end {
                 assert!(engine.handshakes() <= MAX_HANDSHAKES, "{}", engine.handshakes());
             }
-            assert!(node.out.under_way() <= MAX_UNDER_WAY, "{}", node.out.under_way());
+            assert!(node.out.in_flight() <= MAX_UNDER_WAY, "{}", node.out.in_flight());
             // A session, and one that is about to replace it.
             assert!(node.plane.wire_ids().len() <= 2, "{:?}", node.plane.wire_ids());
         }

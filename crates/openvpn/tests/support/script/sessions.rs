@@ -476,8 +476,8 @@ impl Play {
         assert!(world.server.pending_streams() <= 2 * MAX_EVENTS);
         for client in &world.clients {
             assert!(client.plane.peers.len() <= 1, "a client with two sessions");
-            assert!(client.up.under_way() <= MAX_UNDER_WAY, "{}", client.up.under_way());
-            assert!(client.down.under_way() <= MAX_UNDER_WAY, "{}", client.down.under_way());
+            assert!(client.up.in_flight() <= MAX_UNDER_WAY, "{}", client.up.in_flight());
+            assert!(client.down.in_flight() <= MAX_UNDER_WAY, "{}", client.down.in_flight());
         }
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_dns::{Answer, Kind};
+use adit_dns::{Answer, RecordType};
 use adit_engine::Family;
 use adit_linux::tcp::TcpConnectOptions;
 use adit_linux::udp::UdpOptions;
@@ -120,11 +120,13 @@ impl OutsideResolver {
         name: &str,
         family: Family,
     ) -> Result<Result<Vec<IpAddr>, String>, String> {
-        let one = async |kind, wanted: bool| {
-            if wanted { self.query(server, name, kind).await.map(Some) } else { Ok(None) }
+        let one = async |record_type, wanted: bool| {
+            if wanted { self.query(server, name, record_type).await.map(Some) } else { Ok(None) }
         };
-        let (v4, v6) =
-            tokio::join!(one(Kind::A, family != Family::V6), one(Kind::Aaaa, family != Family::V4));
+        let (v4, v6) = tokio::join!(
+            one(RecordType::A, family != Family::V6),
+            one(RecordType::Aaaa, family != Family::V4)
+        );
         let mut found = Vec::new();
         let mut problem = None;
         let mut missing = false;
@@ -146,11 +148,16 @@ impl OutsideResolver {
         }
     }
 
-    async fn query(&self, server: SocketAddr, name: &str, kind: Kind) -> Result<Answer, String> {
+    async fn query(
+        &self,
+        server: SocketAddr,
+        name: &str,
+        record_type: RecordType,
+    ) -> Result<Answer, String> {
         let work = async {
             let random = crate::random::bytes::<2>().map_err(|e| e.to_string())?;
             let id = u16::from_be_bytes(random);
-            let query = adit_dns::query(id, name, kind).ok_or("not a domain name")?;
+            let query = adit_dns::build_query(id, name, record_type).ok_or("not a domain name")?;
             let io = |e: std::io::Error| e.to_string();
             let socket = self.datagrams(server).map_err(io)?;
             socket.connect(server).await.map_err(io)?;
@@ -159,9 +166,9 @@ impl OutsideResolver {
             for _ in 0..STRANGE_LIMIT {
                 let len = socket.recv(&mut bytes).await.map_err(io)?;
                 let bytes = bytes.get(..len).unwrap_or_default();
-                match adit_dns::answer(bytes, id, name, kind) {
+                match adit_dns::parse_answer(bytes, id, name, record_type) {
                     Some(Answer::Truncated) => {
-                        return self.by_stream(server, &query, id, name, kind).await;
+                        return self.by_stream(server, &query, id, name, record_type).await;
                     }
                     Some(answer) => return Ok(answer),
                     // Forged, or late.
@@ -179,7 +186,7 @@ impl OutsideResolver {
         query: &[u8],
         id: u16,
         name: &str,
-        kind: Kind,
+        record_type: RecordType,
     ) -> Result<Answer, String> {
         let io = |e: std::io::Error| e.to_string();
         let mut stream = self.stream(server).await.map_err(io)?;
@@ -193,7 +200,7 @@ impl OutsideResolver {
         }
         let mut bytes = vec![0; len];
         stream.read_exact(&mut bytes).await.map_err(io)?;
-        adit_dns::answer(&bytes, id, name, kind).ok_or_else(|| "not an answer".into())
+        adit_dns::parse_answer(&bytes, id, name, record_type).ok_or_else(|| "not an answer".into())
     }
 
     /// A stream to a server. Marks need privileges, which the helper has.

@@ -25,7 +25,7 @@ const LEAVES: usize = 2;
 
 /// A node of a network, from this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Survey {
+pub struct NetworkStatus {
     /// The network's name on this machine.
     pub network: String,
     /// This node's name.
@@ -46,12 +46,12 @@ pub struct Survey {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// The report from the database.
-    pub database: Option<DatabaseSurvey>,
+    pub database: Option<DatabaseStatus>,
 }
 
 /// The report from the database, as far as the network's key authenticates it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct DatabaseSurvey {
+pub struct DatabaseStatus {
     /// Version of PostgreSQL.
     pub version: String,
     /// TLS of the connection that asked, version and cipher; `None`: without.
@@ -81,14 +81,14 @@ pub struct DatabaseSurvey {
     /// The retention time of packets, in seconds.
     pub retention_age_s: u64,
     /// The other nodes.
-    pub nodes: Vec<NodeSurvey>,
+    pub nodes: Vec<NodeStatus>,
     /// Nodes that are not believed, by name, and why.
     pub refused: BTreeMap<String, String>,
 }
 
 /// Another node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct NodeSurvey {
+pub struct NodeStatus {
     /// Its number.
     pub id: i32,
     /// Its name.
@@ -98,14 +98,14 @@ pub struct NodeSurvey {
     /// The networks behind it.
     pub subnets: Vec<String>,
     /// The stream that this node has committed for it.
-    pub sent: StreamSurvey,
+    pub sent: StreamStatus,
     /// The stream that it has committed for this node.
-    pub received: StreamSurvey,
+    pub received: StreamStatus,
 }
 
 /// A stream in the database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct StreamSurvey {
+pub struct StreamStatus {
     /// Its number.
     pub stream: i32,
     /// The newest leaf table, 0 for none.
@@ -124,9 +124,9 @@ pub struct StreamSurvey {
 ///
 /// # Errors
 /// This machine is in no such network, or its files cannot be read. A database or a node that does not answer is none.
-pub fn survey(paths: &Paths) -> Result<Survey, Fault> {
+pub fn collect(paths: &Paths) -> Result<NetworkStatus, Fault> {
     let settings = Settings::load(paths)?;
-    let mut survey = Survey {
+    let mut status = NetworkStatus {
         network: paths.name.clone(),
         node: settings.name.clone(),
         id: settings.node.0,
@@ -149,10 +149,10 @@ pub fn survey(paths: &Paths) -> Result<Survey, Fault> {
         })
     });
     match asked {
-        Ok(database) => survey.database = Some(database),
-        Err(trouble) => survey.trouble = Some(clean(&trouble)),
+        Ok(database) => status.database = Some(database),
+        Err(trouble) => status.trouble = Some(clean(&trouble)),
     }
-    Ok(survey)
+    Ok(status)
 }
 
 /// Returns the report of the running node; `None`: none runs.
@@ -173,7 +173,7 @@ pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
 }
 
 /// Keeps no knowledge of other nodes: that decision belongs to the running node.
-async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseSurvey, String> {
+async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseStatus, String> {
     let client =
         database::open(target, "status").await.map_err(|fault| Fault::from(fault).to_string())?;
     let me = member.settings.node;
@@ -182,14 +182,14 @@ async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseSurvey, Str
     let ring = member.ring(&client, &tag).await.map_err(|fault| fault.to_string())?;
     let directory = directory::verify(&tables, &member.public, &ring, &mut member.pins, None);
     let directory = directory.map_err(|cause| cause.message)?;
-    let survey = answers(&client, &directory).await.map_err(|error| error.to_string())?;
-    Ok(DatabaseSurvey { key_generation: ring.generation().0, ..survey })
+    let status = answers(&client, &directory).await.map_err(|error| error.to_string())?;
+    Ok(DatabaseStatus { key_generation: ring.generation().0, ..status })
 }
 
 async fn answers(
     client: &Client,
     directory: &Directory,
-) -> Result<DatabaseSurvey, tokio_postgres::Error> {
+) -> Result<DatabaseStatus, tokio_postgres::Error> {
     let asked = Instant::now();
     client.simple_query("").await?;
     let round_trip = asked.elapsed();
@@ -197,7 +197,7 @@ async fn answers(
                  pg_backend_pid() AND ssl), leaves, bytes, keys FROM adit.usage()";
     let about = client.query_one(about, &[]).await?;
     let network = directory.settings.current();
-    let mut survey = DatabaseSurvey {
+    let mut status = DatabaseStatus {
         version: clean(about.try_get(0)?),
         tls: about.try_get::<_, Option<&str>>(1)?.map(clean),
         round_trip_us: u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
@@ -218,9 +218,9 @@ async fn answers(
     let leaves = leaves(client).await?;
     let epochs = epochs(client).await?;
     for node in &directory.nodes {
-        survey.nodes.push(one(client, node, &leaves, &epochs).await?);
+        status.nodes.push(one(client, node, &leaves, &epochs).await?);
     }
-    Ok(survey)
+    Ok(status)
 }
 
 /// Number, age in seconds.
@@ -252,19 +252,19 @@ async fn one(
     node: &Known,
     leaves: &Leaves,
     epochs: &Epochs,
-) -> Result<NodeSurvey, tokio_postgres::Error> {
+) -> Result<NodeStatus, tokio_postgres::Error> {
     let begin = |stream: StreamId| {
         let epoch = epochs.get(&stream);
         let leaf = leaves.get(&stream.sender()).and_then(|leaves| leaves.first());
-        StreamSurvey {
+        StreamStatus {
             stream: stream.0,
             leaf: leaf.map_or(0, |leaf| leaf.0),
             epoch: epoch.map_or(0, |(no, _)| *no),
             epoch_age_s: epoch.map(|(_, age)| count(*age)),
-            ..StreamSurvey::default()
+            ..StreamStatus::default()
         }
     };
-    let mut survey = NodeSurvey {
+    let mut status = NodeStatus {
         id: node.record.id.0,
         name: node.record.name.clone(),
         addresses: node.addresses().iter().map(ToString::to_string).collect(),
@@ -274,7 +274,7 @@ async fn one(
     };
     let resumed =
         client.query_one("SELECT last_seq FROM adit.resume($1)", &[&node.record.id.0]).await?;
-    survey.sent.seq = resumed.try_get::<_, Option<i64>>(0)?.unwrap_or(0);
+    status.sent.seq = resumed.try_get::<_, Option<i64>>(0)?.unwrap_or(0);
     for leaf in leaves.get(&node.record.id).into_iter().flatten() {
         let newest = format!(
             "SELECT seq, (extract(epoch FROM statement_timestamp() - ts) * 1000)::bigint \
@@ -282,11 +282,11 @@ async fn one(
         );
         // A leaf may be dropped at any time.
         let Ok(Some(row)) = client.query_opt(&newest, &[&node.incoming.0]).await else { continue };
-        survey.received.seq = row.try_get(0)?;
-        survey.received.age_ms = Some(count(row.try_get(1)?));
+        status.received.seq = row.try_get(0)?;
+        status.received.age_ms = Some(count(row.try_get(1)?));
         break;
     }
-    Ok(survey)
+    Ok(status)
 }
 
 fn count(value: i64) -> u64 {
