@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_app_postgres::demo::{self, Holding, Progress, Report, Shown};
+use adit_app_postgres::demo::{self, CommandOutput, Holding, Progress, Report};
 use adit_app_server::demo::check_machine;
 use adit_runtime::demo::DemoOptions;
 use adit_runtime::fault::Fault;
@@ -31,8 +31,8 @@ pub(super) fn run(options: &Demo) -> Result<ExitCode, Fault> {
     let mut printed = Ok(());
     let ended = demo::run(&told, &mut |progress| match &progress {
         Progress::Step(step) => screen.show(step),
-        Progress::Shown(_) if quiet => {}
-        Progress::Shown(shown) => {
+        Progress::Command(_) if quiet => {}
+        Progress::Command(shown) => {
             screen.clear();
             note(&typed(shown));
         }
@@ -49,7 +49,7 @@ pub(super) fn run(options: &Demo) -> Result<ExitCode, Fault> {
 }
 
 /// Formats a command and its output, separated from the demo's own lines.
-fn typed(shown: &Shown) -> String {
+fn typed(shown: &CommandOutput) -> String {
     let output: String = shown
         .output
         .trim_end()
@@ -180,7 +180,7 @@ mod tests {
             wrapped(&long).split(" \\\n        ").last(),
             Some("--network 10.9.0.0/24 --name x")
         );
-        let shown = Shown { command: line.into(), output: "a\nb\n".into() };
+        let shown = CommandOutput { command: line.into(), output: "a\nb\n".into() };
         assert!(typed(&shown).ends_with("x\n      a\n      b\n\n"), "{}", typed(&shown));
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use adit_app_postgres::log::{self, ExportOptions, Exported, Eyes, TailOptions};
+use adit_app_postgres::log::{self, ExportOptions, Exported, LogAccess, TailOptions};
 use adit_runtime::fault::Fault;
 use clap::{Args, ValueHint};
 use time::OffsetDateTime;
@@ -17,7 +17,7 @@ use crate::{note, print};
 
 /// The reader of the log, and the streams to read.
 #[derive(Debug, Args)]
-pub(crate) struct Sight {
+pub(crate) struct LogArgs {
     /// Read as this role, which may read everything, instead of as this machine's node; - reads the URL from stdin
     #[arg(long, value_name = "URL")]
     pub url: Option<SecretWord>,
@@ -39,20 +39,20 @@ pub(crate) struct Sight {
     pub stream: Option<i32>,
 }
 
-impl Sight {
-    fn eyes(self, here: &Here) -> Result<Eyes, Fault> {
-        let eyes = match self.url {
-            Some(url) => Eyes::of_auditor(&url.read()?, self.key)?,
-            None => Eyes::of_node(&here.paths()?)?,
+impl LogArgs {
+    fn access(self, here: &Here) -> Result<LogAccess, Fault> {
+        let access = match self.url {
+            Some(url) => LogAccess::of_auditor(&url.read()?, self.key)?,
+            None => LogAccess::of_node(&here.paths()?)?,
         };
-        Ok(eyes.only(self.from, self.to, self.stream))
+        Ok(access.only(self.from, self.to, self.stream))
     }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
-    pub sight: Sight,
+    pub log: LogArgs,
 
     #[command(flatten)]
     pub here: Here,
@@ -73,7 +73,7 @@ pub(crate) struct Export {
     pub pcapng: PathBuf,
 
     #[command(flatten)]
-    pub sight: Sight,
+    pub log: LogArgs,
 
     #[command(flatten)]
     pub here: Here,
@@ -90,7 +90,7 @@ pub(crate) struct Tail {
     pub follow: bool,
 
     #[command(flatten)]
-    pub sight: Sight,
+    pub log: LogArgs,
 
     /// Name of the network on this machine, if it is in several
     #[arg(long, value_name = "NAME")]
@@ -123,8 +123,8 @@ fn moment(text: &str) -> Result<i64, String> {
 }
 
 pub(super) fn verify(options: Verify) -> Result<ExitCode, Fault> {
-    let eyes = options.sight.eyes(&options.here)?;
-    let verified = log::verify(&eyes, &mut |line| print(&format!("{line}\n")))?;
+    let access = options.log.access(&options.here)?;
+    let verified = log::verify(&access, &mut |line| print(&format!("{line}\n")))?;
     let all = verified.all;
     let rows = if all.rows == 1 { "row" } else { "rows" };
     let streams = if verified.streams == 1 { "stream" } else { "streams" };
@@ -138,18 +138,18 @@ pub(super) fn verify(options: Verify) -> Result<ExitCode, Fault> {
 }
 
 pub(super) fn export(options: Export) -> Result<ExitCode, Fault> {
-    let eyes = options.sight.eyes(&options.here)?;
+    let access = options.log.access(&options.here)?;
     let wanted = ExportOptions { since: options.since, until: options.until.unwrap_or(i64::MAX) };
     let mut say = |line: &str| note(&format!("{line}\n"));
     let stdout = options.pcapng.as_os_str() == "-";
     let done = if stdout {
-        log::export(&eyes, wanted, &mut io::stdout().lock(), &mut say)?
+        log::export(&access, wanted, &mut io::stdout().lock(), &mut say)?
     } else {
         let path = options.pcapng.display();
         let file = File::create(&options.pcapng);
         let mut file =
             file.map_err(|error| Fault::operator(format!("cannot write {path}: {error}")))?;
-        let done = log::export(&eyes, wanted, &mut file, &mut say)?;
+        let done = log::export(&access, wanted, &mut file, &mut say)?;
         file.flush().map_err(|error| Fault::environment(format!("writing {path}: {error}")))?;
         done
     };
@@ -184,9 +184,9 @@ fn summary(done: Exported) -> String {
 
 pub(super) fn tail(options: Tail) -> Result<ExitCode, Fault> {
     let here = Here { network_name: options.network_name, dir: options.dir };
-    let eyes = options.sight.eyes(&here)?;
+    let access = options.log.access(&here)?;
     let wanted = TailOptions { lines: options.lines, follow: options.follow };
-    log::tail(&eyes, wanted, &mut io::stdout().lock(), &mut |line| note(&format!("{line}\n")))?;
+    log::tail(&access, wanted, &mut io::stdout().lock(), &mut |line| note(&format!("{line}\n")))?;
     Ok(ExitCode::SUCCESS)
 }
 

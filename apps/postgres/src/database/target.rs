@@ -33,7 +33,7 @@ pub struct Target {
     pub(super) session: Session,
     options: Option<String>,
     application_name: Option<String>,
-    keep: Keep,
+    keepalive: Keepalive,
     /// Warnings for the operator.
     warnings: Vec<String>,
 }
@@ -135,7 +135,7 @@ pub(super) struct Ssl {
 
 /// The configured keepalives.
 #[derive(Clone, Debug, Default)]
-struct Keep {
+struct Keepalive {
     off: bool,
     idle: Option<Duration>,
     interval: Option<Duration>,
@@ -269,7 +269,7 @@ impl Target {
             session,
             options: params.get("options").map(str::to_owned),
             application_name: params.get("application_name").map(str::to_owned),
-            keep: keep(params)?,
+            keepalive: keepalive(params)?,
             warnings: Vec::new(),
         };
         if let Some(password) = params.get("password") {
@@ -390,7 +390,7 @@ impl Target {
             ),
         ];
         params.extend(more.into_iter().filter_map(|(name, value)| Some((name, value?))));
-        params.extend(self.keep.params());
+        params.extend(self.keepalive.params());
         params::url(&hosts, &self.database, &params)
     }
 
@@ -416,7 +416,7 @@ impl Target {
         }
         let name = self.application_name.clone().unwrap_or_else(|| format!("adit {purpose}"));
         config.application_name(name);
-        self.keep.apply(&mut config);
+        self.keepalive.apply(&mut config);
         config
     }
 }
@@ -522,12 +522,12 @@ fn number(params: &Params, name: &str) -> Result<Option<u32>, Fault> {
     params.get(name).map(parse).transpose()
 }
 
-fn keep(params: &Params) -> Result<Keep, Fault> {
+fn keepalive(params: &Params) -> Result<Keepalive, Fault> {
     let seconds = |name| -> Result<Option<Duration>, Fault> {
         let value = number(params, name)?.filter(|value| *value > 0);
         Ok(value.map(|value| Duration::from_secs(value.into())))
     };
-    Ok(Keep {
+    Ok(Keepalive {
         off: number(params, "keepalives")? == Some(0),
         idle: seconds("keepalives_idle")?,
         interval: seconds("keepalives_interval")?,
@@ -538,7 +538,7 @@ fn keep(params: &Params) -> Result<Keep, Fault> {
     })
 }
 
-impl Keep {
+impl Keepalive {
     /// By default, a tunnel notices within seconds that a host is gone.
     fn apply(&self, config: &mut tokio_postgres::Config) {
         config.keepalives(!self.off);

@@ -22,7 +22,7 @@ use world::{DATABASE, NAMES, World};
 
 /// A command of the user, or a query, with its output.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct CommandOutput {
     /// The command line.
     pub command: String,
     /// The output.
@@ -35,7 +35,7 @@ pub enum Progress {
     /// A step begins, is under way or is done.
     Step(Step),
     /// A command has run.
-    Shown(Shown),
+    Command(CommandOutput),
     /// All is measured.
     Figures(Box<Report>),
     /// Everything is up until the user interrupts.
@@ -174,7 +174,7 @@ fn show(tell: Tell<'_>, machine: &str, words: &[&str], output: &str) {
         if word.contains(['#', '?', '&']) { format!("'{word}'") } else { (*word).to_owned() }
     });
     let command = format!("{machine}$ adit postgres {}", quoted.collect::<Vec<_>>().join(" "));
-    tell(Progress::Shown(Shown { command, output: output.to_owned() }));
+    tell(Progress::Command(CommandOutput { command, output: output.to_owned() }));
 }
 
 fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fault> {
@@ -203,7 +203,7 @@ fn queries(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
 
 fn query(world: &World, sql: &str, tell: Tell<'_>) -> Result<(), Fault> {
     let output = world.cluster.table(DATABASE, sql)?;
-    tell(Progress::Shown(Shown { command: format!("{DATABASE}=# {sql};"), output }));
+    tell(Progress::Command(CommandOutput { command: format!("{DATABASE}=# {sql};"), output }));
     Ok(())
 }
 

@@ -32,14 +32,14 @@ pub(super) struct World {
     pub cluster: Cluster,
     pub folder: PathBuf,
     program: PathBuf,
-    _scrap: Scrap,
+    _scrap: RemoveOnDrop,
 }
 
 /// A folder to remove, after everything in it has ended.
 #[derive(Debug)]
-struct Scrap(PathBuf);
+struct RemoveOnDrop(PathBuf);
 
-impl Drop for Scrap {
+impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -55,7 +55,7 @@ impl World {
         let folder = nix::unistd::mkdtemp(&template).map_err(|error| {
             Fault::environment(format!("cannot make {}: {error}", template.display()))
         })?;
-        let scrap = Scrap(folder.clone());
+        let scrap = RemoveOnDrop(folder.clone());
         // The server's user passes through.
         fs::set_permissions(&folder, PermissionsExt::from_mode(0o711))
             .map_err(|error| Fault::environment(format!("{}: {error}", folder.display())))?;

@@ -8,11 +8,11 @@ use adit_postgres::row::decode;
 use adit_postgres::{LeafNo, Seq};
 use tokio_postgres::Row;
 
-use super::Eyes;
+use super::LogAccess;
 use super::open::{Openers, Seen};
 use super::pages::{Leaf, Span, TS, page};
 use super::time::Micros;
-use super::view::{View, Way};
+use super::view::{LogStream, View};
 use crate::admin::{block_on, said};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
@@ -55,20 +55,20 @@ pub struct Exported {
 /// # Errors
 /// The database cannot be asked, or `out` takes no more.
 pub fn export(
-    eyes: &Eyes,
+    access: &LogAccess,
     options: ExportOptions,
     out: &mut dyn Write,
     note: &mut dyn FnMut(&str),
 ) -> Result<Exported, Fault> {
     block_on(async {
-        let view = View::open(eyes, "export").await?;
+        let view = View::open(access, "export").await?;
         for words in view.doubts.iter().chain(&view.notes) {
             note(words);
         }
-        let rows = (ROWS / view.ways.len().max(1)).max(LEAST_ROWS);
-        let mut streams = Vec::with_capacity(view.ways.len());
-        for way in &view.ways {
-            let mut stream = Cursor::new(way, options, rows);
+        let rows = (ROWS / view.log_streams.len().max(1)).max(LEAST_ROWS);
+        let mut streams = Vec::with_capacity(view.log_streams.len());
+        for log_stream in &view.log_streams {
+            let mut stream = Cursor::new(log_stream, options, rows);
             stream.fill(&view).await?;
             streams.push(stream);
         }
@@ -99,9 +99,9 @@ impl<'a, 'k> Export<'a, 'k> {
         loop {
             let oldest = streams.iter_mut().filter_map(|stream| Some((stream.next()?, stream)));
             let Some((_, stream)) = oldest.min_by_key(|(time, _)| *time) else { break };
-            let (way, row) = (stream.way, stream.rows.pop_front());
+            let (log_stream, row) = (stream.log_stream, stream.rows.pop_front());
             if let Some(row) = row {
-                self.row(way, &row).await?;
+                self.row(log_stream, &row).await?;
             }
             if stream.rows.is_empty() {
                 stream.fill(self.view).await?;
@@ -122,13 +122,13 @@ impl<'a, 'k> Export<'a, 'k> {
         Ok(())
     }
 
-    async fn row(&mut self, way: &Way, row: &Row) -> Result<(), Fault> {
+    async fn row(&mut self, log_stream: &LogStream, row: &Row) -> Result<(), Fault> {
         let Ok(parsed) = decode::row(fields(row)) else {
             self.done.forged += 1;
             return Ok(());
         };
         self.packet.clear();
-        let seen = self.openers.look(self.view, way, &parsed, &mut self.packet).await?;
+        let seen = self.openers.look(self.view, log_stream, &parsed, &mut self.packet).await?;
         let whole = u32::try_from(self.packet.len()).unwrap_or(u32::MAX);
         let (length, comment) = match seen {
             Seen::Proven => (whole, ""),
@@ -149,7 +149,7 @@ impl<'a, 'k> Export<'a, 'k> {
         if matches!(seen, Seen::Sealed | Seen::Forged) {
             return Ok(());
         }
-        let name = format!("{}>{}", way.from, way.to);
+        let name = format!("{}>{}", log_stream.from, log_stream.to);
         let family = family(&self.packet);
         self.packet.splice(0..0, family);
         let time = time_of(row).0;
@@ -178,7 +178,7 @@ pub(super) fn time_of(row: &Row) -> Micros {
 
 /// The position up to which a stream has been read.
 struct Cursor<'a> {
-    way: &'a Way,
+    log_stream: &'a LogStream,
     options: ExportOptions,
     limit: usize,
     rows: VecDeque<Row>,
@@ -190,9 +190,9 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn new(way: &'a Way, options: ExportOptions, limit: usize) -> Self {
+    fn new(log_stream: &'a LogStream, options: ExportOptions, limit: usize) -> Self {
         Self {
-            way,
+            log_stream,
             options,
             limit,
             rows: VecDeque::new(),
@@ -222,7 +222,7 @@ impl<'a> Cursor<'a> {
                 until: Micros(self.options.until),
                 limit: i64::try_from(self.limit).unwrap_or(i64::MAX),
             };
-            match page(view, self.way.id, no, span).await? {
+            match page(view, self.log_stream.id, no, span).await? {
                 None => {
                     self.expired += 1;
                     self.leaf = None;
@@ -244,7 +244,7 @@ impl<'a> Cursor<'a> {
     /// Goes to the next leaf that may have rows of that time. Whether there was one.
     async fn next_leaf(&mut self, view: &View<'_>) -> Result<bool, Fault> {
         let (since, until) = (Micros(self.options.since), Micros(self.options.until));
-        while let Some(leaf) = Leaf::after(&view.client, self.way.id, self.before).await? {
+        while let Some(leaf) = Leaf::after(&view.client, self.log_stream.id, self.before).await? {
             self.before = leaf.no;
             let outside = leaf.closed.is_some_and(|closed| closed < since) || leaf.opened >= until;
             if leaf.dropped.is_none() && !outside {

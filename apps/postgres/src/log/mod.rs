@@ -26,9 +26,9 @@ use super::member::Member;
 use super::paths::Paths;
 use adit_runtime::fault::Fault;
 
-/// Whose eyes, and on what.
+/// Access to the log: the database, the keys, and the streams to read.
 #[derive(Debug)]
-pub struct Eyes {
+pub struct LogAccess {
     target: Target,
     keys: Keys,
     /// Only this node's.
@@ -56,7 +56,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-impl Eyes {
+impl LogAccess {
     /// A node's own.
     ///
     /// # Errors

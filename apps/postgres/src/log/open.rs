@@ -8,7 +8,7 @@ use adit_postgres::seal::Opener;
 use adit_postgres::{Audit, EpochNo, StreamId};
 use tokio_postgres::Client;
 
-use super::view::{View, Way};
+use super::view::{LogStream, View};
 use crate::admin::said;
 use adit_runtime::fault::Fault;
 
@@ -56,16 +56,16 @@ impl Openers {
     pub(super) async fn look(
         &mut self,
         view: &View<'_>,
-        way: &Way,
+        log_stream: &LogStream,
         row: &Row<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Seen, Fault> {
-        let name = (way.id, row.epoch);
+        let name = (log_stream.id, row.epoch);
         if !self.known.contains_key(&name) {
             if self.known.len() >= EPOCHS {
                 self.known.clear();
             }
-            self.known.insert(name, learn(&view.client, view, way, row.epoch).await?);
+            self.known.insert(name, learn(&view.client, view, log_stream, row.epoch).await?);
         }
         Ok(match self.known.get(&name) {
             Some(Known::Key(opener)) => match opener.open(row, out) {
@@ -86,19 +86,29 @@ impl Openers {
     }
 }
 
-async fn learn(client: &Client, view: &View<'_>, way: &Way, no: EpochNo) -> Result<Known, Fault> {
+async fn learn(
+    client: &Client,
+    view: &View<'_>,
+    log_stream: &LogStream,
+    no: EpochNo,
+) -> Result<Known, Fault> {
     let reader = view.key().map_or(-1, |(reader, _)| reader.id().0);
-    let row = client.query_opt(EPOCH, &[&way.id.0, &no.0, &reader]).await;
+    let row = client.query_opt(EPOCH, &[&log_stream.id.0, &no.0, &reader]).await;
     let row = row.map_err(|error| said(&error))?;
     let Some(row) = row else { return Ok(Known::Bad) };
     let bytes = |at| row.try_get::<_, Option<Vec<u8>>>(at).map_err(|error| said(&error));
     let (record, signature) = (bytes(0)?.unwrap_or_default(), bytes(1)?.unwrap_or_default());
     let (enc, sealed) = (bytes(2)?, bytes(3)?);
-    let Some(sender) = &way.sender else {
+    let Some(sender) = &log_stream.sender else {
         let parsed = EpochRecord::parse(&record);
         return Ok(parsed.map_or(Known::Bad, |record| Known::Policy(record.epoch.audit)));
     };
-    let expected = Expected { network: &view.tag, stream: way.id, sender, receiver: way.receiver };
+    let expected = Expected {
+        network: &view.tag,
+        stream: log_stream.id,
+        sender,
+        receiver: log_stream.receiver,
+    };
     let checked = check(&expected, &record, &signature);
     let is_anothers = checked.as_ref().is_ok_and(|record| view.is_anothers(record));
     let key = view.key().filter(|_| !is_anothers);
@@ -114,6 +124,6 @@ async fn learn(client: &Client, view: &View<'_>, way: &Way, no: EpochNo) -> Resu
         return Ok(Known::Bad);
     };
     let hash = EpochRecord::hash(&record, &signature);
-    let opener = Opener::new(&secret, audit, way.id, signed, hash);
+    let opener = Opener::new(&secret, audit, log_stream.id, signed, hash);
     Ok(opener.ok().filter(|_| signed == no).map_or(Known::Bad, Known::Key))
 }

@@ -10,12 +10,12 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 use tokio_postgres::Row;
 
-use super::Eyes;
+use super::LogAccess;
 use super::export::time_of;
 use super::open::{Openers, Seen};
 use super::pages::{Leaf, Span, last, page};
 use super::time::Micros;
-use super::view::{View, Way};
+use super::view::{LogStream, View};
 use crate::admin::{block_on, said};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
@@ -41,13 +41,13 @@ pub struct TailOptions {
 /// # Errors
 /// The database cannot be asked, or `out` takes no more.
 pub fn tail(
-    eyes: &Eyes,
+    access: &LogAccess,
     options: TailOptions,
     out: &mut dyn Write,
     note: &mut dyn FnMut(&str),
 ) -> Result<(), Fault> {
     block_on(async {
-        let view = View::open(eyes, "tail").await?;
+        let view = View::open(access, "tail").await?;
         for words in view.doubts.iter().chain(&view.notes) {
             note(words);
         }
@@ -80,7 +80,7 @@ struct Tail<'a, 'k> {
 
 /// The position up to which a stream has been read.
 struct Cursor<'a> {
-    way: &'a Way,
+    log_stream: &'a LogStream,
     leaf: LeafNo,
     after: Seq,
 }
@@ -88,16 +88,16 @@ struct Cursor<'a> {
 impl Tail<'_, '_> {
     async fn run(&mut self, options: TailOptions) -> Result<(), Stop> {
         let lines = options.lines.min(MAX_LINES);
-        let mut cursors = Vec::with_capacity(self.view.ways.len());
-        let mut newest: Vec<(&Way, Row)> = Vec::new();
-        for way in &self.view.ways {
-            let (cursor, rows) = self.begin(way, lines.into()).await?;
+        let mut cursors = Vec::with_capacity(self.view.log_streams.len());
+        let mut newest: Vec<(&LogStream, Row)> = Vec::new();
+        for log_stream in &self.view.log_streams {
+            let (cursor, rows) = self.begin(log_stream, lines.into()).await?;
             cursors.push(cursor);
-            newest.extend(rows.into_iter().map(|row| (way, row)));
+            newest.extend(rows.into_iter().map(|row| (log_stream, row)));
             self.keep_newest(&mut newest, lines);
         }
-        for (way, row) in &newest {
-            self.line(way, row).await?;
+        for (log_stream, row) in &newest {
+            self.line(log_stream, row).await?;
         }
         drop(newest);
         if !options.follow {
@@ -112,27 +112,31 @@ impl Tail<'_, '_> {
                 tokio::time::sleep(PAUSE).await;
             }
             came.sort_by_key(|(_, row)| time_of(row));
-            for (way, row) in &came {
-                self.line(way, row).await?;
+            for (log_stream, row) in &came {
+                self.line(log_stream, row).await?;
             }
         }
     }
 
-    fn keep_newest(&self, rows: &mut Vec<(&Way, Row)>, lines: u32) {
+    fn keep_newest(&self, rows: &mut Vec<(&LogStream, Row)>, lines: u32) {
         rows.sort_by_key(|(_, row)| time_of(row));
         let surplus = rows.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
         rows.drain(..surplus);
     }
 
     /// The last rows of a stream's newest leaf, and the position after them.
-    async fn begin<'w>(&self, way: &'w Way, lines: i64) -> Result<(Cursor<'w>, Vec<Row>), Stop> {
-        let mut cursor = Cursor { way, leaf: LeafNo(0), after: Seq(i64::MIN) };
-        let Some(leaf) = Leaf::newest(&self.view.client, way.id).await? else {
+    async fn begin<'w>(
+        &self,
+        log_stream: &'w LogStream,
+        lines: i64,
+    ) -> Result<(Cursor<'w>, Vec<Row>), Stop> {
+        let mut cursor = Cursor { log_stream, leaf: LeafNo(0), after: Seq(i64::MIN) };
+        let Some(leaf) = Leaf::newest(&self.view.client, log_stream.id).await? else {
             return Ok((cursor, Vec::new()));
         };
         cursor.leaf = leaf.no;
         // One is needed to know the position of the stream.
-        let rows = last(self.view, way.id, leaf.no, lines.max(1)).await?;
+        let rows = last(self.view, log_stream.id, leaf.no, lines.max(1)).await?;
         let mut rows = rows.unwrap_or_default();
         if let Some(row) = rows.first() {
             cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
@@ -145,30 +149,30 @@ impl Tail<'_, '_> {
     async fn more<'w>(
         &self,
         cursor: &mut Cursor<'w>,
-        came: &mut Vec<(&'w Way, Row)>,
+        came: &mut Vec<(&'w LogStream, Row)>,
     ) -> Result<(), Stop> {
         let client = &self.view.client;
         let span =
             Span { after: cursor.after, since: Micros::FIRST, until: Micros::LAST, limit: ROWS };
         let rows = match cursor.leaf {
             LeafNo(0) => Vec::new(),
-            leaf => page(self.view, cursor.way.id, leaf, span).await?.unwrap_or_default(),
+            leaf => page(self.view, cursor.log_stream.id, leaf, span).await?.unwrap_or_default(),
         };
         if let Some(row) = rows.last() {
             cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
-        } else if let Some(next) = Leaf::after(client, cursor.way.id, cursor.leaf).await? {
+        } else if let Some(next) = Leaf::after(client, cursor.log_stream.id, cursor.leaf).await? {
             (cursor.leaf, cursor.after) = (next.no, Seq(i64::MIN));
         }
-        came.extend(rows.into_iter().map(|row| (cursor.way, row)));
+        came.extend(rows.into_iter().map(|row| (cursor.log_stream, row)));
         Ok(())
     }
 
-    async fn line(&mut self, way: &Way, row: &Row) -> Result<(), Stop> {
+    async fn line(&mut self, log_stream: &LogStream, row: &Row) -> Result<(), Stop> {
         let mut packet = Vec::new();
         let words = match decode::row(fields(row)) {
             Err(_) => "not a row of a packet".to_owned(),
             Ok(parsed) => {
-                let seen = self.openers.look(self.view, way, &parsed, &mut packet).await?;
+                let seen = self.openers.look(self.view, log_stream, &parsed, &mut packet).await?;
                 match seen {
                     Seen::Proven | Seen::Claimed => words(&columns(Audit::Headers, &packet)),
                     Seen::Headers { .. } | Seen::Sealed => words(&parsed.columns),
@@ -176,7 +180,7 @@ impl Tail<'_, '_> {
                 }
             }
         };
-        let line = format!("{}  {}  {words}\n", time(time_of(row)), way.name());
+        let line = format!("{}  {}  {words}\n", time(time_of(row)), log_stream.name());
         let written = self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush());
         written.map_err(|error| match error.kind() {
             ErrorKind::BrokenPipe => Stop::Closed,

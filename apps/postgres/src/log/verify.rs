@@ -11,8 +11,8 @@ use tokio_postgres::{IsolationLevel, Row, Transaction};
 
 use super::pages::{Leaf, is_gone};
 use super::time::Micros;
-use super::view::{View, Way};
-use super::{Eyes, Keys};
+use super::view::{LogStream, View};
+use super::{Keys, LogAccess};
 use crate::admin::{block_on, said};
 use crate::fields::fields;
 use crate::node::directory::Pins;
@@ -48,26 +48,26 @@ pub struct Verified {
 ///
 /// # Errors
 /// The database cannot be asked.
-pub fn verify(eyes: &Eyes, say: &mut dyn FnMut(&str)) -> Result<Verified, Fault> {
+pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<Verified, Fault> {
     block_on(async {
-        let mut view = View::open(eyes, "verify").await?;
+        let mut view = View::open(access, "verify").await?;
         let mut verified = Verified::default();
         for doubt in &view.doubts {
             say(doubt);
             verified.all.findings += 1;
         }
-        let own = Own::of(eyes)?;
+        let own = Own::of(access)?;
         verified.all.findings += own.nodes(&view, say);
         let retention = retention(&view).await?;
-        let ways = std::mem::take(&mut view.ways);
-        for way in &ways {
-            let (summary, highest) = stream(&mut view, way, retention.clone(), say).await?;
+        let log_streams = std::mem::take(&mut view.log_streams);
+        for log_stream in &log_streams {
+            let (summary, highest) = stream(&mut view, log_stream, retention.clone(), say).await?;
             verified.streams += 1;
             add(&mut verified.all, summary);
-            verified.all.findings += own.stream(way, highest, say);
+            verified.all.findings += own.stream(log_stream, highest, say);
         }
-        if eyes.from.is_none() && eyes.to.is_none() && eyes.stream.is_none() {
-            verified.all.findings += own.streams(&ways, say);
+        if access.from.is_none() && access.to.is_none() && access.stream.is_none() {
+            verified.all.findings += own.streams(&log_streams, say);
         }
         for note in &view.notes {
             say(note);
@@ -100,8 +100,8 @@ struct Own<'e> {
 
 impl<'e> Own<'e> {
     /// Reads the node's files before the log, which only grows meanwhile.
-    fn of(eyes: &'e Eyes) -> Result<Self, Fault> {
-        let Keys::Node(node) = &eyes.keys else { return Ok(Self::default()) };
+    fn of(access: &'e LogAccess) -> Result<Self, Fault> {
+        let Keys::Node(node) = &access.keys else { return Ok(Self::default()) };
         let paths = &node.paths;
         let received = positions::received(&paths.positions_file()).map_err(|error| {
             let file = paths.positions_file();
@@ -126,24 +126,28 @@ impl<'e> Own<'e> {
     }
 
     /// Checks that the database still has the packets that the node received.
-    fn stream(&self, way: &Way, highest: Option<Seq>, say: &mut dyn FnMut(&str)) -> u64 {
-        let (Some(received), Some(highest)) = (self.received.get(&way.id), highest) else {
+    fn stream(
+        &self,
+        log_stream: &LogStream,
+        highest: Option<Seq>,
+        say: &mut dyn FnMut(&str),
+    ) -> u64 {
+        let (Some(received), Some(highest)) = (self.received.get(&log_stream.id), highest) else {
             return 0;
         };
         if *received <= highest {
             return 0;
         }
-        let name = way.name();
+        let name = log_stream.name();
         say(&format!("{name}: this node received row {received}, and the log ends at {highest}"));
         1
     }
 
     /// Each stream that it has received is there.
-    fn streams(&self, ways: &[Way], say: &mut dyn FnMut(&str)) -> u64 {
-        let gone = self
-            .received
-            .iter()
-            .filter(|(stream, seq)| seq.0 > 0 && !ways.iter().any(|way| way.id == **stream));
+    fn streams(&self, log_streams: &[LogStream], say: &mut dyn FnMut(&str)) -> u64 {
+        let gone = self.received.iter().filter(|(stream, seq)| {
+            seq.0 > 0 && !log_streams.iter().any(|log_stream| log_stream.id == **stream)
+        });
         let mut findings = 0;
         for (stream, seq) in gone {
             say(&format!(
@@ -166,39 +170,39 @@ async fn retention(view: &View<'_>) -> Result<Option<Rc<Retention>>, Fault> {
 
 async fn stream(
     view: &mut View<'_>,
-    way: &Way,
+    log_stream: &LogStream,
     retention: Option<Rc<Retention>>,
     say: &mut dyn FnMut(&str),
 ) -> Result<(Summary, Option<Seq>), Fault> {
     let about = Stream {
         network: view.tag.clone(),
-        id: way.id,
-        sender: way.sender.clone(),
-        receiver: way.receiver,
+        id: log_stream.id,
+        sender: log_stream.sender.clone(),
+        receiver: log_stream.receiver,
         retention,
         settings: view.settings.clone(),
     };
     let ring = Rc::clone(&view.ring);
     let key = view.reader.zip(Option::as_ref(&ring));
-    let mut sight = Sight {
-        way,
+    let mut verification = StreamVerification {
+        log_stream,
         verifier: Verifier::new(about, key),
         reader: key.map(|(reader, _)| reader.id().0),
         extra: 0,
     };
     let mut at = LeafNo(0);
-    while let Some(leaf) = sight.leaf(view, at, say).await? {
+    while let Some(leaf) = verification.leaf(view, at, say).await? {
         at = leaf;
     }
-    sight.verifier.finish();
-    sight.tell(say);
-    let mut summary = sight.verifier.summary();
-    summary.findings += sight.extra;
-    say(&line(way, &summary));
-    Ok((summary, sight.verifier.highest()))
+    verification.verifier.finish();
+    verification.tell(say);
+    let mut summary = verification.verifier.summary();
+    summary.findings += verification.extra;
+    say(&line(log_stream, &summary));
+    Ok((summary, verification.verifier.highest()))
 }
 
-fn line(way: &Way, summary: &Summary) -> String {
+fn line(log_stream: &LogStream, summary: &Summary) -> String {
     let Summary { epochs, expired, rows, proven, unsigned, emptied, findings } = *summary;
     let found = match findings {
         0 => "nothing found".to_owned(),
@@ -213,26 +217,26 @@ fn line(way: &Way, summary: &Summary) -> String {
     let gone = count(expired, "more expired") + &count(emptied, "emptied by a crash");
     format!(
         "{} (stream {}): {rows} {}, {proven} proven to be the sender's{unsigned}, in {epochs} {}{gone}: {found}",
-        way.name(),
-        way.id,
+        log_stream.name(),
+        log_stream.id,
         if rows == 1 { "row" } else { "rows" },
         if epochs == 1 { "epoch" } else { "epochs" }
     )
 }
 
-/// A stream that is being looked at.
-struct Sight<'a> {
-    way: &'a Way,
+/// The verification of one stream, in progress.
+struct StreamVerification<'a> {
+    log_stream: &'a LogStream,
     verifier: Verifier<'a>,
     reader: Option<i32>,
     /// Findings that the verifier does not know of.
     extra: u64,
 }
 
-impl Sight<'_> {
+impl StreamVerification<'_> {
     fn tell(&mut self, say: &mut dyn FnMut(&str)) {
         for finding in self.verifier.take_findings() {
-            say(&format!("{}: {finding}", self.way.name()));
+            say(&format!("{}: {finding}", self.log_stream.name()));
         }
     }
 
@@ -247,16 +251,16 @@ impl Sight<'_> {
         let snapshot = view.client.build_transaction().read_only(true);
         let snapshot = snapshot.isolation_level(IsolationLevel::RepeatableRead).start().await;
         let snapshot = snapshot.map_err(|error| said(&error))?;
-        let Some(leaf) = Leaf::after(&snapshot, self.way.id, before).await? else {
+        let Some(leaf) = Leaf::after(&snapshot, self.log_stream.id, before).await? else {
             return Ok(None);
         };
         let statement = format!(
             "SELECT {} FROM {} WHERE stream = $1 ORDER BY seq",
             sql::SENT_COLUMNS,
-            source.of(self.way.id, leaf.no)
+            source.of(self.log_stream.id, leaf.no)
         );
         if leaf.dropped.is_none() {
-            match snapshot.bind(&statement, &[&self.way.id.0]).await {
+            match snapshot.bind(&statement, &[&self.log_stream.id.0]).await {
                 Ok(rows) => {
                     self.rows(&snapshot, leaf.no, &rows, say).await?;
                     return Ok(Some(leaf.no));
@@ -280,19 +284,19 @@ impl Sight<'_> {
         say: &mut dyn FnMut(&str),
     ) -> Result<Option<LeafNo>, Fault> {
         let snapshot = view.client.transaction().await.map_err(|error| said(&error))?;
-        let leaf = Leaf::after(&snapshot, self.way.id, before).await?;
+        let leaf = Leaf::after(&snapshot, self.log_stream.id, before).await?;
         let Some(leaf) = leaf.filter(|leaf| leaf.no == no) else { return Ok(Some(no)) };
         let standby = "SELECT pg_catalog.pg_is_in_recovery()";
         let standby = snapshot.query_one(standby, &[]).await.and_then(|row| row.try_get(0));
         if !leaf.durable && standby.map_err(|error| said(&error))? {
             say(&format!(
                 "{}: leaf {no} is not on a standby (durability volatile): not looked at",
-                self.way.name()
+                self.log_stream.name()
             ));
         } else if let (None, Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
             say(&format!(
                 "{}: leaf {no} with the rows from {first_seq} on is missing, and it has not expired",
-                self.way.name()
+                self.log_stream.name()
             ));
             self.extra += 1;
         }
@@ -314,7 +318,7 @@ impl Sight<'_> {
         if let (Some(dropped), Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
             say(&format!(
                 "{}: leaf {} with the rows from {first_seq} on has expired ({}): not looked at",
-                self.way.name(),
+                self.log_stream.name(),
                 leaf.no,
                 super::tail::time(dropped)
             ));
@@ -368,14 +372,15 @@ struct Epochs {
 
 impl Epochs {
     async fn of(
-        sight: &Sight<'_>,
+        verification: &StreamVerification<'_>,
         snapshot: &Transaction<'_>,
         leaf: LeafNo,
     ) -> Result<Self, Fault> {
-        let reader = sight.reader;
+        let reader = verification.reader;
         // No node has -1.
         let wrapped_to = reader.unwrap_or(-1);
-        let portal = snapshot.bind(OF_LEAF, &[&sight.way.id.0, &leaf.0, &wrapped_to]).await;
+        let portal =
+            snapshot.bind(OF_LEAF, &[&verification.log_stream.id.0, &leaf.0, &wrapped_to]).await;
         Ok(Self {
             portal: portal.map_err(|error| said(&error))?,
             page: Vec::new().into_iter(),

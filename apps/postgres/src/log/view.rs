@@ -10,7 +10,7 @@ use adit_postgres::{NodeId, StreamId};
 use tokio_postgres::{Client, Row};
 
 use super::pages::Source;
-use super::{Eyes, Keys};
+use super::{Keys, LogAccess};
 use crate::admin::{open, said};
 use crate::keys::{self, Follower};
 use crate::node::directory;
@@ -23,7 +23,7 @@ const STREAMS: &str = "SELECT s.id, s.sender, f.name, s.receiver, t.name FROM ad
 
 /// A stream that can be read.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct LogStream {
     pub(super) id: StreamId,
     pub(super) from: String,
     pub(super) to: String,
@@ -31,7 +31,7 @@ pub(super) struct Way {
     pub(super) receiver: NodeId,
 }
 
-impl Way {
+impl LogStream {
     /// The name for people.
     pub(super) fn name(&self) -> String {
         format!("{} > {}", self.from, self.to)
@@ -47,7 +47,7 @@ pub(super) struct View<'k> {
     pub(super) reader: Option<Reader<'k>>,
     pub(super) ring: Rc<Option<KeyRing>>,
     pub(super) source: Source,
-    pub(super) ways: Vec<Way>,
+    pub(super) log_streams: Vec<LogStream>,
     /// Every node's keys, as far as they are believed.
     pub(super) nodes: BTreeMap<NodeId, NodePublic>,
     /// The network's settings, if its owner has signed them.
@@ -62,12 +62,12 @@ pub(super) struct View<'k> {
 
 impl<'k> View<'k> {
     /// Connects, and looks around.
-    pub(super) async fn open(eyes: &'k Eyes, purpose: &str) -> Result<Self, Fault> {
-        let client = open(&eyes.target, purpose).await?;
+    pub(super) async fn open(access: &'k LogAccess, purpose: &str) -> Result<Self, Fault> {
+        let client = open(&access.target, purpose).await?;
         // One plan for every leaf, however full: along its index.
         let settings = "SET search_path = pg_catalog; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
         client.batch_execute(settings).await.map_err(|error| said(&error))?;
-        let reader = match &eyes.keys {
+        let reader = match &access.keys {
             Keys::Node(node) => Some(node.secrets.keys.reader(node.settings.node)),
             Keys::Auditor(key) => Some(key.reader()),
             Keys::None => None,
@@ -76,8 +76,8 @@ impl<'k> View<'k> {
             client.query_opt(directory::NETWORK, &[]).await.map_err(|error| missing(&error))?;
         let row = row.ok_or_else(no_network)?;
         let tag = row.try_get::<_, String>(1).map_err(|_| no_network())?;
-        let (ring, doubt) = keys_of(eyes, &client, &tag).await?;
-        let source = match &eyes.keys {
+        let (ring, doubt) = keys_of(access, &client, &tag).await?;
+        let source = match &access.keys {
             Keys::Node(_) => Source::Inboxes,
             Keys::Auditor(_) | Keys::None => Source::Leaves,
         };
@@ -87,10 +87,10 @@ impl<'k> View<'k> {
             reader,
             ring: Rc::new(ring),
             source,
-            ways: Vec::new(),
+            log_streams: Vec::new(),
             nodes: BTreeMap::new(),
             settings: None,
-            auditor: match &eyes.keys {
+            auditor: match &access.keys {
                 Keys::Auditor(key) => key.reader().public(),
                 Keys::Node(_) | Keys::None => None,
             },
@@ -99,9 +99,9 @@ impl<'k> View<'k> {
         };
         view.network(&row);
         let names = view.nodes().await?;
-        view.streams(eyes, &names).await?;
-        view.settings(eyes).await?;
-        if matches!(eyes.keys, Keys::None) {
+        view.streams(access, &names).await?;
+        view.settings(access).await?;
+        if matches!(access.keys, Keys::None) {
             view.notes.push(
                 "Without the auditor's key (--key FILE) nodes, records and packets are what the database says they are."
                     .into(),
@@ -136,12 +136,12 @@ impl<'k> View<'k> {
     }
 
     /// Reads the network's settings. A node knows which ones it has seen, and an auditor does not.
-    async fn settings(&mut self, eyes: &Eyes) -> Result<(), Fault> {
+    async fn settings(&mut self, access: &LogAccess) -> Result<(), Fault> {
         if self.reader.is_none() {
             return Ok(());
         }
         let rows = directory::settings_rows(&self.client).await.map_err(|error| said(&error))?;
-        let (own, seen): (_, Option<Seen>) = match &eyes.keys {
+        let (own, seen): (_, Option<Seen>) = match &access.keys {
             Keys::Node(node) => {
                 let own = (node.public.id == NodeId::OWNER).then(|| node.public.clone());
                 (own, node.pins.settings())
@@ -183,26 +183,26 @@ impl<'k> View<'k> {
 
     async fn streams(
         &mut self,
-        eyes: &Eyes,
+        access: &LogAccess,
         names: &BTreeMap<NodeId, String>,
     ) -> Result<(), Fault> {
-        let me = match &eyes.keys {
+        let me = match &access.keys {
             Keys::Node(node) => Some(node.settings.node),
             Keys::Auditor(_) | Keys::None => None,
         };
         let rows = self.client.query(STREAMS, &[]).await.map_err(|error| said(&error))?;
         for row in &rows {
-            let Some(way) = way(row, &self.nodes, names) else { continue };
-            let wanted = me.is_none_or(|me| way.receiver == me)
-                && eyes.from.as_ref().is_none_or(|from| *from == way.from)
-                && eyes.to.as_ref().is_none_or(|to| *to == way.to)
-                && eyes.stream.is_none_or(|stream| stream == way.id.0);
+            let Some(log_stream) = log_stream(row, &self.nodes, names) else { continue };
+            let wanted = me.is_none_or(|me| log_stream.receiver == me)
+                && access.from.as_ref().is_none_or(|from| *from == log_stream.from)
+                && access.to.as_ref().is_none_or(|to| *to == log_stream.to)
+                && access.stream.is_none_or(|stream| stream == log_stream.id.0);
             if wanted {
-                self.ways.push(way);
+                self.log_streams.push(log_stream);
             }
         }
-        let picky = eyes.from.is_some() || eyes.to.is_some() || eyes.stream.is_some();
-        if self.ways.is_empty() && picky {
+        let picky = access.from.is_some() || access.to.is_some() || access.stream.is_some();
+        if self.log_streams.is_empty() && picky {
             return Err(Fault::operator(if me.is_some() {
                 "no such stream is addressed to this node, and a node reads no other: the auditor's role does (--url)"
             } else {
@@ -213,14 +213,14 @@ impl<'k> View<'k> {
     }
 }
 
-/// These eyes' keys of the network with those that it has got since: a node takes them by its pins; an auditor, who has none, by the
+/// Returns the network's keys that this access has, with those that it has got since: a node takes them by its pins; an auditor, who has none, by the
 /// rows of the database. And why not all, if so.
 async fn keys_of(
-    eyes: &Eyes,
+    access: &LogAccess,
     client: &Client,
     tag: &str,
 ) -> Result<(Option<KeyRing>, Option<String>), Fault> {
-    match &eyes.keys {
+    match &access.keys {
         Keys::None => Ok((None, None)),
         Keys::Auditor(key) => {
             let (reader, mut ring) = (key.reader(), KeyRing::from(key.network().clone()));
@@ -252,17 +252,17 @@ fn told_apart(names: BTreeMap<NodeId, (String, bool)>) -> BTreeMap<NodeId, Strin
     names.iter().map(named).collect()
 }
 
-fn way(
+fn log_stream(
     row: &Row,
     nodes: &BTreeMap<NodeId, NodePublic>,
     names: &BTreeMap<NodeId, String>,
-) -> Option<Way> {
+) -> Option<LogStream> {
     let (sender, receiver) = (NodeId(row.try_get(1).ok()?), NodeId(row.try_get(3).ok()?));
     let name = |id: NodeId, at| {
         let named = || row.try_get::<_, String>(at).ok().map(|name| clean(&name));
         names.get(&id).cloned().or_else(named)
     };
-    Some(Way {
+    Some(LogStream {
         id: StreamId(row.try_get(0).ok()?),
         from: name(sender, 2)?,
         to: name(receiver, 4)?,

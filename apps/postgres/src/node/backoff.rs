@@ -13,12 +13,12 @@ const LONGEST: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     next: Duration,
-    noise: Noise,
+    noise: Jitter,
 }
 
 impl Backoff {
     pub(super) fn new(seed: u64) -> Self {
-        Self { next: SHORTEST, noise: Noise::new(seed) }
+        Self { next: SHORTEST, noise: Jitter::new(seed) }
     }
 
     /// The pause before the next attempt: between half of the current length and all of it.
@@ -36,9 +36,9 @@ impl Backoff {
 
 /// Randomness for pauses only (xorshift64*): there is nothing to gain by guessing it.
 #[derive(Clone, Debug)]
-pub(super) struct Noise(u64);
+pub(super) struct Jitter(u64);
 
-impl Noise {
+impl Jitter {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed | 1)
     }

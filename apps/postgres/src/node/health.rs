@@ -32,7 +32,7 @@ impl Side {
 /// Both connections' state.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    sides: [One; 2],
+    sides: [ConnectionHealth; 2],
     told: BTreeSet<String>,
     /// Since when not both work, and how many attempts have failed.
     outage: Option<(Instant, u64)>,
@@ -42,14 +42,14 @@ pub(super) struct Health {
 
 /// One connection's state.
 #[derive(Clone, Debug, Default)]
-pub(super) struct One {
+pub(super) struct ConnectionHealth {
     pub(super) up: bool,
     pub(super) opened: u64,
     pub(super) trouble: Option<String>,
 }
 
 impl Health {
-    pub(super) fn side(&self, side: Side) -> &One {
+    pub(super) fn side(&self, side: Side) -> &ConnectionHealth {
         &self.sides[side.index()]
     }
 

@@ -27,13 +27,13 @@ const LINES: usize = 8192;
 
 /// The kind of a position.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Way {
+pub(super) enum PositionKind {
     Received,
     Sent,
     Signed,
 }
 
-impl Way {
+impl PositionKind {
     fn letter(self) -> char {
         match self {
             Self::Received => 'r',
@@ -51,7 +51,7 @@ pub(crate) fn received(path: &Path) -> io::Result<BTreeMap<StreamId, Seq>> {
     };
     let lines = bytes.chunks_exact(LINE).take(LINES);
     let lines = lines.filter_map(|line| parse(std::str::from_utf8(line).ok()?));
-    let received = lines.filter(|((way, _), ..)| *way == Way::Received);
+    let received = lines.filter(|((kind, _), ..)| *kind == PositionKind::Received);
     Ok(received.map(|((_, stream), position, _)| (stream, position.seq)).collect())
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn received(path: &Path) -> io::Result<BTreeMap<StreamId, Seq>> {
 #[derive(Debug)]
 pub(super) struct Positions {
     file: File,
-    slots: HashMap<(Way, StreamId), Slot>,
+    slots: HashMap<(PositionKind, StreamId), Slot>,
     lines: usize,
 }
 
@@ -94,13 +94,13 @@ impl Positions {
     }
 
     /// Returns the position of a stream; zeros if it is unknown.
-    pub(super) fn get(&self, way: Way, stream: StreamId) -> Position {
-        self.slots.get(&(way, stream)).map(|slot| slot.position).unwrap_or_default()
+    pub(super) fn get(&self, kind: PositionKind, stream: StreamId) -> Position {
+        self.slots.get(&(kind, stream)).map(|slot| slot.position).unwrap_or_default()
     }
 
     /// The last checkpoint of a stream, and its epoch.
     pub(super) fn signed(&self, stream: StreamId) -> Option<(EpochNo, Checkpoint)> {
-        let Slot { position, chain, .. } = self.slots.get(&(Way::Signed, stream))?;
+        let Slot { position, chain, .. } = self.slots.get(&(PositionKind::Signed, stream))?;
         Some((position.epoch, Checkpoint { seq: position.seq, chain: chain.0 }))
     }
 
@@ -112,39 +112,46 @@ impl Positions {
         to: Checkpoint,
     ) -> io::Result<()> {
         let position = Position { epoch, seq: to.seq };
-        self.write(Way::Signed, stream, position, Fingerprint(to.chain))
+        self.write(PositionKind::Signed, stream, position, Fingerprint(to.chain))
     }
 
     /// Takes down how far a stream is.
-    pub(super) fn set(&mut self, way: Way, stream: StreamId, position: Position) -> io::Result<()> {
-        self.write(way, stream, position, NO_CHAIN)
+    pub(super) fn set(
+        &mut self,
+        kind: PositionKind,
+        stream: StreamId,
+        position: Position,
+    ) -> io::Result<()> {
+        self.write(kind, stream, position, NO_CHAIN)
     }
 
     fn write(
         &mut self,
-        way: Way,
+        kind: PositionKind,
         stream: StreamId,
         position: Position,
         chain: Fingerprint,
     ) -> io::Result<()> {
-        let line = match self.slots.get(&(way, stream)) {
+        let line = match self.slots.get(&(kind, stream)) {
             Some(slot) if slot.position == position && slot.chain == chain => return Ok(()),
             Some(slot) => slot.line,
             // Half is for what was received: a database that makes up streams to write to must not take its place.
-            None if self.lines >= if way == Way::Received { LINES } else { LINES / 2 } => {
+            None if self.lines
+                >= if kind == PositionKind::Received { LINES } else { LINES / 2 } =>
+            {
                 return Err(io::Error::other("more streams than this file has lines"));
             }
             None => self.lines,
         };
         let Position { epoch, seq } = position;
-        let letter = way.letter();
+        let letter = kind.letter();
         let text = format!("{letter} {:>10} {:>10} {:>20} {chain}\n", stream.0, epoch.0, seq.0);
         if text.len() != LINE {
             return Err(io::Error::other("a number that is none"));
         }
         self.file.write_all_at(text.as_bytes(), (line * LINE) as u64)?;
         self.lines = self.lines.max(line + 1);
-        let former = self.slots.insert((way, stream), Slot { line, position, chain });
+        let former = self.slots.insert((kind, stream), Slot { line, position, chain });
         if former.is_none_or(|slot| slot.position.epoch != epoch) {
             self.file.sync_data()?;
         }
@@ -152,19 +159,19 @@ impl Positions {
     }
 }
 
-fn parse(line: &str) -> Option<((Way, StreamId), Position, Fingerprint)> {
+fn parse(line: &str) -> Option<((PositionKind, StreamId), Position, Fingerprint)> {
     let mut words = line.split_ascii_whitespace();
-    let way = match words.next()? {
-        "r" => Way::Received,
-        "s" => Way::Sent,
-        "c" => Way::Signed,
+    let kind = match words.next()? {
+        "r" => PositionKind::Received,
+        "s" => PositionKind::Sent,
+        "c" => PositionKind::Signed,
         _ => return None,
     };
     let stream = StreamId(words.next()?.parse().ok()?);
     let epoch = EpochNo(words.next()?.parse().ok()?);
     let seq = Seq(words.next()?.parse().ok()?);
     let chain = words.next()?.parse().ok()?;
-    words.next().is_none().then_some(((way, stream), Position { epoch, seq }, chain))
+    words.next().is_none().then_some(((kind, stream), Position { epoch, seq }, chain))
 }
 
 #[cfg(test)]
@@ -181,15 +188,17 @@ mod tests {
         let path = dir.path().join("positions");
         let mut positions = Positions::open(&path).unwrap();
         for seq in 1..20 {
-            positions.set(Way::Received, StreamId(7), at(1, seq)).unwrap();
-            positions.set(Way::Sent, StreamId(7), at(2, i64::MAX - seq)).unwrap();
-            positions.set(Way::Received, StreamId(i32::MAX), at(i32::MAX, seq * 1000)).unwrap();
+            positions.set(PositionKind::Received, StreamId(7), at(1, seq)).unwrap();
+            positions.set(PositionKind::Sent, StreamId(7), at(2, i64::MAX - seq)).unwrap();
+            positions
+                .set(PositionKind::Received, StreamId(i32::MAX), at(i32::MAX, seq * 1000))
+                .unwrap();
         }
         let again = Positions::open(&path).unwrap();
-        assert_eq!(again.get(Way::Received, StreamId(7)), at(1, 19));
-        assert_eq!(again.get(Way::Sent, StreamId(7)), at(2, i64::MAX - 19));
-        assert_eq!(again.get(Way::Received, StreamId(i32::MAX)), at(i32::MAX, 19000));
-        assert_eq!(again.get(Way::Sent, StreamId(8)), Position::default());
+        assert_eq!(again.get(PositionKind::Received, StreamId(7)), at(1, 19));
+        assert_eq!(again.get(PositionKind::Sent, StreamId(7)), at(2, i64::MAX - 19));
+        assert_eq!(again.get(PositionKind::Received, StreamId(i32::MAX)), at(i32::MAX, 19000));
+        assert_eq!(again.get(PositionKind::Sent, StreamId(8)), Position::default());
         assert_eq!(fs::metadata(&path).unwrap().len(), 3 * LINE as u64);
     }
 
@@ -200,15 +209,15 @@ mod tests {
         let mut positions = Positions::open(&path).unwrap();
         assert_eq!(positions.signed(StreamId(7)), None);
         let signed = |seq, byte| Checkpoint { seq: Seq(seq), chain: [byte; 32] };
-        positions.set(Way::Sent, StreamId(7), at(2, 9)).unwrap();
+        positions.set(PositionKind::Sent, StreamId(7), at(2, 9)).unwrap();
         positions.sign(StreamId(7), EpochNo(2), signed(8, 0xab)).unwrap();
         positions.sign(StreamId(7), EpochNo(2), signed(9, 0xcd)).unwrap();
-        positions.set(Way::Received, StreamId(8), at(2, 5)).unwrap();
+        positions.set(PositionKind::Received, StreamId(8), at(2, 5)).unwrap();
         assert_eq!(received(&path).unwrap(), BTreeMap::from([(StreamId(8), Seq(5))]));
         assert!(received(&dir.path().join("none")).unwrap().is_empty());
         let again = Positions::open(&path).unwrap();
         assert_eq!(again.signed(StreamId(7)), Some((EpochNo(2), signed(9, 0xcd))));
-        assert_eq!(again.get(Way::Sent, StreamId(7)), at(2, 9));
+        assert_eq!(again.get(PositionKind::Sent, StreamId(7)), at(2, 9));
         assert_eq!(fs::metadata(&path).unwrap().len(), 3 * LINE as u64);
     }
 
@@ -217,16 +226,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("positions");
         let mut positions = Positions::open(&path).unwrap();
-        positions.set(Way::Received, StreamId(7), at(1, 5)).unwrap();
+        positions.set(PositionKind::Received, StreamId(7), at(1, 5)).unwrap();
         let writable = std::mem::replace(&mut positions.file, File::open(&path).unwrap());
         for _ in 0..2 {
-            positions.set(Way::Received, StreamId(7), at(1, 6)).unwrap_err();
+            positions.set(PositionKind::Received, StreamId(7), at(1, 6)).unwrap_err();
         }
-        assert_eq!(positions.get(Way::Received, StreamId(7)), at(1, 5));
+        assert_eq!(positions.get(PositionKind::Received, StreamId(7)), at(1, 5));
         positions.file = writable;
-        positions.set(Way::Received, StreamId(7), at(1, 6)).unwrap();
+        positions.set(PositionKind::Received, StreamId(7), at(1, 6)).unwrap();
         let again = Positions::open(&path).unwrap();
-        assert_eq!(again.get(Way::Received, StreamId(7)), at(1, 6));
+        assert_eq!(again.get(PositionKind::Received, StreamId(7)), at(1, 6));
     }
 
     #[test]
@@ -235,7 +244,7 @@ mod tests {
         let path = dir.path().join("positions");
         let mut positions = Positions::open(&path).unwrap();
         for stream in 7..10 {
-            positions.set(Way::Received, StreamId(stream), at(1, 5)).unwrap();
+            positions.set(PositionKind::Received, StreamId(stream), at(1, 5)).unwrap();
         }
         let mut bytes = fs::read(&path).unwrap();
         // As a crash of the machine leaves it: no newline, no text; and the last one half.
@@ -244,13 +253,13 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let mut positions = Positions::open(&path).unwrap();
         let got: Vec<_> =
-            (7..10).map(|s| positions.get(Way::Received, StreamId(s)).seq.0).collect();
+            (7..10).map(|s| positions.get(PositionKind::Received, StreamId(s)).seq.0).collect();
         assert_eq!(got, [0, 5, 0]);
-        positions.set(Way::Received, StreamId(8), at(1, 6)).unwrap();
-        positions.set(Way::Received, StreamId(9), at(1, 7)).unwrap();
+        positions.set(PositionKind::Received, StreamId(8), at(1, 6)).unwrap();
+        positions.set(PositionKind::Received, StreamId(9), at(1, 7)).unwrap();
         let positions = Positions::open(&path).unwrap();
-        assert_eq!(positions.get(Way::Received, StreamId(8)), at(1, 6));
-        assert_eq!(positions.get(Way::Received, StreamId(9)), at(1, 7));
+        assert_eq!(positions.get(PositionKind::Received, StreamId(8)), at(1, 6));
+        assert_eq!(positions.get(PositionKind::Received, StreamId(9)), at(1, 7));
     }
 
     #[test]
@@ -260,11 +269,14 @@ mod tests {
         let mut positions = Positions::open(&path).unwrap();
         let lines = LINES as i32;
         let taken = (1..=lines)
-            .filter(|s| positions.set(Way::Sent, StreamId(*s), at(1, 1)).is_ok())
+            .filter(|s| positions.set(PositionKind::Sent, StreamId(*s), at(1, 1)).is_ok())
             .count();
         assert_eq!(taken, LINES / 2);
-        positions.set(Way::Received, StreamId(7), at(1, 5)).unwrap();
-        assert!(positions.set(Way::Received, StreamId(i32::MIN), at(1, 5)).is_err());
-        assert_eq!(Positions::open(&path).unwrap().get(Way::Received, StreamId(7)), at(1, 5));
+        positions.set(PositionKind::Received, StreamId(7), at(1, 5)).unwrap();
+        assert!(positions.set(PositionKind::Received, StreamId(i32::MIN), at(1, 5)).is_err());
+        assert_eq!(
+            Positions::open(&path).unwrap().get(PositionKind::Received, StreamId(7)),
+            at(1, 5)
+        );
     }
 }

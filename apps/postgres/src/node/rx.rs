@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, EpochRecord, Expected, Wrap};
-use adit_postgres::receiver::{Delivery, Epoch, Look, Query, Watch};
+use adit_postgres::receiver::{Delivery, Epoch, Query, QueryScope, Watch};
 use adit_postgres::seal::Opener;
 use adit_postgres::{Seq, StreamId, sql};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -24,7 +24,7 @@ use super::connection::{Link, NotifyListener, within};
 use super::db_error::DbError;
 use super::directory::{self, Directory, Known, Tables};
 use super::health::Side;
-use super::positions::Way;
+use super::positions::PositionKind;
 use super::reader::{Reader, dated};
 use super::shared::{Forgeries, Shared, WARN_AGAIN, add};
 use super::tx::sleep_until;
@@ -230,7 +230,7 @@ impl<'a> Round<'a> {
             Answer::Skip(stream, newest) => {
                 if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
                     receiver.skipped(newest.map(Seq));
-                    shared.remember(Way::Received, stream, receiver.position());
+                    shared.remember(PositionKind::Received, stream, receiver.position());
                 }
             }
             Answer::Gone(stream) => {
@@ -248,7 +248,7 @@ impl<'a> Round<'a> {
         let active = receivers.values().any(|receiver| receiver.is_active(at));
         let look = self.watch.answer(at, count, active);
         for receiver in receivers.values_mut() {
-            if look == Look::Everywhere || (look == Look::Active && receiver.is_active(at)) {
+            if look == QueryScope::All || (look == QueryScope::Active && receiver.is_active(at)) {
                 receiver.look(at);
             }
         }
@@ -369,7 +369,7 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
         let before = receiver.stats().forged;
         receiver.page(now(), rows.iter().filter_map(dated), &routes, delivery);
         forged = receiver.stats().forged.saturating_sub(before);
-        if !shared.remember(Way::Received, stream, receiver.position()) {
+        if !shared.remember(PositionKind::Received, stream, receiver.position()) {
             if counters.unwritten.get() == 0 {
                 tracing::warn!(
                     "the file of positions cannot be written: nothing is delivered until it can"

@@ -19,7 +19,7 @@ use super::db_error::DbError;
 use super::device::Device;
 use super::directory::{Directory, Pins};
 use super::health::Health;
-use super::positions::{Positions, Way};
+use super::positions::{PositionKind, Positions};
 use crate::Settings;
 use crate::database::Target;
 use crate::database::pooler::{self, Unknown};
@@ -158,11 +158,11 @@ impl Shared {
         receivers.retain(|stream, _| !incoming.contains(stream));
         let positions = self.positions.borrow();
         for node in &directory.nodes {
-            let Position { epoch, seq } = positions.get(Way::Sent, node.outgoing);
+            let Position { epoch, seq } = positions.get(PositionKind::Sent, node.outgoing);
             let kept = Kept { given: (epoch, seq), signed: positions.signed(node.outgoing) };
             sender.add(node.outgoing, node.record.id, kept);
             receivers.entry(node.incoming).or_insert_with(|| {
-                let position = positions.get(Way::Received, node.incoming);
+                let position = positions.get(PositionKind::Received, node.incoming);
                 let seed: [u8; 32] = self.random.borrow_mut().bytes();
                 let mut receiver = Receiver::new(now(), node.incoming, position, seed);
                 receiver.retire(self.generations.get().1);
@@ -232,7 +232,7 @@ impl Shared {
     }
 
     /// Takes down how far a stream is. Whether that went well.
-    pub(super) fn remember(&self, way: Way, stream: StreamId, position: Position) -> bool {
+    pub(super) fn remember(&self, way: PositionKind, stream: StreamId, position: Position) -> bool {
         self.positions.borrow_mut().set(way, stream, position).is_ok()
     }
 }

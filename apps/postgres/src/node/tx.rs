@@ -13,7 +13,7 @@ use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
-use adit_postgres::sender::{Action, Belief, OpenLeaf, Opening, Resumed, Sender, Unsigned};
+use adit_postgres::sender::{Action, OpenLeaf, Opening, ResumeOutcome, Resumed, Sender, Unsigned};
 use adit_postgres::{Durability, NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
@@ -23,7 +23,7 @@ use super::connection::{Link, within};
 use super::db_error::{Bound, DbError};
 use super::device::ReadBuffer;
 use super::health::Side;
-use super::positions::Way;
+use super::positions::PositionKind;
 use super::shared::{Shared, WARN_AGAIN, add};
 use super::writer::Writer;
 use adit_runtime::clock::{now, unix_time};
@@ -147,7 +147,7 @@ async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), DbError> 
     for part in &batch.parts {
         let given = shared.sender.borrow().as_ref().and_then(|sender| sender.given(part.stream));
         if let Some((epoch, seq)) = given {
-            shared.remember(Way::Sent, part.stream, Position { epoch, seq });
+            shared.remember(PositionKind::Sent, part.stream, Position { epoch, seq });
         }
     }
     let mut done = Some(within(COMMIT_LIMIT, writer.commit(batch)).await?);
@@ -205,18 +205,18 @@ async fn resume(
     .await?;
     let belief = match &mut *shared.sender.borrow_mut() {
         Some(sender) => sender.resumed(stream, found),
-        None => Belief::Full,
+        None => ResumeOutcome::Full,
     };
     warn_of_numbers(shared, stream, belief);
     Ok(())
 }
 
 /// Warns of numbers in the database that this node cannot have given, at most once in [`WARN_AGAIN`].
-fn warn_of_numbers(shared: &Shared, stream: StreamId, belief: Belief) {
+fn warn_of_numbers(shared: &Shared, stream: StreamId, belief: ResumeOutcome) {
     let consequence = match belief {
-        Belief::Full => return,
-        Belief::OwnNumbers => "it continues after its own",
-        Belief::Refused => "nothing is sent there until such rows are removed",
+        ResumeOutcome::Full => return,
+        ResumeOutcome::OwnNumbers => "it continues after its own",
+        ResumeOutcome::Refused => "nothing is sent there until such rows are removed",
     };
     let at = now();
     if shared.numbers_warned.get().is_some_and(|last| at.since(last) < WARN_AGAIN) {

@@ -111,12 +111,12 @@ impl Flow {
 
 /// The maximum times for which packets may wait.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct CodelParams {
     pub(crate) target: Duration,
     pub(crate) interval: Duration,
 }
 
-impl Patience {
+impl CodelParams {
     /// A commit takes as long as it takes: what gathered during one waits for that one and then for its own.
     pub(crate) fn for_commits_of(commit: Duration) -> Self {
         let target = commit.saturating_mul(2).max(Duration::from_millis(5));
@@ -137,14 +137,14 @@ struct Codel {
 
 impl Codel {
     /// Whether a packet that waited for `sojourn` may be dropped, and `left` bytes are behind it.
-    fn above(&mut self, now: Instant, sojourn: Duration, left: usize, patience: Patience) -> bool {
-        if sojourn < patience.target || left <= SUPER_PACKET {
+    fn above(&mut self, now: Instant, sojourn: Duration, left: usize, params: CodelParams) -> bool {
+        if sojourn < params.target || left <= SUPER_PACKET {
             self.first_above = None;
             return false;
         }
         match self.first_above {
             None => {
-                self.first_above = Some(later(now, patience.interval));
+                self.first_above = Some(later(now, params.interval));
                 false
             }
             Some(at) => now >= at,
@@ -265,7 +265,7 @@ impl Queues {
         &mut self,
         now: Instant,
         stream: StreamId,
-        patience: Patience,
+        params: CodelParams,
     ) -> Option<(VnetHeader, usize)> {
         let flow = self.flows.get_mut(&stream)?;
         while let Some(first) = flow.waiting.front() {
@@ -275,10 +275,10 @@ impl Queues {
             let own = CLASSES.get(first.class).copied().unwrap_or(0);
             let behind = flow.memory.saturating_sub(own);
             let old = is_old(now, first);
-            let above = flow.codel.above(now, now.since(first.at), behind, patience);
+            let above = flow.codel.above(now, now.since(first.at), behind, params);
             if old {
                 count(&mut self.dropped.old);
-            } else if flow.codel.should_drop(now, above, patience.interval) {
+            } else if flow.codel.should_drop(now, above, params.interval) {
                 count(&mut self.dropped.codel);
             } else {
                 flow.passed = true;

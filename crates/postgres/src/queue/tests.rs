@@ -5,8 +5,8 @@ use super::*;
 const A: StreamId = StreamId(1);
 const B: StreamId = StreamId(2);
 
-const PATIENT: Patience =
-    Patience { target: Duration::from_secs(60), interval: Duration::from_secs(60) };
+const NO_DROPS: CodelParams =
+    CodelParams { target: Duration::from_secs(60), interval: Duration::from_secs(60) };
 
 fn ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
@@ -20,8 +20,8 @@ fn queues() -> Queues {
 }
 
 /// Returns the first four bytes of each packet that `settle` and `pop` let through.
-fn take(queues: &mut Queues, now: Instant, stream: StreamId, patience: Patience) -> Option<u32> {
-    queues.settle(now, stream, patience)?;
+fn take(queues: &mut Queues, now: Instant, stream: StreamId, params: CodelParams) -> Option<u32> {
+    queues.settle(now, stream, params)?;
     let waiting = queues.pop(stream).unwrap();
     let id = u32::from_be_bytes(waiting.bytes[..4].try_into().unwrap());
     queues.recycle(waiting);
@@ -40,11 +40,11 @@ fn a_full_queue_loses_its_oldest_and_takes_nothing_from_a_shorter_one() {
     (0..10).for_each(|id| put(&mut queues, ms(0), B, id, 1000));
     (0..1000).for_each(|id| put(&mut queues, ms(1), A, id, 60_000));
     assert!(queues.memory() <= QUEUE_BYTES);
-    let kept = std::iter::from_fn(|| take(&mut queues, ms(1), A, PATIENT)).collect::<Vec<_>>();
+    let kept = std::iter::from_fn(|| take(&mut queues, ms(1), A, NO_DROPS)).collect::<Vec<_>>();
     assert_eq!(kept.len() as u64 + queues.dropped.full, 1000);
     assert!(kept.len() > 100);
     assert_eq!(kept, (1000 - kept.len() as u32..1000).collect::<Vec<_>>(), "the newest are kept");
-    let others = std::iter::from_fn(|| take(&mut queues, ms(1), B, PATIENT)).collect::<Vec<_>>();
+    let others = std::iter::from_fn(|| take(&mut queues, ms(1), B, NO_DROPS)).collect::<Vec<_>>();
     assert_eq!(others, (0..10).collect::<Vec<_>>());
 }
 
@@ -58,7 +58,7 @@ fn small_packets_take_little_and_give_way_to_large_ones() {
         assert!(queues.memory() <= QUEUE_BYTES);
     }
     assert!(queues.dropped.full > 10_000);
-    assert!(take(&mut queues, ms(0), A, PATIENT).is_some(), "neither has all of it");
+    assert!(take(&mut queues, ms(0), A, NO_DROPS).is_some(), "neither has all of it");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_warm_queue_allocates_nothing() {
     let round = |queues: &mut Queues| {
         (0..50).for_each(|id| put(queues, ms(0), A, id, 20_000));
         let first = queues.flows[&A].waiting[0].bytes.as_ptr();
-        while take(queues, ms(0), A, PATIENT).is_some() {}
+        while take(queues, ms(0), A, NO_DROPS).is_some() {}
         first
     };
     let pointers: std::collections::BTreeSet<_> = (0..100).map(|_| round(&mut queues)).collect();
@@ -82,7 +82,7 @@ fn packets_that_waited_longer_than_anybody_would_deliver_them_go() {
     put(&mut queues, ms(1), A, 2, 100);
     // Found by a reader that takes them, and by one that only looks.
     let mut other = queues_with_two();
-    assert_eq!(take(&mut queues, ms(EXPIRED_MS + 1), A, PATIENT), Some(2));
+    assert_eq!(take(&mut queues, ms(EXPIRED_MS + 1), A, NO_DROPS), Some(2));
     assert_eq!(queues.dropped.old, 1);
     other.age(ms(EXPIRED_MS + 2));
     assert_eq!(other.dropped.old, 2);
@@ -115,7 +115,7 @@ fn standing(
     from: u64,
     to: u64,
     standing: u64,
-    patience: Patience,
+    params: CodelParams,
 ) -> Vec<u64> {
     let mut dropped = Vec::new();
     for now in from..to {
@@ -123,7 +123,7 @@ fn standing(
         // Except for the drops, as many leave as arrive.
         if now >= from + standing {
             let before = queues.dropped.codel;
-            take(queues, ms(now), A, patience);
+            take(queues, ms(now), A, params);
             dropped.extend((before..queues.dropped.codel).map(|_| now));
         }
     }
@@ -132,13 +132,13 @@ fn standing(
 
 #[test]
 fn a_queue_that_stands_is_shortened_faster_and_faster_until_it_is_short() {
-    let patience = Patience::for_commits_of(Duration::from_millis(1));
+    let params = CodelParams::for_commits_of(Duration::from_millis(1));
     assert_eq!(
-        patience,
-        Patience { target: Duration::from_millis(5), interval: Duration::from_millis(100) }
+        params,
+        CodelParams { target: Duration::from_millis(5), interval: Duration::from_millis(100) }
     );
     let mut queues = queues();
-    let dropped = standing(&mut queues, 0, 1000, 30, patience);
+    let dropped = standing(&mut queues, 0, 1000, 30, params);
     // The first after an interval above target, the next by the law of the square root.
     assert_eq!(dropped[0], 30 + 100);
     assert_eq!(dropped[1] - dropped[0], 100);
@@ -149,33 +149,33 @@ fn a_queue_that_stands_is_shortened_faster_and_faster_until_it_is_short() {
 
 #[test]
 fn a_short_wait_or_a_last_packet_is_never_shortened() {
-    let patience = Patience::for_commits_of(Duration::ZERO);
+    let params = CodelParams::for_commits_of(Duration::ZERO);
     let mut short = queues();
-    assert!(standing(&mut short, 0, 3000, 4, patience).is_empty());
+    assert!(standing(&mut short, 0, 3000, 4, params).is_empty());
     // One super-packet and nothing behind it, however late.
     let mut last = queues();
     for now in (0..100).map(|n| n * 1000) {
         put(&mut last, ms(now), A, 1, 60_000);
-        assert!(take(&mut last, ms(now + 900), A, patience).is_some());
+        assert!(take(&mut last, ms(now + 900), A, params).is_some());
     }
 }
 
 #[test]
 fn slow_commits_are_waited_for() {
-    let patience = Patience::for_commits_of(Duration::from_millis(40));
-    assert_eq!(patience.target, Duration::from_millis(80));
-    assert!(standing(&mut queues(), 0, 1000, 70, patience).is_empty());
-    assert!(!standing(&mut queues(), 0, 1000, 90, patience).is_empty());
+    let params = CodelParams::for_commits_of(Duration::from_millis(40));
+    assert_eq!(params.target, Duration::from_millis(80));
+    assert!(standing(&mut queues(), 0, 1000, 70, params).is_empty());
+    assert!(!standing(&mut queues(), 0, 1000, 90, params).is_empty());
 }
 
 #[test]
 fn a_packet_that_did_not_fit_is_not_judged_again() {
-    let patience = Patience::for_commits_of(Duration::ZERO);
+    let params = CodelParams::for_commits_of(Duration::ZERO);
     let mut queues = queues();
     (0..50).for_each(|id| put(&mut queues, ms(0), A, id, 60_000));
-    queues.settle(ms(50), A, patience).unwrap();
+    queues.settle(ms(50), A, params).unwrap();
     // Looked at again and again while the batch is in flight: as if once.
-    (50..1000).for_each(|now| _ = queues.settle(ms(now), A, patience).unwrap());
+    (50..1000).for_each(|now| _ = queues.settle(ms(now), A, params).unwrap());
     assert_eq!(queues.dropped.codel, 0);
 }
 
@@ -190,8 +190,8 @@ proptest! {
             now += later;
             let stream = if len % 3 == 0 { B } else { A };
             if what == 0 {
-                let patience = Patience::for_commits_of(Duration::from_millis(3));
-                taken += u64::from(take(&mut queues, ms(now), stream, patience).is_some());
+                let params = CodelParams::for_commits_of(Duration::from_millis(3));
+                taken += u64::from(take(&mut queues, ms(now), stream, params).is_some());
             } else {
                 put(&mut queues, ms(now), stream, 0, len);
                 pushed += 1;

@@ -17,7 +17,7 @@ use adit_engine::{Instant, Random, Seed};
 use adit_wire::ip::Ip;
 
 pub use self::types::{Dated, Delivery, Epoch, Hint, Position, Query, Stats};
-pub use self::watch::{Look, Watch};
+pub use self::watch::{QueryScope, Watch};
 use crate::limits::{EPOCHS_AHEAD, EXPIRED_MS, FORGED_PAGES, PAGE_BYTES, PAGE_ROWS, SEQ_WINDOW};
 use crate::queue::{count, later};
 use crate::routes::Routes;

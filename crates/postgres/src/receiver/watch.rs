@@ -21,13 +21,13 @@ const ALL_AGAIN: Duration = Duration::from_secs(600);
 
 /// The streams that a reader queries.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum QueryScope {
     /// None: every wake-up was heard.
-    Nowhere,
+    None,
     /// Streams that packets have come in lately.
     Active,
     /// All.
-    Everywhere,
+    All,
 }
 
 /// Compares the wake-ups that a node hears with those that the database counts.
@@ -84,7 +84,7 @@ impl Watch {
     }
 
     /// The database's count. `active` says whether packets have come in any stream lately.
-    pub fn answer(&mut self, now: Instant, count: i64, active: bool) -> Look {
+    pub fn answer(&mut self, now: Instant, count: i64, active: bool) -> QueryScope {
         self.asked = false;
         let new = count.saturating_sub(self.counted.unwrap_or(count));
         let new = u64::try_from(new).unwrap_or(0);
@@ -99,14 +99,14 @@ impl Watch {
         self.due = self.next(now, active || self.pending > 0);
         self.owed |= overdue > 0 || silence || now >= self.all_due;
         if !self.owed {
-            return Look::Nowhere;
+            return QueryScope::None;
         }
         if now < self.all_before {
-            return Look::Active;
+            return QueryScope::Active;
         }
         self.owed = false;
         (self.all_before, self.all_due) = (later(now, ALL_PAUSE), later(now, ALL_AGAIN));
-        Look::Everywhere
+        QueryScope::All
     }
 
     fn next(&mut self, now: Instant, active: bool) -> Instant {
@@ -126,7 +126,7 @@ mod tests {
     fn watch() -> Watch {
         let mut watch = Watch::new(ms(0), [1; 32]);
         assert!(watch.ask(ms(0)) && !watch.ask(ms(0)));
-        assert_eq!(watch.answer(ms(0), 1000, false), Look::Nowhere, "nothing is known before");
+        assert_eq!(watch.answer(ms(0), 1000, false), QueryScope::None, "nothing is known before");
         watch
     }
 
@@ -139,38 +139,38 @@ mod tests {
         assert!(watch.deadline().unwrap() <= ms(135), "{:?}", watch.deadline());
         assert!(watch.ask(ms(200)));
         assert_eq!(watch.deadline(), None);
-        assert_eq!(watch.answer(ms(200), 1001, true), Look::Nowhere);
+        assert_eq!(watch.answer(ms(200), 1001, true), QueryScope::None);
         assert!((ms(275)..=ms(325)).contains(&watch.deadline().unwrap()));
     }
 
     #[test]
     fn a_count_without_any_wake_up_is_a_loss_at_once() {
         let mut watch = watch();
-        assert_eq!(watch.answer(ms(1000), 1003, false), Look::Everywhere);
-        assert_eq!(watch.answer(ms(1100), 1003, false), Look::Nowhere);
-        assert_eq!(watch.answer(ms(1200), 1004, true), Look::Active, "no sooner everywhere");
-        assert_eq!(watch.answer(ms(1600), 1004, true), Look::Everywhere, "but then");
-        assert_eq!(watch.answer(ms(2600), 1004, true), Look::Nowhere);
+        assert_eq!(watch.answer(ms(1000), 1003, false), QueryScope::All);
+        assert_eq!(watch.answer(ms(1100), 1003, false), QueryScope::None);
+        assert_eq!(watch.answer(ms(1200), 1004, true), QueryScope::Active, "no sooner everywhere");
+        assert_eq!(watch.answer(ms(1600), 1004, true), QueryScope::All, "but then");
+        assert_eq!(watch.answer(ms(2600), 1004, true), QueryScope::None);
     }
 
     #[test]
     fn a_wake_up_on_its_way_is_no_loss_and_one_that_does_not_come_is() {
         let mut watch = watch();
         watch.heard(ms(900), 1);
-        assert_eq!(watch.answer(ms(1000), 1002, true), Look::Nowhere);
+        assert_eq!(watch.answer(ms(1000), 1002, true), QueryScope::None);
         watch.heard(ms(1001), 1);
-        assert_eq!(watch.answer(ms(1100), 1002, true), Look::Nowhere);
+        assert_eq!(watch.answer(ms(1100), 1002, true), QueryScope::None);
         watch.heard(ms(1150), 1);
-        assert_eq!(watch.answer(ms(1200), 1004, true), Look::Nowhere);
-        assert_eq!(watch.answer(ms(1300), 1004, true), Look::Everywhere);
+        assert_eq!(watch.answer(ms(1200), 1004, true), QueryScope::None);
+        assert_eq!(watch.answer(ms(1300), 1004, true), QueryScope::All);
     }
 
     #[test]
     fn made_up_wake_ups_hide_no_later_loss() {
         let mut watch = watch();
         watch.heard(ms(10), 50);
-        assert_eq!(watch.answer(ms(1000), 1000, true), Look::Nowhere);
-        assert_eq!(watch.answer(ms(2000), 1001, false), Look::Everywhere);
+        assert_eq!(watch.answer(ms(1000), 1000, true), QueryScope::None);
+        assert_eq!(watch.answer(ms(2000), 1001, false), QueryScope::All);
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         let mut watch = watch();
         let looks = (1..=1000).filter(|at| {
             let count = if at % 2 == 0 { i64::MIN } else { i64::MAX };
-            watch.answer(ms(at * 10), count, true) == Look::Everywhere
+            watch.answer(ms(at * 10), count, true) == QueryScope::All
         });
         assert!(looks.count() <= 20);
     }
@@ -186,10 +186,10 @@ mod tests {
     #[test]
     fn all_streams_are_looked_at_now_and_then() {
         let mut watch = watch();
-        assert_eq!(watch.answer(ms(599_000), 1000, false), Look::Nowhere);
-        assert_eq!(watch.answer(ms(600_000), 1000, false), Look::Everywhere);
+        assert_eq!(watch.answer(ms(599_000), 1000, false), QueryScope::None);
+        assert_eq!(watch.answer(ms(600_000), 1000, false), QueryScope::All);
         let mut watch = Watch::new(ms(700_000), [1; 32]);
         assert!(watch.ask(ms(700_000)));
-        assert_eq!(watch.answer(ms(700_000), 5, false), Look::Nowhere);
+        assert_eq!(watch.answer(ms(700_000), 5, false), QueryScope::None);
     }
 }

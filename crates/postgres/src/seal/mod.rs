@@ -17,5 +17,5 @@ mod tests;
 
 pub use chain::{Chain, ChainValue};
 pub use open::{Opener, Refused};
-pub use sealer::{Sealer, Unfit};
+pub use sealer::{SealError, Sealer};
 pub use secret::EpochSecret;

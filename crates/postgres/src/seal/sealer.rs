@@ -11,7 +11,7 @@ use crate::{Audit, EpochNo, Seq, StreamId};
 
 /// The reason why a packet was not sealed. Nothing was written, and its number is still free.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum SealError {
     /// The row would not fit into a page.
     #[error("the packet is longer than a row may hold")]
     TooLong,
@@ -73,15 +73,20 @@ impl Sealer {
     /// padding. `seq` is one more than the last, so that no number is used twice under the key.
     ///
     /// # Errors
-    /// See [`Unfit`]; then `out` is as it was.
-    pub fn seal_into(&mut self, seq: Seq, packet: &[u8], out: &mut Vec<u8>) -> Result<(), Unfit> {
+    /// See [`SealError`]; then `out` is as it was.
+    pub fn seal_into(
+        &mut self,
+        seq: Seq,
+        packet: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), SealError> {
         if self.last.is_some_and(|Seq(last)| last.checked_add(1) != Some(seq.0)) {
-            return Err(Unfit::OutOfOrder);
+            return Err(SealError::OutOfOrder);
         }
-        let counter = u64::try_from(seq.0).map_err(|_| Unfit::OutOfOrder)?;
-        let left = self.left.checked_sub(1).ok_or(Unfit::Exhausted)?;
+        let counter = u64::try_from(seq.0).map_err(|_| SealError::OutOfOrder)?;
+        let left = self.left.checked_sub(1).ok_or(SealError::Exhausted)?;
         if packet.len() > *PACKET_RANGE.end() {
-            return Err(Unfit::TooLong);
+            return Err(SealError::TooLong);
         }
         let payload_len = self.payload_len(packet)?;
 
@@ -111,7 +116,7 @@ impl Sealer {
         let place = out.get_mut(tag_at..).and_then(|rest| rest.first_chunk_mut());
         let (Ok(tag), Some(place)) = (tag, place) else {
             out.truncate(start);
-            return Err(Unfit::Library);
+            return Err(SealError::Library);
         };
         *place = tag;
         let payload = out.get(payload_at..end).unwrap_or_default();
@@ -120,10 +125,10 @@ impl Sealer {
         Ok(())
     }
 
-    fn payload_len(&self, packet: &[u8]) -> Result<usize, Unfit> {
+    fn payload_len(&self, packet: &[u8]) -> Result<usize, SealError> {
         match self.audit {
-            Audit::None if Ip::parse(packet).is_none() => Err(Unfit::NotIp),
-            Audit::None => packet.len().checked_next_multiple_of(PADDING).ok_or(Unfit::TooLong),
+            Audit::None if Ip::parse(packet).is_none() => Err(SealError::NotIp),
+            Audit::None => packet.len().checked_next_multiple_of(PADDING).ok_or(SealError::TooLong),
             Audit::Full | Audit::Headers | Audit::Metadata => Ok(packet.len()),
         }
     }

@@ -260,22 +260,26 @@ fn what_cannot_be_sealed_leaves_buffer_and_number_alone() {
         let (before, packet) = (out.clone(), packet(60));
         for seq in [-1, 0, 4, 5, 7, i64::MAX] {
             let refused = sealer.seal_into(Seq(seq), &packet, &mut out);
-            assert_eq!(refused, Err(Unfit::OutOfOrder), "{seq} after 5, {audit}");
+            assert_eq!(refused, Err(SealError::OutOfOrder), "{seq} after 5, {audit}");
         }
         let long = self::packet(PACKET_RANGE.end() + 1);
-        assert_eq!(sealer.seal_into(Seq(6), &long, &mut out), Err(Unfit::TooLong), "{audit}");
+        assert_eq!(sealer.seal_into(Seq(6), &long, &mut out), Err(SealError::TooLong), "{audit}");
         if audit == Audit::None {
-            assert_eq!(sealer.seal_into(Seq(6), b"no packet", &mut out), Err(Unfit::NotIp));
+            assert_eq!(sealer.seal_into(Seq(6), b"no packet", &mut out), Err(SealError::NotIp));
         }
         assert_eq!(out, before);
         sealer.left = 0;
-        assert_eq!(sealer.seal_into(Seq(6), &packet, &mut out), Err(Unfit::Exhausted), "{audit}");
+        assert_eq!(
+            sealer.seal_into(Seq(6), &packet, &mut out),
+            Err(SealError::Exhausted),
+            "{audit}"
+        );
         sealer.left = 1;
         assert_eq!(sealer.seal_into(Seq(6), &packet, &mut out), Ok(()), "{audit}");
         assert_eq!(rows(&out).len(), 2);
     }
     let mut first = sealer(Audit::Full);
-    assert_eq!(first.seal_into(Seq(-1), &packet(60), &mut Vec::new()), Err(Unfit::OutOfOrder));
+    assert_eq!(first.seal_into(Seq(-1), &packet(60), &mut Vec::new()), Err(SealError::OutOfOrder));
 }
 
 /// Batches of one epoch, as `verify` sees them: do all chain values hold?

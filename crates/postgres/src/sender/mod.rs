@@ -24,12 +24,12 @@ use adit_wire::VnetHeader;
 use self::sealing::{Sealing, cost};
 use self::stream::{Leaves, State, Stream};
 pub use self::types::{
-    Action, Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Stats,
+    Action, Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, ResumeOutcome, Resumed, Stats,
     Unsigned,
 };
 use crate::key::Checkpoint;
 use crate::limits::{BATCH_BYTES, PEERS, SUPER_PACKET};
-use crate::queue::{Patience, Queues, count, later};
+use crate::queue::{CodelParams, Queues, count, later};
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
@@ -245,15 +245,15 @@ impl Sender {
     }
 
     /// Answers [`Action::Resume`] and returns what becomes of the numbers that the database has.
-    pub fn resumed(&mut self, stream: StreamId, found: Resumed) -> Belief {
-        let Some(stream) = self.streams.get_mut(&stream) else { return Belief::Full };
+    pub fn resumed(&mut self, stream: StreamId, found: Resumed) -> ResumeOutcome {
+        let Some(stream) = self.streams.get_mut(&stream) else { return ResumeOutcome::Full };
         if matches!(stream.state, State::Resuming) {
             stream.state = State::Known(found);
         }
         match stream.believed(&self.leaves, &found) {
-            Some(believed) if believed == found => Belief::Full,
-            Some(_) => Belief::OwnNumbers,
-            None => Belief::Refused,
+            Some(believed) if believed == found => ResumeOutcome::Full,
+            Some(_) => ResumeOutcome::OwnNumbers,
+            None => ResumeOutcome::Refused,
         }
     }
 
@@ -336,7 +336,7 @@ impl Sender {
 
     /// Deficit round robin over the streams with an open epoch, until nothing waits or the next does not fit.
     fn fill(&mut self, now: Instant, batch: &mut Batch) {
-        let patience = Patience::for_commits_of(self.stats.commit);
+        let params = CodelParams::for_commits_of(self.stats.commit);
         let behind = (Bound::Excluded(self.last_served), Bound::Unbounded);
         let order = self.streams.range(behind).chain(self.streams.range(..=self.last_served));
         let ready = |(id, stream): &(&StreamId, &Stream)| {
@@ -356,7 +356,7 @@ impl Sender {
                 self.last_served = *id;
                 let Some(stream) = self.streams.get_mut(id) else { return false };
                 stream.credit = stream.credit.saturating_add(SUPER_PACKET);
-                while let Some((vnet, len)) = self.queues.settle(now, *id, patience) {
+                while let Some((vnet, len)) = self.queues.settle(now, *id, params) {
                     if len > stream.credit {
                         return true;
                     }

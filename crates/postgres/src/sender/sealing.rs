@@ -9,7 +9,7 @@ use crate::Seq;
 use crate::limits::PADDING;
 use crate::queue::{Dropped, Waiting, count};
 use crate::row::copy::MAX_OVERHEAD;
-use crate::seal::{Sealer, Unfit};
+use crate::seal::{SealError, Sealer};
 
 /// Headers of a segment, at most; see [`adit_wire::split`].
 const SEGMENT_HEADER: usize = 192;
@@ -40,9 +40,9 @@ impl Sealing<'_> {
                     count(&mut stats.packets);
                     stats.bytes = stats.bytes.saturating_add(segment.len() as u64);
                 }
-                Err(Unfit::TooLong | Unfit::NotIp) => count(&mut dropped.malformed),
+                Err(SealError::TooLong | SealError::NotIp) => count(&mut dropped.malformed),
                 // The next epoch has another key.
-                Err(Unfit::OutOfOrder | Unfit::Exhausted | Unfit::Library) => {
+                Err(SealError::OutOfOrder | SealError::Exhausted | SealError::Library) => {
                     *self.used_up = true;
                     return count(&mut dropped.closed);
                 }
@@ -50,8 +50,8 @@ impl Sealing<'_> {
         }
     }
 
-    fn one(&mut self, packet: &[u8]) -> Result<(), Unfit> {
-        let after = self.next.0.checked_add(1).ok_or(Unfit::Exhausted)?;
+    fn one(&mut self, packet: &[u8]) -> Result<(), SealError> {
+        let after = self.next.0.checked_add(1).ok_or(SealError::Exhausted)?;
         self.seal.seal_into(*self.next, packet, &mut self.part.bytes)?;
         *self.given = *self.next;
         *self.next = Seq(after);

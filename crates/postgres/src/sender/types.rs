@@ -96,9 +96,9 @@ pub struct Previous {
     pub opened: Option<UnixTime>,
 }
 
-/// Whether the numbers in a [`Resumed`] are believed.
+/// How far the numbers in a [`Resumed`] are believed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Belief {
+pub enum ResumeOutcome {
     /// The stream continues after them.
     Full,
     /// Some are so high that no sender can have given them: the stream continues after its own numbers.

@@ -8,7 +8,7 @@ use adit_postgres::limits::{BATCH_BYTES, QUEUE_BYTES};
 use adit_postgres::row::{copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{
-    Action, Batch, Belief, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Sender,
+    Action, Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, ResumeOutcome, Resumed, Sender,
 };
 use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::{Gso, VnetHeader};
@@ -307,7 +307,7 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
         plain(&mut sender, A, 100);
         let before = sender.given(A).unwrap();
         assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
-        assert_eq!(sender.resumed(A, found), Belief::OwnNumbers);
+        assert_eq!(sender.resumed(A, found), ResumeOutcome::OwnNumbers);
         let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!("{found:?}") };
         assert_eq!(opening.first_seq, Seq(before.1.0 + 1), "{found:?}");
         assert_eq!(opening.epoch, EpochNo(before.0.0 + 1), "{found:?}");
@@ -335,7 +335,7 @@ fn a_stream_without_numbers_of_its_own_waits_while_the_database_has_forged_ones(
 fn refuses(sender: &mut Sender, found: Resumed) {
     plain(sender, A, 100);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
-    assert_eq!(sender.resumed(A, found), Belief::Refused);
+    assert_eq!(sender.resumed(A, found), ResumeOutcome::Refused);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Wait(_)));
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Wait(Some(_))));
     sender.lost();

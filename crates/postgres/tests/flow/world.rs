@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Random, UnixTime};
 use adit_postgres::key::Checkpoint;
-use adit_postgres::receiver::{Dated, Delivery, Epoch, Look, Position, Query, Receiver, Watch};
+use adit_postgres::receiver::{
+    Dated, Delivery, Epoch, Position, Query, QueryScope, Receiver, Watch,
+};
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{Action, Batch, Config, Kept, Opening, Sender};
@@ -291,9 +293,9 @@ impl World {
             self.queries += 1;
             let active = self.receiver.is_active(at);
             match self.watch.answer(at, self.rung, active) {
-                Look::Everywhere => self.receiver.look(at),
-                Look::Active if active => self.receiver.look(at),
-                Look::Active | Look::Nowhere => {}
+                QueryScope::All => self.receiver.look(at),
+                QueryScope::Active if active => self.receiver.look(at),
+                QueryScope::Active | QueryScope::None => {}
             }
         }
         assert!(self.watch.deadline().is_some_and(|deadline| deadline > at));
