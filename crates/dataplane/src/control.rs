@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_engine::command::{Counters, DataKey, Keepalive, KeySlot, PeerSpec};
-use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
+use adit_engine::command::{Counters, Keepalive, KeySlot, PeerSpec};
+use adit_engine::{Command, DataFormat, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::{TunDevice, TunQueue};
@@ -61,6 +61,9 @@ pub struct PlaneConfig {
     pub ethernet: bool,
 }
 
+/// A plane without workers, the state that it shares with them, and its upcalls.
+type IdlePlane<F> = (Plane<F>, Arc<Shared<F>>, Upcalls<<F as Format>::Types>);
+
 /// A running data plane. Dropping it stops the workers.
 pub struct Plane<F: Format> {
     shared: Arc<Shared<F>>,
@@ -105,7 +108,10 @@ impl<F: Format> Plane<F> {
     /// Spawns the workers: as many as the TUN device has queues or one id has sockets, whichever is
     /// more, and at least one; fewer where the system allows no more threads (see [`Plane::workers`]). A socket that shares its id with none is served by the first; all may
     /// send through it. `clock` must be the control thread's.
-    pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
+    pub fn start(
+        config: PlaneConfig,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls<F::Types>)> {
         Self::start_filtered(config, None, clock)
     }
 
@@ -117,7 +123,7 @@ impl<F: Format> Plane<F> {
         config: PlaneConfig,
         filtered: Option<FilterConfig>,
         clock: fn() -> Instant,
-    ) -> io::Result<(Self, Upcalls)> {
+    ) -> io::Result<(Self, Upcalls<F::Types>)> {
         let PlaneConfig { tun, sockets, relay, gates, client, ethernet } = config;
         let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
         let gates = Offloads {
@@ -164,7 +170,7 @@ impl<F: Format> Plane<F> {
         gates: Offloads,
         workers: usize,
         clock: fn() -> Instant,
-    ) -> io::Result<(Self, Arc<Shared<F>>, Upcalls)> {
+    ) -> io::Result<IdlePlane<F>> {
         let (sender, upcalls) = upcall::channel()?;
         let shared = Arc::new(Shared {
             tables: Tables::default(),
@@ -207,7 +213,7 @@ impl<F: Format> Plane<F> {
     }
 
     /// Performs one command. Never waits for a worker longer than it takes to send one burst.
-    pub fn apply(&self, command: Command) {
+    pub fn apply(&self, command: Command<F::Types>) {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
         match command {
             Command::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
@@ -450,7 +456,7 @@ impl<F: Format> Plane<F> {
 
     /// A separate function, so that what it leaves on the stack is below its caller.
     #[inline(never)]
-    fn install(&self, peer: &Peer<F>, slot: KeySlot, key: &DataKey) {
+    fn install(&self, peer: &Peer<F>, slot: KeySlot, key: &<F::Types as DataFormat>::Key) {
         let PeerSpec { replay_window, link, .. } = **peer.settings.load();
         // A stream reorders nothing.
         let replay_window = if link.is_stream() { 1 } else { replay_window };

@@ -61,7 +61,7 @@ pub struct Shape<F: Format> {
 
 impl<F: Format> Shape<F> {
     /// Returns the shape that a peer's settings require.
-    pub fn of(spec: &PeerSpec, train: usize) -> Self {
+    pub fn of(spec: &PeerSpec<F::Types>, train: usize) -> Self {
         let encapsulation = F::encapsulation(spec);
         Self { encapsulation, mtu: spec.mtu, train, stream: spec.link.is_stream() }
     }
@@ -341,30 +341,20 @@ mod tests {
     use super::*;
     use crate::key::Key;
     use crate::peer::{KeyOrigin, Tx};
-    use crate::trivial::{OVERHEAD, Trivial};
-    use adit_crypto::{Cipher, DirectionKey};
-    use adit_engine::command::{DataKey, KeyLimits, Protection};
+    use crate::trivial::{OVERHEAD, PlainKey, Trivial};
     use adit_engine::{Link, SocketId};
     use adit_wire::VnetHeader;
     use proptest::prelude::*;
     use std::sync::atomic::Ordering::Relaxed;
 
-    fn spec() -> PeerSpec {
+    fn spec() -> PeerSpec<Trivial> {
         let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
-        PeerSpec { wire_id: Some(3), ..PeerSpec::plain(link) }
+        PeerSpec { layout: 3, ..PeerSpec::plain(link) }
     }
 
     fn key() -> Key<Trivial> {
-        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
-        let limits = KeyLimits::default();
-        let data = DataKey {
-            key_id: 0,
-            protection: Protection::Aead(Cipher::Aes128Gcm),
-            seal: half.clone(),
-            open: half,
-            limits,
-        };
-        Key::new(&data, 64, KeyOrigin::default()).unwrap()
+        let plain = PlainKey { id: 0, seal: 1, open: 1, limit: 0 };
+        Key::new(&plain, 64, KeyOrigin::default()).unwrap()
     }
 
     proptest! {

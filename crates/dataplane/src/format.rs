@@ -5,8 +5,8 @@
 
 use std::fmt::Debug;
 
-use adit_engine::Instant;
-use adit_engine::command::{DataKey, FramingError, PeerSpec};
+use adit_engine::command::PeerSpec;
+use adit_engine::{DataFormat, Instant};
 
 use crate::replay::ReplayCheck;
 use crate::scratch::Scratch;
@@ -14,8 +14,10 @@ use crate::stats::DropReason;
 
 /// The data format of a protocol: headers, encapsulation and in-band messages. Cryptography is in its keys ([`FormatKey`]).
 pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
+    /// The plain types, which the protocol defines.
+    type Types: DataFormat;
     /// A key in use.
-    type Key: FormatKey<Tx = Self::Tx>;
+    type Key: FormatKey<Types = Self::Types, Tx = Self::Tx>;
     /// State of the sender to one peer, under the peer's TX lock.
     type Tx: Debug + Default + Send;
     /// The incomplete packets of one peer.
@@ -32,13 +34,13 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     fn header(datagram: &[u8]) -> Option<Header>;
 
     /// Returns what is added to the packets of a peer; `None`: nothing.
-    fn encapsulation(spec: &PeerSpec) -> Option<Self::Encapsulation>;
+    fn encapsulation(spec: &PeerSpec<Self::Types>) -> Option<Self::Encapsulation>;
 
     /// Whether packets of a peer may come and go in fragments.
-    fn fragments(spec: &PeerSpec) -> bool;
+    fn fragments(spec: &PeerSpec<Self::Types>) -> bool;
 
     /// Whether [`Format::decapsulate`] needs buffers for packets of a peer.
-    fn needs_scratch(spec: &PeerSpec) -> bool;
+    fn needs_scratch(spec: &PeerSpec<Self::Types>) -> bool;
 
     /// The most bytes by which a packet grows in all its fragments together, if sealing adds `overhead` to each.
     fn growth(encapsulation: Self::Encapsulation, overhead: usize) -> usize;
@@ -66,12 +68,12 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     /// # Errors
     /// There is no packet in it.
     fn decapsulate<'a>(
-        spec: &PeerSpec,
+        spec: &PeerSpec<Self::Types>,
         reassembly: Option<&mut Self::Reassembly>,
         origin: Origin,
         text: &'a mut [u8],
         scratch: &mut Scratch<'_, 'a>,
-    ) -> Result<Option<&'a mut [u8]>, Rejected>;
+    ) -> Result<Option<&'a mut [u8]>, Rejected<Self::Types>>;
 
     /// Returns how many incomplete packets were dropped since the last call.
     fn take_lost(reassembly: &mut Self::Reassembly) -> usize;
@@ -140,21 +142,23 @@ pub struct Origin {
 
 /// Why an authentic text holds no packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub struct Rejected {
+pub struct Rejected<T: DataFormat> {
     /// The reason to count.
     pub reason: DropReason,
-    /// The error to report, once per peer.
-    pub error: Option<FramingError>,
+    /// The violation to report, once per peer.
+    pub violation: Option<T::Violation>,
 }
 
-impl From<DropReason> for Rejected {
+impl<T: DataFormat> From<DropReason> for Rejected<T> {
     fn from(reason: DropReason) -> Self {
-        Self { reason, error: None }
+        Self { reason, violation: None }
     }
 }
 
 /// A key in use, shared by both directions: cryptography, packet ids, replay window and limits.
 pub trait FormatKey: Debug + Send + Sync + Sized {
+    /// As [`Format::Types`].
+    type Types: DataFormat;
     /// As [`Format::Tx`].
     type Tx;
     /// Seals one burst. What it used is written back when it is dropped.
@@ -167,7 +171,7 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
         Self: 'k;
 
     /// Prepares a key for use; `None` if the crypto library refuses it.
-    fn new(key: &DataKey, replay_window: u32) -> Option<Self>;
+    fn new(key: &<Self::Types as DataFormat>::Key, replay_window: u32) -> Option<Self>;
 
     /// The id by which packets name the key.
     fn id(&self) -> u8;
@@ -176,7 +180,7 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
     fn is_headerless(&self) -> bool;
 
     /// Starts to seal one burst. Only under the peer's TX lock, so that packet ids are assigned in the order of sending.
-    fn sealer(&self, spec: &PeerSpec) -> Self::Sealer<'_>;
+    fn sealer(&self, spec: &PeerSpec<Self::Types>) -> Self::Sealer<'_>;
 
     /// Starts to open one run.
     fn opener(&self) -> Self::Opener<'_>;

@@ -124,7 +124,7 @@ impl RunLayout for Framed {
 /// One run of packets of one peer under one key.
 struct Run<'r, F: Format> {
     peer: &'r Arc<Peer<F>>,
-    spec: Arc<PeerSpec>,
+    spec: Arc<PeerSpec<F::Types>>,
     link: &'r Link,
     /// Whether the packets come from the peer's current address.
     same_path: bool,
@@ -410,12 +410,12 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         let scratch = &mut Scratch(&mut self.lazy);
         match F::decapsulate(&run.spec, reassembly, origin, text, scratch) {
             Ok(packet) => packet,
-            Err(Rejected { reason, error }) => {
+            Err(Rejected { reason, violation }) => {
                 stats.drop(reason);
-                if let Some(error) = error
-                    && !run.peer.framing_error_reported.swap(true, Relaxed)
+                if let Some(violation) = violation
+                    && !run.peer.violation_reported.swap(true, Relaxed)
                 {
-                    upcalls.notice(stats, Notice::FramingError(run.peer.id, error));
+                    upcalls.notice(stats, Notice::Violation(run.peer.id, violation));
                 }
                 None
             }
@@ -497,7 +497,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
 /// Whether packets under the peer's keys may come from another path. Not to or from a stream: that is
 /// one client's connection alone. But where there is no session, as under a static key, a
 /// new connection has no other way to prove whose it is.
-fn may_float<F: Format>(spec: &PeerSpec, link: &Link, key: &Key<F>) -> bool {
+fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) -> bool {
     let streams = (spec.link.is_stream(), link.is_stream());
     spec.float && (streams == (false, false) || (streams == (true, true) && key.is_headerless()))
 }

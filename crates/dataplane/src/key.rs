@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use adit_engine::command::{DataKey, PeerSpec};
+use adit_engine::DataFormat;
+use adit_engine::command::PeerSpec;
 
 use crate::format::{Format, FormatKey};
 use crate::peer::{KeyOrigin, Tx};
@@ -28,7 +29,11 @@ pub struct Sealer<'k, F: Format> {
 
 impl<F: Format> Key<F> {
     /// `None` if the crypto library refuses the key.
-    pub(crate) fn new(key: &DataKey, replay_window: u32, origin: KeyOrigin) -> Option<Self> {
+    pub(crate) fn new(
+        key: &<F::Types as DataFormat>::Key,
+        replay_window: u32,
+        origin: KeyOrigin,
+    ) -> Option<Self> {
         Some(Self {
             generation: origin.generation,
             owner: origin.owner,
@@ -51,7 +56,11 @@ impl<F: Format> Key<F> {
     /// The right to seal under this key for as long as the peer's TX lock is held: packet ids come
     /// out in the order in which packets are sent.
     #[inline(always)]
-    pub(crate) fn sealer<'k>(&'k self, lock: &'k mut Tx<F>, spec: &PeerSpec) -> Sealer<'k, F> {
+    pub(crate) fn sealer<'k>(
+        &'k self,
+        lock: &'k mut Tx<F>,
+        spec: &PeerSpec<F::Types>,
+    ) -> Sealer<'k, F> {
         // Under another peer's lock two workers could give one id to two packets.
         assert_eq!(self.owner, lock.owner(), "a key is used under the lock of another peer");
         Sealer { key: self.format.sealer(spec), tx: &mut lock.format }
@@ -87,18 +96,14 @@ impl<F: Format> Key<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_crypto::{Cipher, DirectionKey};
-    use adit_engine::command::{KeyLimits, Protection};
 
-    use crate::trivial::Trivial;
+    use crate::trivial::{PlainKey, Trivial};
 
-    fn data_key(limits: KeyLimits) -> DataKey {
-        let half = DirectionKey { cipher: [1; 64], hmac: [2; 64] };
-        let protection = Protection::Aead(Cipher::Aes256Gcm);
-        DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits }
+    fn plain_key(limit: u64) -> PlainKey {
+        PlainKey { id: 0, seal: 1, open: 1, limit }
     }
 
-    fn spec() -> PeerSpec {
+    fn spec() -> PeerSpec<Trivial> {
         let link =
             adit_engine::Link::datagram(adit_engine::SocketId(0), None, ([192, 0, 2, 1], 1).into());
         PeerSpec { float: false, ..PeerSpec::plain(link) }
@@ -113,15 +118,14 @@ mod tests {
         };
         let (own, other) = (peer(1), peer(2));
         let origin = own.next_key_origin();
-        let key = Key::new(&data_key(KeyLimits::default()), 64, origin).unwrap();
+        let key = Key::new(&plain_key(0), 64, origin).unwrap();
         let _ = key.sealer(&mut own.lock_tx(), &spec());
         let _ = key.sealer(&mut other.lock_tx(), &spec());
     }
 
     #[test]
     fn a_close_limit_is_reported_once() {
-        let limits = KeyLimits { bytes: 0, packets: 100 };
-        let key = Key::<Trivial>::new(&data_key(limits), 64, KeyOrigin::default()).unwrap();
+        let key = Key::<Trivial>::new(&plain_key(100), 64, KeyOrigin::default()).unwrap();
         key.count_opened(99, 0);
         assert!(!key.near_limit());
         key.count_opened(1, 0);

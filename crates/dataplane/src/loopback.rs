@@ -53,7 +53,7 @@ impl<F: Format> LoopbackPlane<F> {
         client: bool,
         tun: bool,
         clock: fn() -> Instant,
-    ) -> io::Result<(Self, Upcalls)> {
+    ) -> io::Result<(Self, Upcalls<F::Types>)> {
         Self::idle(relay, client, tun, false, clock)
     }
 
@@ -62,7 +62,7 @@ impl<F: Format> LoopbackPlane<F> {
         relay: Relay,
         client: bool,
         clock: fn() -> Instant,
-    ) -> io::Result<(Self, Upcalls)> {
+    ) -> io::Result<(Self, Upcalls<F::Types>)> {
         Self::idle(relay, client, true, true, clock)
     }
 
@@ -72,7 +72,7 @@ impl<F: Format> LoopbackPlane<F> {
         tun: bool,
         ethernet: bool,
         clock: fn() -> Instant,
-    ) -> io::Result<(Self, Upcalls)> {
+    ) -> io::Result<(Self, Upcalls<F::Types>)> {
         let (plane, shared, upcalls) =
             Plane::idle(relay, client, tun, ethernet, Offloads::ALL, 1, clock)?;
         let arena = Arena::new::<F>(512 << 10);

@@ -18,7 +18,7 @@ pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Peer<F: Format> {
     pub id: PeerId,
-    pub settings: ArcSwap<PeerSpec>,
+    pub settings: ArcSwap<PeerSpec<F::Types>>,
     pub keys: ArcSwap<Keys<F>>,
     /// A number unique among all peers of the process: [`Tx::owner`].
     owner: u64,
@@ -30,8 +30,8 @@ pub(crate) struct Peer<F: Format> {
     pub longest_received: AtomicU16,
     /// Longest datagram sent.
     pub longest_sent: AtomicU16,
-    /// A framing error of this peer was reported.
-    pub framing_error_reported: AtomicBool,
+    /// A violation by this peer was reported.
+    pub violation_reported: AtomicBool,
     /// Control waits for [`adit_engine::Notice::PeerActive`].
     activity_wanted: AtomicBool,
     /// Pings and messages among the packets, both directions, and what they had inside.
@@ -143,7 +143,7 @@ impl<F: Format> Keys<F> {
 }
 
 impl<F: Format> Peer<F> {
-    pub(crate) fn new(id: PeerId, spec: PeerSpec, now: Instant) -> Self {
+    pub(crate) fn new(id: PeerId, spec: PeerSpec<F::Types>, now: Instant) -> Self {
         /// Zero is no peer's.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let owner = NEXT.fetch_add(1, Relaxed);
@@ -156,7 +156,7 @@ impl<F: Format> Peer<F> {
             newest_used: AtomicU64::new(0),
             longest_received: AtomicU16::new(0),
             longest_sent: AtomicU16::new(0),
-            framing_error_reported: AtomicBool::new(false),
+            violation_reported: AtomicBool::new(false),
             activity_wanted: AtomicBool::new(false),
             in_band_packets: AtomicU64::new(0),
             in_band_bytes: AtomicU64::new(0),
@@ -202,7 +202,7 @@ impl<F: Format> Peer<F> {
     }
 
     /// Replaces one setting.
-    pub(crate) fn update(&self, change: impl Fn(&mut PeerSpec)) {
+    pub(crate) fn update(&self, change: impl Fn(&mut PeerSpec<F::Types>)) {
         self.settings.rcu(|old| {
             let mut new = PeerSpec::clone(old);
             change(&mut new);
@@ -213,7 +213,7 @@ impl<F: Format> Peer<F> {
     /// Whether `link` is where the peer is known to be. The local address counts only if the peer's
     /// link names one.
     #[inline]
-    pub(crate) fn same_path(spec: &PeerSpec, link: &Link) -> bool {
+    pub(crate) fn same_path(spec: &PeerSpec<F::Types>, link: &Link) -> bool {
         spec.link == *link
             // A stream is a connection: another one from the same port is another one.
             || (!link.is_stream()

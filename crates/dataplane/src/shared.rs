@@ -47,7 +47,7 @@ pub(crate) const NO_SWEEP: u64 = u64::MAX;
 pub(crate) struct Shared<F: Format> {
     pub tables: Tables<F>,
     pub stats: Stats,
-    pub upcalls: UpcallSender,
+    pub upcalls: UpcallSender<F::Types>,
     pub relay: Relay,
     pub client: bool,
     /// The transport of a client's tunnel, whose packets must not enter it.
@@ -171,7 +171,7 @@ impl<F: Format> Shared<F> {
 /// Seals one message into the emptied arena.
 pub(crate) fn seal_message<F: Format>(
     key: &Key<F>,
-    spec: &PeerSpec,
+    spec: &PeerSpec<F::Types>,
     tx: &mut Tx<F>,
     message: &[u8],
     arena: &mut Arena,

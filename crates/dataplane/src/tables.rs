@@ -295,7 +295,7 @@ mod tests {
     }
 
     fn peer(id: u32, link: Link) -> Peer<Trivial> {
-        let spec = PeerSpec { wire_id: Some(id), ..PeerSpec::plain(link) };
+        let spec = PeerSpec { layout: id as u16, ..PeerSpec::plain(link) };
         Peer::new(PeerId(id), spec, Instant::from_nanos(0))
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_engine::{Link, Network, Notice, PeerId};
+use adit_engine::{DataFormat, Link, Network, Notice, PeerId};
 use adit_linux::poll::EventFd;
 
 use crate::stats::{DropReason, Stats};
@@ -85,13 +85,13 @@ pub(crate) const MAX_CONTROL: usize = 4096;
 
 /// An event for the control thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Upcall {
+pub enum Upcall<T: DataFormat> {
     /// A control packet of an admitted link or of a known peer's address.
     ControlPacket(Link, Vec<u8>),
     /// A control packet whose sender has not proved its address.
     Unauthenticated(Link, Vec<u8>),
     /// A notice about a peer.
-    Notice(Notice),
+    Notice(Notice<T>),
     /// A stream ended, after all its packets. Nothing is sent on it any more.
     StreamEnded(Link, StreamEnd),
 }
@@ -99,11 +99,11 @@ pub enum Upcall {
 /// The receiving end. Its descriptor (see [`AsFd`]) is written to when something waits, and never read: it is for
 /// a reader that watches it edge-triggered, and sleeps only after [`Upcalls::drain`].
 #[derive(Debug)]
-pub struct Upcalls(Arc<Queues>);
+pub struct Upcalls<T: DataFormat>(Arc<Queues<T>>);
 
 /// The sending end.
 #[derive(Clone, Debug)]
-pub(crate) struct UpcallSender(Arc<Queues>);
+pub(crate) struct UpcallSender<T: DataFormat>(Arc<Queues<T>>);
 
 /// An input on a link. An end follows the packets before it, hence one queue for both.
 #[derive(Debug)]
@@ -113,8 +113,8 @@ enum Item {
 }
 
 #[derive(Debug)]
-struct Queues {
-    notices: Mutex<Notices>,
+struct Queues<T: DataFormat> {
+    notices: Mutex<Notices<T>>,
     frames: Mutex<Frames>,
     unauthenticated: Mutex<Frames>,
     /// Whether `event` is signalled: saves a system call per upcall.
@@ -212,9 +212,9 @@ impl<K: Eq + Hash> Counts<K> {
 }
 
 /// Notices in their order. Of a peer's moves only the last one waits.
-#[derive(Debug, Default)]
-struct Notices {
-    items: VecDeque<Notice>,
+#[derive(Debug)]
+struct Notices<T: DataFormat> {
+    items: VecDeque<Notice<T>>,
     /// Notices taken so far: the number of the first item.
     taken: u64,
     /// The number of the waiting move of each peer.
@@ -224,9 +224,9 @@ struct Notices {
     unreachable: usize,
 }
 
-impl Notices {
+impl<T: DataFormat> Notices<T> {
     /// Queues a notice; `false` if a share is used up.
-    fn push(&mut self, notice: Notice) -> bool {
+    fn push(&mut self, notice: Notice<T>) -> bool {
         match notice {
             Notice::Floated(peer, _) => {
                 let number = self.taken.saturating_add(self.items.len() as u64);
@@ -255,7 +255,7 @@ impl Notices {
             | Notice::PeerActive(_)
             | Notice::KeyFirstUse(..)
             | Notice::KeyNearLimit(..)
-            | Notice::FramingError(..)
+            | Notice::Violation(..)
             | Notice::ProbeResult(..)
             | Notice::Traffic(..) => {}
         }
@@ -264,7 +264,7 @@ impl Notices {
     }
 
     /// Takes the oldest.
-    fn take(&mut self, count: usize) -> Vec<Notice> {
+    fn take(&mut self, count: usize) -> Vec<Notice<T>> {
         let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
         for notice in &taken {
             match notice {
@@ -289,9 +289,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn channel() -> io::Result<(UpcallSender, Upcalls)> {
+pub(crate) fn channel<T: DataFormat>() -> io::Result<(UpcallSender<T>, Upcalls<T>)> {
     let queues = Arc::new(Queues {
-        notices: Mutex::default(),
+        notices: Mutex::new(Notices {
+            items: VecDeque::new(),
+            taken: 0,
+            moves: HashMap::new(),
+            in_band: Counts::default(),
+            in_band_total: 0,
+            unreachable: 0,
+        }),
         frames: Mutex::default(),
         unauthenticated: Mutex::default(),
         raised: AtomicBool::new(false),
@@ -300,8 +307,8 @@ pub(crate) fn channel() -> io::Result<(UpcallSender, Upcalls)> {
     Ok((UpcallSender(Arc::clone(&queues)), Upcalls(queues)))
 }
 
-impl UpcallSender {
-    pub(crate) fn notice(&self, stats: &Stats, notice: Notice) {
+impl<T: DataFormat> UpcallSender<T> {
+    pub(crate) fn notice(&self, stats: &Stats, notice: Notice<T>) {
         let taken = lock(&self.0.notices).push(notice);
         self.taken(taken, stats, DropReason::NoticesFull);
     }
@@ -349,7 +356,7 @@ impl UpcallSender {
     }
 }
 
-impl Queues {
+impl<T: DataFormat> Queues<T> {
     /// Shrinks the queues to their contents.
     fn release_memory(&self) {
         {
@@ -372,10 +379,10 @@ impl Queues {
     }
 }
 
-impl Upcalls {
+impl<T: DataFormat> Upcalls<T> {
     /// Hands over queued upcalls: a batch of notices, then control packets of known peers, then a batch of unauthenticated
     /// ones. If any are left, the descriptor is signalled again.
-    pub fn drain(&mut self, take: impl FnMut(Upcall)) {
+    pub fn drain(&mut self, take: impl FnMut(Upcall<T>)) {
         // The flag goes down before the queues are looked at, so that nothing is missed. The swap reads what was
         // queued before the flag went up.
         self.0.raised.swap(false, Ordering::AcqRel);
@@ -386,7 +393,7 @@ impl Upcalls {
 
     /// As [`Upcalls::drain`], but what is queued afterwards does not signal the descriptor: for a caller that looks again
     /// before it waits. `true` if notices or unauthenticated packets are left.
-    pub fn look(&mut self, mut take: impl FnMut(Upcall)) -> bool {
+    pub fn look(&mut self, mut take: impl FnMut(Upcall<T>)) -> bool {
         let (notices, more) = {
             let mut queue = lock(&self.0.notices);
             (queue.take(NOTICES_PER_DRAIN), !queue.items.is_empty())
@@ -409,7 +416,7 @@ impl Upcalls {
     }
 }
 
-impl AsFd for Upcalls {
+impl<T: DataFormat> AsFd for Upcalls<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.event.as_fd()
     }
@@ -419,6 +426,7 @@ impl AsFd for Upcalls {
 mod tests {
     use super::*;
     use crate::stats::Offloads;
+    use crate::trivial::Trivial;
     use adit_engine::{PeerId, SocketId};
 
     fn link(port: u16) -> Link {
@@ -439,7 +447,7 @@ mod tests {
         Link::datagram(SocketId(0), None, ([10, a, b, 1], 1194).into())
     }
 
-    fn drain(upcalls: &mut Upcalls) -> Vec<Upcall> {
+    fn drain(upcalls: &mut Upcalls<Trivial>) -> Vec<Upcall<Trivial>> {
         let mut out = Vec::new();
         upcalls.drain(|upcall| out.push(upcall));
         out
@@ -473,7 +481,7 @@ mod tests {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         let send = |id| sender.notice(&stats, Notice::PeerSilent(PeerId(id)));
-        let signalled = |upcalls: &Upcalls| upcalls.0.event.drain();
+        let signalled = |upcalls: &Upcalls<Trivial>| upcalls.0.event.drain();
         let mut seen = Vec::new();
         send(1);
         assert!(signalled(&upcalls));
@@ -540,7 +548,7 @@ mod tests {
     #[test]
     fn a_peer_that_floods_in_band_messages_leaves_room_for_those_of_others() {
         let stats = Stats::new(Offloads::ALL, 1);
-        let (sender, mut upcalls) = channel().unwrap();
+        let (sender, mut upcalls) = channel::<Trivial>().unwrap();
         // As many as the whole queue holds, of hostile peers; then one of each honest peer.
         for n in 0..10_000 {
             sender.notice(&stats, Notice::InBand(PeerId(n % 500), vec![6]));
@@ -557,7 +565,7 @@ mod tests {
     fn of_a_peer_s_moves_the_last_one_is_told_and_in_its_place() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
-        let send = |notice: Notice| sender.notice(&stats, notice);
+        let send = |notice: Notice<Trivial>| sender.notice(&stats, notice);
         send(Notice::Floated(PeerId(1), link(1)));
         send(Notice::PeerSilent(PeerId(3)));
         (0..60_000).for_each(|port| send(Notice::Floated(PeerId(1), link(port))));
@@ -604,7 +612,7 @@ mod tests {
         let others = ["198.51.100.1", "2001:db9::1"];
         for (which, flood) in floods.into_iter().enumerate() {
             let stats = Stats::new(Offloads::ALL, 1);
-            let (sender, _upcalls) = channel().unwrap();
+            let (sender, _upcalls) = channel::<Trivial>().unwrap();
             for n in 0..5000 {
                 sender.unauthenticated(&stats, flood(n), &[7]);
                 sender.frame(&stats, flood(n), &[7], false);

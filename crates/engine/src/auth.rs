@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use crate::command::Inactive;
 use ipnet::{IpNet, Ipv6Net};
 use zeroize::Zeroizing;
 
@@ -87,6 +86,15 @@ pub struct ClientParams {
     pub groups: Vec<String>,
     /// Warnings about settings for this peer that have no effect.
     pub warnings: Box<[String]>,
+}
+
+/// `inactive`: ends a session with little traffic.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Inactive {
+    /// The time in which there must be enough traffic.
+    pub after: Duration,
+    /// Bytes of inner packets that are enough, both directions together. 0: any packet.
+    pub bytes: u64,
 }
 
 /// The most groups that one peer may be in.

@@ -2,9 +2,9 @@
 //!
 //! The set is that of the kernel's own `ovpn` offload and a few more, so that the kernel can serve as a data plane one day.
 
+use std::fmt::{Debug, Display};
 use std::time::Duration;
 
-use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use ipnet::IpNet;
 
 use crate::Link;
@@ -14,11 +14,27 @@ use crate::Link;
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct PeerId(pub u32);
 
+/// The plain types of a data format: what a protocol's engine and its data plane agree on, and drivers pass through.
+///
+/// A protocol implements it for a marker type, of which no value exists. The supertraits let the types that are generic over
+/// the marker derive theirs.
+pub trait DataFormat: Copy + Debug + Eq + 'static {
+    /// How the packets of a peer are laid out. The default is the format without options.
+    type Layout: Clone + Debug + Default + Display + Send + Sync;
+    /// A key to install. What it displays, for the log, does not contain the key itself.
+    type Key: Debug + Display + Send;
+    /// A violation of the agreed layout inside the encryption.
+    type Violation: Copy + Debug + Eq + Send;
+
+    /// Returns the id by which packets and notices name a key.
+    fn key_id(key: &Self::Key) -> u8;
+}
+
 /// A command to the data plane.
 #[derive(Debug)]
-pub enum Command {
+pub enum Command<F: DataFormat> {
     /// Adds a peer without keys and routes.
-    AddPeer(PeerId, PeerSpec),
+    AddPeer(PeerId, PeerSpec<F>),
     /// Sets a peer's address, as learned from the control channel.
     SetLink(PeerId, Link),
     /// Sets the keepalive times and restarts the timeout. The next authentic packet is reported by [`Notice::PeerActive`].
@@ -33,7 +49,7 @@ pub enum Command {
     /// Removes a peer with its keys and routes. Answered by [`Notice::PeerGone`].
     DelPeer(PeerId),
     /// Installs a key in a slot. Both slots decrypt; only the primary one encrypts.
-    InstallKey(PeerId, KeySlot, Box<DataKey>),
+    InstallKey(PeerId, KeySlot, Box<F::Key>),
     /// Swaps primary and secondary: packets sent from now on use the newer key.
     SwapKeys(PeerId),
     /// Deletes a key.
@@ -50,20 +66,13 @@ pub enum Command {
 
 /// The settings of a peer in the data plane.
 #[derive(Clone, Debug)]
-pub struct PeerSpec {
+pub struct PeerSpec<F: DataFormat> {
     /// The link that packets to it are sent on.
     pub link: Link,
-    /// The peer-id written into packets to it; `None` sends DATA_V1, which has none.
-    pub wire_id: Option<u32>,
+    /// How its packets are laid out.
+    pub layout: F::Layout,
     /// Whether it may move to another address after a packet that authenticates.
     pub float: bool,
-    /// The compression framing around each inner packet.
-    pub framing: Framing,
-    /// The longest packet to decompress to. `None`: compressed packets are dropped.
-    pub decompress: Option<u16>,
-    /// The largest encapsulated packet, fragments included; `None`: packets carry no fragment header
-    /// (`fragment`, datagrams only).
-    pub fragment: Option<u16>,
     /// Ping and timeout.
     pub keepalive: Keepalive,
     /// Size limits inside the tunnel.
@@ -72,36 +81,19 @@ pub struct PeerSpec {
     pub replay_window: u32,
 }
 
-impl PeerSpec {
-    /// Creates the settings of a peer without options: it may float, and its packets are neither framed nor fragmented.
+impl<F: DataFormat> PeerSpec<F> {
+    /// Creates the settings of a peer without options: it may float, and its packets have the format's default layout.
     #[must_use]
     pub fn plain(link: Link) -> Self {
         Self {
             link,
-            wire_id: None,
+            layout: F::Layout::default(),
             float: true,
-            framing: Framing::default(),
-            decompress: None,
-            fragment: None,
             keepalive: Keepalive::default(),
             mtu: InnerMtu::default(),
             replay_window: 64,
         }
     }
-}
-
-/// Compression stubs: a peer that asked for a compression header gets the "not compressed" form.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
-pub enum Framing {
-    /// Nothing before the packet.
-    #[default]
-    None,
-    /// `comp-lzo no`: one byte FA.
-    LzoStub,
-    /// `compress`, `compress stub`: FB replaces the first byte, which moves to the end.
-    SwapStub,
-    /// `compress stub-v2`: nothing, but a leading 0x50 is escaped as 50 00.
-    StubV2,
 }
 
 /// The keepalive times of a peer. Zero disables a timer.
@@ -111,15 +103,6 @@ pub struct Keepalive {
     pub interval: Duration,
     /// Report [`Notice::PeerSilent`] after this long without an authentic packet.
     pub timeout: Duration,
-}
-
-/// `inactive`: ends a session with little traffic.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Inactive {
-    /// The time in which there must be enough traffic.
-    pub after: Duration,
-    /// Bytes of inner packets that are enough, both directions together. 0: any packet.
-    pub bytes: u64,
 }
 
 /// Size limits inside the tunnel.
@@ -132,17 +115,6 @@ pub struct InnerMtu {
     /// The largest inner packet that the path carries unfragmented, where it was found to be smaller than the first link's
     /// MTU. Senders of larger packets get an ICMP error. 0: no errors are sent.
     pub largest: u16,
-}
-
-/// A violation of the agreed framing inside the encryption.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum FramingError {
-    /// The packet is compressed, and decompression was not agreed.
-    Compressed,
-    /// The compression framing is not the agreed one.
-    Framing,
-    /// The fragment header is not the agreed one.
-    Fragment,
 }
 
 /// The result of [`Command::ProbePath`].
@@ -164,74 +136,10 @@ pub enum KeySlot {
     Secondary,
 }
 
-/// A data channel key to install.
-#[derive(Debug)]
-pub struct DataKey {
-    /// The 3-bit id in each packet's first byte.
-    pub key_id: u8,
-    /// The packet format and its algorithms.
-    pub protection: Protection,
-    /// The id in packets that we send.
-    pub seal: DirectionKey,
-    /// The id in packets that we receive.
-    pub open: DirectionKey,
-    /// When to report [`Notice::KeyNearLimit`].
-    pub limits: KeyLimits,
-}
-
-/// How the data packets under one key are laid out and protected.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
-pub enum Protection {
-    /// DATA_V1 or DATA_V2 with an AEAD and a 32-bit packet id before the tag: OpenVPN 2.4 and later.
-    Aead(Cipher),
-    /// DATA_V2 with an AEAD, a 64-bit packet id that names an epoch, and the tag at the end. Each epoch derives its own
-    /// keys: OpenVPN 2.7.
-    Epoch(Cipher),
-    /// DATA_V1 or DATA_V2 with CBC and HMAC: peers without AEAD.
-    Block(BlockSuite),
-    /// CBC and HMAC without an opcode, the packet id with a time: static keys (`secret`). The plane
-    /// takes every datagram from the peer's address as data.
-    Static(BlockSuite),
-}
-
-/// Encrypt-then-MAC.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
-pub struct BlockSuite {
-    /// The cipher; `None` for `cipher none`.
-    pub cipher: Option<BlockCipher>,
-    /// The digest that authenticates packets; `None` for `auth none`.
-    pub digest: Option<Digest>,
-}
-
-impl Protection {
-    /// Returns the name of the cipher, as OpenVPN prints it.
-    pub const fn cipher_name(self) -> &'static str {
-        match self {
-            Self::Aead(cipher) | Self::Epoch(cipher) => cipher.name(),
-            Self::Block(BlockSuite { cipher, .. }) | Self::Static(BlockSuite { cipher, .. }) => {
-                match cipher {
-                    Some(cipher) => cipher.name(),
-                    None => "none",
-                }
-            }
-        }
-    }
-}
-
-/// Soft limits of a key; reaching one reports [`Notice::KeyNearLimit`] once. Zero means none beyond
-/// the cipher's own (2^36 blocks and packets, packet id 0xFF000000), which the plane always keeps.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub struct KeyLimits {
-    /// Bytes, both directions together (`reneg-bytes`).
-    pub bytes: u64,
-    /// Packets, both directions together (`reneg-pkts`).
-    pub packets: u64,
-}
-
 /// A report of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// An authentic in-band message other than a ping (OCC).
+pub enum Notice<F: DataFormat> {
+    /// An authentic in-band message other than a ping.
     InBand(PeerId, Vec<u8>),
     /// The newest authentic packet came from another address. The plane sends there from now on.
     Floated(PeerId, Link),
@@ -246,8 +154,8 @@ pub enum Notice {
     /// ICMP reported that a client's packets cannot arrive at this address, with the errno (`ECONNREFUSED` if nothing
     /// listens). Any host on the path can forge this, so it may inform the user but not decide anything.
     Unreachable(Link, i32),
-    /// A packet was compressed or framed in another way than agreed. Reported once per peer.
-    FramingError(PeerId, FramingError),
+    /// An authentic packet was laid out in another way than agreed. Reported once per peer.
+    Violation(PeerId, F::Violation),
     /// The result of an MTU probe.
     ProbeResult(PeerId, ProbeResult),
     /// The traffic so far, requested by [`Command::ReadTraffic`].
@@ -256,7 +164,7 @@ pub enum Notice {
     PeerGone(PeerId, Counters),
 }
 
-impl Notice {
+impl<F: DataFormat> Notice<F> {
     /// Returns the peer that the notice is about, if it is about one.
     pub fn peer(&self) -> Option<PeerId> {
         match *self {
@@ -266,7 +174,7 @@ impl Notice {
             | Self::KeyNearLimit(peer, _)
             | Self::PeerSilent(peer)
             | Self::PeerActive(peer)
-            | Self::FramingError(peer, _)
+            | Self::Violation(peer, _)
             | Self::ProbeResult(peer, _)
             | Self::Traffic(peer, _)
             | Self::PeerGone(peer, _) => Some(peer),

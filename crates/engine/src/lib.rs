@@ -19,7 +19,7 @@ mod token_bucket;
 
 pub use address_quota::AddressQuota;
 pub use auth::{Identity, MAX_GROUPS, is_group_name};
-pub use command::{Command, Notice, PeerId};
+pub use command::{Command, DataFormat, Notice, PeerId};
 pub use link::{Family, Link, SocketId, Target, Transport};
 pub use network::Network;
 pub use outbox::{Outbox, Output};
@@ -33,12 +33,19 @@ pub trait Engine {
     /// The type of what the engine reports in addition to packets: sessions that begin and end, configuration to apply,
     /// reasons.
     type Event;
+    /// The data format of the protocol.
+    type Format: DataFormat;
 
     /// Handles one input and appends its outputs to `out`, in the order in which they must be performed.
     ///
     /// It returns no error: a peer that misbehaves causes an event and a [`Command::DelPeer`], and never affects the
     /// others.
-    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Outbox<Self::Event>);
+    fn handle(
+        &mut self,
+        now: Instant,
+        input: Input<'_, Self::Format>,
+        out: &mut Outbox<Self::Event, Self::Format>,
+    );
 
     /// Returns when to call again with [`Input::Tick`], and why (for logs and `status`).
     fn deadline(&self) -> Option<(Instant, &'static str)>;
@@ -51,7 +58,7 @@ pub trait Engine {
 
 /// An input of an engine.
 #[derive(Debug)]
-pub enum Input<'a> {
+pub enum Input<'a, F: DataFormat> {
     /// Time has passed.
     Tick,
     /// A control packet arrived. The engine may decrypt it in place.
@@ -63,7 +70,7 @@ pub enum Input<'a> {
     /// A stream ended, or a datagram socket broke.
     LinkDown(Link),
     /// The data plane sent a notice.
-    Notice(Notice),
+    Notice(Notice<F>),
     /// The response to an [`Output::AuthRequest`].
     AuthResponse(auth::RequestId, auth::Response),
 }

@@ -1,14 +1,14 @@
 use std::collections::VecDeque;
 
-use crate::{Command, Link, Target, auth};
+use crate::{Command, DataFormat, Link, Target, auth};
 
 /// An action that an engine requests from its driver.
 #[derive(Debug)]
-pub enum Output<E> {
+pub enum Output<E, F: DataFormat> {
     /// Send one packet.
     Send(Link, Vec<u8>),
     /// Change the data plane.
-    Plane(Command),
+    Plane(Command<F>),
     /// Resolve, connect, and report with [`crate::Input::LinkUp`] or [`crate::Input::DialFailed`].
     Dial(Target),
     /// Close a link the engine no longer needs.
@@ -24,17 +24,17 @@ pub enum Output<E> {
 /// Order is part of the contract: "install key" precedes the packet that lets the peer use that key, and the driver performs
 /// the outputs in order.
 #[derive(Debug)]
-pub struct Outbox<E> {
-    queue: VecDeque<Output<E>>,
+pub struct Outbox<E, F: DataFormat> {
+    queue: VecDeque<Output<E, F>>,
 }
 
-impl<E> Default for Outbox<E> {
+impl<E, F: DataFormat> Default for Outbox<E, F> {
     fn default() -> Self {
         Self { queue: VecDeque::new() }
     }
 }
 
-impl<E> Outbox<E> {
+impl<E, F: DataFormat> Outbox<E, F> {
     /// Creates an empty outbox.
     pub fn new() -> Self {
         Self::default()
@@ -46,7 +46,7 @@ impl<E> Outbox<E> {
     }
 
     /// Appends an output.
-    pub fn push(&mut self, output: Output<E>) {
+    pub fn push(&mut self, output: Output<E, F>) {
         self.queue.push_back(output);
     }
 
@@ -56,7 +56,7 @@ impl<E> Outbox<E> {
     }
 
     /// Appends a command to the data plane.
-    pub fn plane(&mut self, command: Command) {
+    pub fn plane(&mut self, command: Command<F>) {
         self.push(Output::Plane(command));
     }
 
@@ -66,7 +66,7 @@ impl<E> Outbox<E> {
     }
 
     /// Removes and returns the oldest output.
-    pub fn pop(&mut self) -> Option<Output<E>> {
+    pub fn pop(&mut self) -> Option<Output<E, F>> {
         self.queue.pop_front()
     }
 

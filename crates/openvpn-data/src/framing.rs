@@ -1,7 +1,7 @@
 //! The compression framing inside the encryption, and the two magic
 //! messages of OpenVPN's data channel.
 
-use adit_engine::command::{Framing, FramingError};
+use adit_openvpn::data_format::{Framing, FramingError};
 
 /// The content of a keepalive ping.
 pub const PING: [u8; 16] = [

@@ -10,7 +10,7 @@ mod epoch;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use adit_crypto::aead::AeadError;
-use adit_engine::command::{DataKey, KeyLimits, PeerSpec, Protection};
+use adit_openvpn::data_format::{DataKey, KeyLimits, OpenVpn, PeerSpec, Protection};
 use crossbeam_utils::CachePadded;
 
 use super::SenderState;
@@ -177,6 +177,7 @@ impl Key {
 }
 
 impl FormatKey for Key {
+    type Types = OpenVpn;
     type Tx = SenderState;
     type Sealer<'k> = Sealer<'k>;
     type Opener<'k> = Opener<'k>;
@@ -198,9 +199,9 @@ impl FormatKey for Key {
     #[inline(always)]
     fn sealer(&self, spec: &PeerSpec) -> Sealer<'_> {
         match &self.format {
-            KeyFormat::Aead(aead) => Sealer::Aead(aead.sealer(self, spec.wire_id)),
-            KeyFormat::Epoch(epoch) => Sealer::Epoch(epoch.sealer(self, spec.wire_id)),
-            KeyFormat::Block(block) => Sealer::Block(block.sealer(self, spec.wire_id)),
+            KeyFormat::Aead(aead) => Sealer::Aead(aead.sealer(self, spec.layout.wire_id)),
+            KeyFormat::Epoch(epoch) => Sealer::Epoch(epoch.sealer(self, spec.layout.wire_id)),
+            KeyFormat::Block(block) => Sealer::Block(block.sealer(self, spec.layout.wire_id)),
         }
     }
 
@@ -288,6 +289,7 @@ impl Drop for BurstUsage<'_> {
 pub(super) mod tests {
     use super::*;
     use adit_engine::{Link, SocketId};
+    use adit_openvpn::data_format::PacketLayout;
 
     use crate::packet;
     use adit_crypto::{Cipher, DirectionKey};
@@ -297,7 +299,8 @@ pub(super) mod tests {
     /// The settings of a peer, of which a key reads only the peer-id.
     pub(crate) fn spec(wire_id: Option<u32>) -> PeerSpec {
         let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
-        PeerSpec { wire_id, ..PeerSpec::plain(link) }
+        let layout = PacketLayout { wire_id, ..PacketLayout::default() };
+        PeerSpec { layout, ..PeerSpec::plain(link) }
     }
 
     fn key(cipher: Cipher, limits: KeyLimits) -> Key {

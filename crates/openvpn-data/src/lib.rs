@@ -19,9 +19,9 @@ mod key;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod packet;
 
-use adit_dataplane::format::{Format, Header, InBand, Kind, Origin, Rejected};
+use adit_dataplane::format::{self, Format, Header, InBand, Kind, Origin};
 use adit_dataplane::{DropReason, MAX_PACKET, Scratch};
-use adit_engine::command::{Framing, FramingError, PeerSpec};
+use adit_openvpn::data_format::{Framing, FramingError, OpenVpn, PacketLayout, PeerSpec};
 
 use fragment::{FragmentResult, Fragments, Reassembler};
 use framing::{Compression, OCC, OCC_MTU_REPLY, OCC_MTU_REQUEST, PING, Stripped};
@@ -32,6 +32,15 @@ pub type Plane = adit_dataplane::Plane<Openvpn>;
 
 /// A data plane for OpenVPN without threads, sockets and devices.
 pub type LoopbackPlane = adit_dataplane::loopback::LoopbackPlane<Openvpn>;
+
+/// An event of a data plane for OpenVPN.
+pub type Upcall = adit_dataplane::Upcall<OpenVpn>;
+
+/// The receiving end of the upcalls of a data plane for OpenVPN.
+pub type Upcalls = adit_dataplane::Upcalls<OpenVpn>;
+
+/// Why an authentic text holds no packet.
+type Rejected = format::Rejected<OpenVpn>;
 
 /// OpenVPN's data format.
 #[derive(Copy, Clone, Debug, Default)]
@@ -55,6 +64,7 @@ pub struct Encapsulation {
 }
 
 impl Format for Openvpn {
+    type Types = OpenVpn;
     type Key = key::Key;
     type Tx = SenderState;
     type Reassembly = Reassembler;
@@ -77,18 +87,18 @@ impl Format for Openvpn {
 
     #[inline]
     fn encapsulation(spec: &PeerSpec) -> Option<Encapsulation> {
-        let PeerSpec { framing, fragment, .. } = *spec;
+        let PacketLayout { framing, fragment, .. } = spec.layout;
         let any = framing != Framing::None || fragment.is_some();
         any.then_some(Encapsulation { framing, fragment })
     }
 
     #[inline]
     fn fragments(spec: &PeerSpec) -> bool {
-        spec.fragment.is_some()
+        spec.layout.fragment.is_some()
     }
 
     fn needs_scratch(spec: &PeerSpec) -> bool {
-        spec.fragment.is_some() || spec.decompress.is_some()
+        spec.layout.fragment.is_some() || spec.layout.decompress.is_some()
     }
 
     fn growth(encapsulation: Encapsulation, overhead: usize) -> usize {
@@ -146,10 +156,10 @@ impl Format for Openvpn {
                 None => return Ok(None),
             },
         };
-        match framing::strip(spec.framing, framed) {
+        match framing::strip(spec.layout.framing, framed) {
             Ok(Stripped::Plain(packet)) => Ok(Some(packet)),
             Ok(Stripped::Compressed(compression, text)) => {
-                decompress(spec.decompress, compression, text, scratch).map(Some)
+                decompress(spec.layout.decompress, compression, text, scratch).map(Some)
             }
             Err(error) => Err(rejected(error)),
         }
@@ -225,5 +235,5 @@ fn rejected(error: FramingError) -> Rejected {
         FramingError::Framing => DropReason::BadFraming,
         FramingError::Fragment => DropReason::BadFragment,
     };
-    Rejected { reason, error: Some(error) }
+    Rejected { reason, violation: Some(error) }
 }

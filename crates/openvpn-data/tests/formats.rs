@@ -1,18 +1,18 @@
 //! Every packet format does what the common one does: carries packets and trains, refuses what was
 //! touched, repeated or cut, and counts why.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{
-    BlockSuite, DataKey, Framing, KeyLimits, KeySlot, PeerSpec, Protection,
+use adit_engine::PeerId;
+use adit_engine::command::KeySlot;
+use adit_openvpn::data_format::{
+    BlockSuite, Command, DataKey, Framing, KeyLimits, Notice, PacketLayout, PeerSpec, Protection,
 };
-use adit_engine::{Command, Notice, PeerId};
 use adit_openvpn_data::LoopbackPlane;
 use adit_wire::{Gso, VnetHeader};
-use common::{End, SERVER, link, packet, spec, world};
+use common::{End, SERVER, layout, link, packet, spec, world};
 use proptest::prelude::*;
 
 const PEER: u8 = 2;
@@ -52,11 +52,17 @@ fn key(protection: Protection, at_server: bool) -> Box<DataKey> {
 /// A server and a client that both have the key. Without a `wire_id` packets are DATA_V1.
 fn pair(protection: Protection, wire_id: Option<u32>) -> (End, End) {
     let server = End::new(Relay::Kernel, false);
-    server.apply(Command::AddPeer(ID, PeerSpec { wire_id, ..spec(link(PEER, 1000)) }));
+    server.apply(Command::AddPeer(
+        ID,
+        PeerSpec { layout: layout(wire_id), ..spec(link(PEER, 1000)) },
+    ));
     server.apply(Command::SetRoutes(ID, vec![format!("10.8.0.{PEER}/32").parse().unwrap()]));
     server.apply(Command::InstallKey(ID, KeySlot::Primary, key(protection, true)));
     let client = End::new(Relay::Kernel, true);
-    client.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
+    client.apply(Command::AddPeer(
+        PeerId(0),
+        PeerSpec { layout: layout(wire_id), ..spec(link(200, 1194)) },
+    ));
     client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
     client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(protection, false)));
     (server, client)
@@ -225,7 +231,7 @@ fn a_static_key_floats_where_that_is_allowed_and_nowhere_else() {
     for float in [true, false] {
         // Point to point: all datagrams are the one peer's.
         let mut far = End::new(Relay::Kernel, true);
-        let spec = PeerSpec { float, wire_id: None, ..spec(link(200, 1194)) };
+        let spec = PeerSpec { float, layout: layout(None), ..spec(link(200, 1194)) };
         far.apply(Command::AddPeer(PeerId(0), spec));
         far.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         far.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(protection, true)));
@@ -278,7 +284,10 @@ fn every_format_and_framing_passes() {
     for wire_id in [Some(2), None] {
         for framing in [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2] {
             let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-            let spec = |link| PeerSpec { wire_id, framing, ..spec(link) };
+            let spec = |link| PeerSpec {
+                layout: PacketLayout { framing, ..layout(wire_id) },
+                ..spec(link)
+            };
             server.apply(Command::AddPeer(PeerId(2), spec(link(2, 1000))));
             server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, common::key(2, 0, true)));
             client.apply(Command::AddPeer(PeerId(0), spec(link(200, 1194))));

@@ -1,18 +1,18 @@
 //! The worker over real sockets on the loopback interface, without a TUN device.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
-use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, Upcall, Upcalls};
-use adit_engine::command::{Keepalive, KeySlot, PeerSpec};
-use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay};
+use adit_engine::command::{Keepalive, KeySlot};
+use adit_engine::{Instant, Link, PeerId, SocketId};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::{LoopbackPlane, Plane};
-use common::{key, spec};
+use adit_openvpn::data_format::{Command, Notice, PeerSpec};
+use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
+use common::{key, layout, spec};
 
 fn boot_clock() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())
@@ -54,7 +54,7 @@ impl Node {
     }
 
     fn introduce(&self, other: &Self, at_server: bool, keepalive: Keepalive) {
-        let spec = PeerSpec { wire_id: Some(5), keepalive, ..spec(self.link_to(other)) };
+        let spec = PeerSpec { layout: layout(5), keepalive, ..spec(self.link_to(other)) };
         self.plane.apply(Command::AddPeer(self.peer, spec));
         self.plane.apply(Command::InstallKey(self.peer, KeySlot::Primary, key(2, 0, at_server)));
     }
@@ -189,11 +189,11 @@ fn a_direct_relay_seals_for_the_other_peer() {
     let (a, b) = (Node::new(true, 0), Node::new(true, 0));
     for (n, client) in [(2u8, &a), (3, &b)] {
         let id = PeerId(u32::from(n));
-        let spec = PeerSpec { wire_id: Some(id.0), ..spec(server.link_to(client)) };
+        let spec = PeerSpec { layout: layout(id.0), ..spec(server.link_to(client)) };
         server.plane.apply(Command::AddPeer(id, spec));
         server.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
         server.plane.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
-        let spec = PeerSpec { wire_id: Some(id.0), ..common::spec(client.link_to(&server)) };
+        let spec = PeerSpec { layout: layout(id.0), ..common::spec(client.link_to(&server)) };
         client.plane.apply(Command::AddPeer(PeerId(0), spec));
         client.plane.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
         client.plane.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));

@@ -1,12 +1,12 @@
 //! The memory that a data plane keeps of peers that have gone. Alone in its process: it reads the memory in use by all
 //! threads.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use adit_dataplane::Relay;
+use adit_engine::PeerId;
 use adit_engine::command::KeySlot;
-use adit_engine::{Command, PeerId};
+use adit_openvpn::data_format::Command;
 use adit_openvpn_data::LoopbackPlane;
 use common::{End, key, link, spec};
 

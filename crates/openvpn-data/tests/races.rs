@@ -1,7 +1,6 @@
 //! Several workers in memory, on threads that are let go at the same moment, again and again: what must hold however
 //! their steps fall between each other.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeSet;
@@ -13,10 +12,11 @@ use std::time::{Duration, Instant};
 use adit_crypto::Cipher;
 use adit_dataplane::loopback::Delivered;
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{DataKey, KeySlot, PeerSpec, Protection};
-use adit_engine::{Command, Link, Notice, PeerId};
+use adit_engine::command::KeySlot;
+use adit_engine::{Link, PeerId};
+use adit_openvpn::data_format::{Command, DataKey, Notice, PeerSpec, Protection};
 use adit_openvpn_data::LoopbackPlane;
-use common::{End, SERVER, key, link, packet, spec, world};
+use common::{End, SERVER, key, layout, link, packet, spec, world};
 
 /// Rounds of a race. On two cores the moment that matters comes about once in a thousand.
 const ROUNDS: usize = 10_000;
@@ -251,7 +251,7 @@ fn seal_on_all_workers(protection: Protection, nonce: usize) {
     // The scheduler decides the order of threads: a packet sealed by one may wait while others continue.
     let wide = PeerSpec { replay_window: 65536, ..spec(link(200, 1194)) };
     let mut client = End { memory: client.memory, ..client };
-    client.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id: Some(PEER.0), ..wide }));
+    client.apply(Command::AddPeer(PeerId(0), PeerSpec { layout: layout(PEER.0), ..wide }));
     client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
     server.apply(Command::InstallKey(PEER, KeySlot::Primary, key(0, true)));
     let (threads, each) = (4, 3000);

@@ -1,18 +1,21 @@
 //! Sizes on the data path: packets in pieces, hostile inner packets, packet ids at their end.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{Framing, FramingError, InnerMtu, KeySlot, PeerSpec};
-use adit_engine::{Command, Notice, PeerId};
+use adit_engine::PeerId;
+use adit_engine::command::{InnerMtu, KeySlot};
+use adit_openvpn::data_format::{Command, Framing, FramingError, Notice, PacketLayout, PeerSpec};
 use adit_openvpn_data::LoopbackPlane;
-use common::{End, SERVER, key, link, packet, spec, world};
+use common::{End, SERVER, key, layout, link, packet, spec, world};
 
 /// A server and client 2 whose packets carry a fragment header.
 fn pieces(limit: u16, framing: Framing) -> (End, End) {
     let (server, [client]) = world(Relay::Kernel, [2]);
-    let with = |at| PeerSpec { wire_id: Some(2), fragment: Some(limit), framing, ..spec(at) };
+    let with = |at| PeerSpec {
+        layout: PacketLayout { fragment: Some(limit), framing, ..layout(2) },
+        ..spec(at)
+    };
     server.apply(Command::AddPeer(PeerId(2), with(link(2, 1000))));
     server.apply(Command::SetRoutes(PeerId(2), vec!["10.8.0.2/32".parse().unwrap()]));
     server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
@@ -73,8 +76,8 @@ fn a_peer_without_the_header_is_told_of_once() {
         assert!(server.open(link(2, 1000), &sealed).is_empty());
     }
     assert_eq!(server.dropped(DropReason::BadFragment), 3);
-    let told = server.notices().into_iter().filter(|n| matches!(n, Notice::FramingError(..)));
-    assert_eq!(told.collect::<Vec<_>>(), [Notice::FramingError(PeerId(2), FramingError::Fragment)]);
+    let told = server.notices().into_iter().filter(|n| matches!(n, Notice::Violation(..)));
+    assert_eq!(told.collect::<Vec<_>>(), [Notice::Violation(PeerId(2), FramingError::Fragment)]);
 }
 
 /// CVE-2017-7508: a SYN whose headers promise more than there is met the code that changes its MSS.

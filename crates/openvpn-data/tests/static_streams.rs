@@ -1,6 +1,5 @@
 //! A static key over streams: real sockets, and the packets of one end made in memory.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -8,14 +7,15 @@ use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::time::{Duration, Instant as Wall};
 
 use adit_crypto::{BlockCipher, Digest, DirectionKey};
-use adit_dataplane::{
-    DropReason, Offloads, PlaneConfig, Relay, StreamEnd, StreamOptions, Upcall, Upcalls,
-};
-use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Command, Instant, Link, Notice, PeerId};
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamEnd, StreamOptions};
+use adit_engine::command::KeySlot;
+use adit_engine::{Instant, Link, PeerId};
 use adit_linux::tcp::{TcpConnectOptions, TcpStream};
-use adit_openvpn_data::{LoopbackPlane, Plane};
-use common::{End, packet, spec};
+use adit_openvpn::data_format::{
+    BlockSuite, Command, DataKey, KeyLimits, Notice, PeerSpec, Protection,
+};
+use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
+use common::{End, layout, packet, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PEER: PeerId = PeerId(0);
@@ -39,7 +39,7 @@ fn static_key(bytes: u8) -> Box<DataKey> {
 }
 
 fn static_spec(link: Link) -> PeerSpec {
-    PeerSpec { wire_id: None, ..spec(link) }
+    PeerSpec { layout: layout(None), ..spec(link) }
 }
 
 /// Returns the link of a stream that does not exist.

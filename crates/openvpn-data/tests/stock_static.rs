@@ -1,17 +1,17 @@
 //! Packets of the real openvpn under a static key, as captured: pings, and what its TUN device had to
 //! say (router solicitations).
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use adit_crypto::{BlockCipher, Digest, DirectionKey};
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Command, PeerId};
+use adit_engine::PeerId;
+use adit_engine::command::KeySlot;
+use adit_openvpn::data_format::{BlockSuite, Command, DataKey, KeyLimits, PeerSpec, Protection};
 use adit_openvpn_data::LoopbackPlane;
-use common::{End, link, spec};
+use common::{End, layout, link, spec};
 
 const CAPTURE: &str = include_str!("fixtures/stock-static-key.txt");
 const PEER: PeerId = PeerId(0);
@@ -63,7 +63,7 @@ fn captured() -> Vec<Captured> {
 
 fn end(suite: BlockSuite, open: &DirectionKey) -> End {
     let end = End::new(Relay::Kernel, true);
-    end.apply(Command::AddPeer(PEER, PeerSpec { wire_id: None, ..spec(link(200, 1194)) }));
+    end.apply(Command::AddPeer(PEER, PeerSpec { layout: layout(None), ..spec(link(200, 1194)) }));
     end.apply(Command::SetRoutes(
         PEER,
         vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],

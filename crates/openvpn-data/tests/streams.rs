@@ -1,7 +1,6 @@
 //! Streams over real sockets on the loopback interface, without a TUN device: packets that arrive go
 //! to other peers (`Relay::Direct`), where the test reads them.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::io::{self, Read, Write};
@@ -10,16 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Wall};
 
-use adit_dataplane::{
-    DropReason, Offloads, PlaneConfig, Relay, StreamEnd, StreamOptions, Upcall, Upcalls,
-};
-use adit_engine::command::{Keepalive, KeySlot, PeerSpec};
-use adit_engine::{Command, Instant, Link, PeerId, SocketId};
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamEnd, StreamOptions};
+use adit_engine::command::{Keepalive, KeySlot};
+use adit_engine::{Instant, Link, PeerId, SocketId};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::{LoopbackPlane, Plane};
-use common::{End, SERVER, key, packet, spec};
+use adit_openvpn::data_format::{Command, PeerSpec};
+use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
+use common::{End, SERVER, key, layout, packet, spec};
 use proptest::prelude::*;
 
 fn boot_clock() -> Instant {
@@ -94,11 +92,14 @@ impl Server {
         let (socket, link) = self.stranger(receive_buffer);
         let id = PeerId(u32::from(n));
         let wire_id = Some(id.0);
-        self.plane.apply(Command::AddPeer(id, PeerSpec { wire_id, ..spec(link) }));
+        self.plane.apply(Command::AddPeer(id, PeerSpec { layout: layout(wire_id), ..spec(link) }));
         self.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
         self.plane.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
         let end = End::new(Relay::Kernel, true);
-        end.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(there()) }));
+        end.apply(Command::AddPeer(
+            PeerId(0),
+            PeerSpec { layout: layout(wire_id), ..spec(there()) },
+        ));
         end.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
         end.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         Client { end, socket, link, n }
@@ -238,7 +239,7 @@ proptest! {
     fn any_chunks_give_the_same_packets(cuts in proptest::collection::vec(0usize..400, 0..60)) {
         let end = |client| {
             let end = End::new(Relay::Kernel, client);
-            let spec = PeerSpec { wire_id: Some(2), ..spec(there()) };
+            let spec = PeerSpec { layout: layout(2), ..spec(there()) };
             let id = if client { PeerId(0) } else { PeerId(2) };
             end.apply(Command::AddPeer(id, spec));
             end.apply(Command::InstallKey(id, KeySlot::Primary, key(2, 0, !client)));

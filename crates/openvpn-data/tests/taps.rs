@@ -1,6 +1,5 @@
 //! Planes with TAP devices in namespaces at one switch: a server and two clients. Needs root.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -8,15 +7,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
-use adit_dataplane::{DropReason, Offloads, OwnTransport, PlaneConfig, Relay, Upcalls};
-use adit_engine::command::{KeySlot, PeerSpec};
-use adit_engine::{Command, Instant, Link, PeerId, SocketId};
+use adit_dataplane::{DropReason, Offloads, OwnTransport, PlaneConfig, Relay};
+use adit_engine::command::KeySlot;
+use adit_engine::{Instant, Link, PeerId, SocketId};
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::tun::{TunDevice, TunMode, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::{LoopbackPlane, Plane};
-use common::{key, spec};
+use adit_openvpn::data_format::{Command, PeerSpec};
+use adit_openvpn_data::{LoopbackPlane, Plane, Upcalls};
+use common::{key, layout, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -64,7 +64,7 @@ fn side(ns: NetNs, n: u8, relay: Relay, clock: fn() -> Instant) -> Side {
 fn introduce(side: &Side, peer: u8, remote: [u8; 4], at_server: bool) {
     let link = Link::datagram(SocketId(0), None, (remote, 5000).into());
     let id = PeerId(u32::from(peer));
-    side.plane.apply(Command::AddPeer(id, PeerSpec { wire_id: Some(id.0), ..spec(link) }));
+    side.plane.apply(Command::AddPeer(id, PeerSpec { layout: layout(id.0), ..spec(link) }));
     side.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(peer, 0, at_server)));
 }
 

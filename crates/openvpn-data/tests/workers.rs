@@ -1,7 +1,6 @@
 //! A server with several workers: a socket for each on one port, a queue for each of one device, and
 //! clients in memory that are sent to and fro over real sockets. Needs root.
 
-#[path = "../../dataplane/tests/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeMap;
@@ -10,17 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Wall};
 
-use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, Upcall, Upcalls};
-use adit_engine::command::{Keepalive, KeyLimits, KeySlot, PeerSpec};
-use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay};
+use adit_engine::command::{Keepalive, KeySlot};
+use adit_engine::{Instant, Link, PeerId, SocketId};
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket, steer};
+use adit_openvpn::data_format::{Command, KeyLimits, Notice, PeerSpec};
 use adit_openvpn_data::packet::SENDER;
-use adit_openvpn_data::{LoopbackPlane, Plane};
-use common::{End, key, link, spec};
+use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
+use common::{End, key, layout, link, spec};
 
 /// Long enough for the busiest machine; nothing waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -83,11 +83,14 @@ impl World {
         let sockets: Vec<_> = (0..sockets).map(|_| self.clients.run(bind).unwrap()).collect();
         let at = Link::datagram(ID, None, sockets[0].local_addr());
         let wire_id = Some(id.0);
-        self.plane.apply(Command::AddPeer(id, PeerSpec { wire_id, ..spec(at) }));
+        self.plane.apply(Command::AddPeer(id, PeerSpec { layout: layout(wire_id), ..spec(at) }));
         self.plane.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
         self.plane.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
         let end = End::new(Relay::Kernel, true);
-        end.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
+        end.apply(Command::AddPeer(
+            PeerId(0),
+            PeerSpec { layout: layout(wire_id), ..spec(link(200, 1194)) },
+        ));
         end.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         end.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
         let poller = Poller::new().unwrap();
@@ -641,7 +644,7 @@ fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
         let receiver = far.run(|| UdpSocket::bind(&UdpOptions::new(outside(5000))).unwrap());
         let receiver = receiver.unwrap();
         let mut end = End::new(Relay::Kernel, false);
-        end.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id: Some(0), ..spec(link(2, 1)) }));
+        end.apply(Command::AddPeer(PeerId(0), PeerSpec { layout: layout(0), ..spec(link(2, 1)) }));
         end.apply(Command::SetRoutes(PeerId(0), vec!["10.8.0.2/32".parse().unwrap()]));
         end.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, true)));
         let (mut batch, until) = (RecvBatch::new(64), Wall::now() + PATIENCE);

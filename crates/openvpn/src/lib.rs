@@ -2,7 +2,7 @@
 //!
 //! From the wire inward: [`packet`] (headers and control packets), [`wrap`] (tls-auth, tls-crypt,
 //! tls-crypt-v2), `reliable` (ordered, acknowledged control messages), [`tls`], [`keys`] (key
-//! method 2 and the data keys), [`negotiate`] (ciphers, peer info, options strings, push),
+//! method 2 and the data keys), [`data_format`] (what is agreed with the data plane), [`negotiate`] (ciphers, peer info, options strings, push),
 //! `session`, and the engines [`client`], [`server`] and, for point-to-point tunnels, [`p2p`].
 //! [`config`] reads the reference implementation's command line and config files.
 
@@ -12,6 +12,7 @@ pub mod client;
 pub mod config;
 #[cfg(test)]
 mod constant_time;
+pub mod data_format;
 pub mod keys;
 pub mod negotiate;
 pub mod p2p;

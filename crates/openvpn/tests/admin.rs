@@ -6,10 +6,10 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::command::Framing;
-use adit_engine::{Engine, Input, Notice, Outbox, Transport, auth};
+use adit_engine::{Engine, Transport, auth};
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientConfig, ClientEvent, TunnelConfig};
+use adit_openvpn::data_format::{Framing, Input, Notice, Outbox};
 use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::server::{Disconnect, Network4, Offer, ServerConfig, ServerEvent, Topology};
 use adit_openvpn::session::Settings;

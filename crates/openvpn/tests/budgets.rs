@@ -6,8 +6,9 @@ mod support;
 
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, PeerId, Rate};
+use adit_engine::{Engine, Link, PeerId, Rate};
 use adit_openvpn::client::ClientEvent;
+use adit_openvpn::data_format::{Input, Notice, Outbox, Output};
 use adit_openvpn::keys::{KeyMethod2, Randoms};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::server::{ServerCounters, ServerEvent};

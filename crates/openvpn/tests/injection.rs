@@ -4,8 +4,8 @@ mod support;
 
 use std::time::Duration;
 
-use adit_engine::{Input, Notice};
 use adit_openvpn::client::{ClientConfig, ClientEvent};
+use adit_openvpn::data_format::{Input, Notice};
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::packet::{Control, Opcode, SessionId};
 use adit_openvpn::server::{ServerConfig, ServerEvent};

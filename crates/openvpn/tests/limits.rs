@@ -9,10 +9,12 @@ mod support;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::command::{BlockSuite, Inactive, Keepalive, Traffic};
+use adit_engine::auth::Inactive;
+use adit_engine::command::{Keepalive, Traffic};
 use adit_engine::{Transport, auth};
 use adit_openvpn::Reason;
 use adit_openvpn::client::ClientEvent;
+use adit_openvpn::data_format::BlockSuite;
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Limits, Settings};

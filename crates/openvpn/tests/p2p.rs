@@ -10,10 +10,11 @@ mod points;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
-use adit_engine::command::{BlockSuite, Keepalive};
-use adit_engine::{Input, Link, Notice, PeerId, SocketId, Transport, UnixTime};
+use adit_engine::command::Keepalive;
+use adit_engine::{Link, PeerId, SocketId, Transport, UnixTime};
 use adit_openvpn::Reason;
 use adit_openvpn::client::ClientEvent;
+use adit_openvpn::data_format::{BlockSuite, Input, Notice};
 use adit_openvpn::keys::{Direction, Metadata, ServerKey, StaticKey};
 use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};

@@ -11,9 +11,10 @@ mod points;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::command::{BlockSuite, Keepalive};
-use adit_engine::{Input, Link, Notice, Outbox, PeerId, Transport};
+use adit_engine::command::Keepalive;
+use adit_engine::{Link, PeerId, Transport};
 use adit_openvpn::client::ClientEvent;
+use adit_openvpn::data_format::{BlockSuite, Input, Notice, Outbox};
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::Settings;

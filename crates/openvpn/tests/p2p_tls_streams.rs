@@ -13,9 +13,10 @@ mod points;
 
 use std::time::Duration;
 
+use adit_engine::Transport;
 use adit_engine::command::Keepalive;
-use adit_engine::{Outbox, Transport};
 use adit_openvpn::client::ClientEvent;
+use adit_openvpn::data_format::Outbox;
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{PeerConfig, PeerTls, RemotePolicy, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};

@@ -4,9 +4,10 @@ mod support;
 
 use std::time::Duration;
 
-use adit_engine::{Notice, Outbox, auth};
+use adit_engine::auth;
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientConfig, ClientEvent, TunnelConfig};
+use adit_openvpn::data_format::{Notice, Outbox};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::server::{Disconnect, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
@@ -402,7 +403,7 @@ fn no_common_cipher_is_said_to_the_client() {
 
 /// Returns the format of each end's key in use, which is the same at both, and whether the key is
 /// from a rekey.
-fn protection(w: &World, client: usize) -> (adit_engine::command::Protection, bool) {
+fn protection(w: &World, client: usize) -> (adit_openvpn::data_format::Protection, bool) {
     let at_server = w.plane.peers.values().next().and_then(|peer| peer.primary.as_ref());
     let at_client = w.clients[client].plane.peers.values().next().and_then(|p| p.primary.as_ref());
     let (at_server, at_client) = (at_server.expect("a key"), at_client.expect("a key"));
@@ -413,7 +414,7 @@ fn protection(w: &World, client: usize) -> (adit_engine::command::Protection, bo
 #[test]
 fn data_formats_are_agreed_upon_and_survive_rekeys() {
     use adit_crypto::{BlockCipher, Cipher, Digest};
-    use adit_engine::command::{BlockSuite, Protection};
+    use adit_openvpn::data_format::{BlockSuite, Protection};
     use adit_openvpn::negotiate::DataCipher;
     let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
     let suite = BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha512) };

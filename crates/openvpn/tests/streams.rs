@@ -5,9 +5,10 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Transport, auth};
+use adit_engine::{Engine, Link, Transport, auth};
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientConfig, ClientEvent};
+use adit_openvpn::data_format::{Input, Notice, Outbox, Output};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::packet::{Control, Opcode, SessionId};
 use adit_openvpn::server::{Disconnect, ServerEvent};

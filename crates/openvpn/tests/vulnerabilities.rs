@@ -6,7 +6,8 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, auth};
+use adit_engine::{Engine, Link, auth};
+use adit_openvpn::data_format::{Input, Notice, Outbox, Output};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::negotiate::{PullFilters, PushedOption, PushedOptions};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};

@@ -30,6 +30,11 @@ pub mod settings;
 pub mod signals;
 pub mod worker_count;
 
+#[cfg(test)]
+#[allow(dead_code, reason = "the tests use a part")]
+#[path = "../../dataplane/tests/common/trivial.rs"]
+mod trivial;
+
 pub use adit_linux::terminal;
 pub use adit_linux::zeroizing_alloc::ZeroizingAllocator;
 

@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_dataplane::{Failure, Histogram, Offloads, StreamOptions, Upcalls};
-use adit_engine::{Command, Link, SocketId};
+use adit_dataplane::format::Format;
+use adit_dataplane::{Failure, Histogram, Offloads, Plane, StreamOptions, Upcalls};
+use adit_engine::{Command, DataFormat, Link, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
-use adit_openvpn_data::Plane;
 
 use crate::control::StatusReport;
 use crate::driver::{self, Backend};
@@ -18,26 +18,28 @@ use crate::fault::Fault;
 
 /// Plane and upcalls together.
 #[derive(Debug)]
-pub struct PlaneBackend {
-    plane: Plane,
-    upcalls: Upcalls,
+pub struct PlaneBackend<F: Format> {
+    plane: Plane<F>,
+    upcalls: Upcalls<F::Types>,
     streams: StreamOptions,
 }
 
-impl PlaneBackend {
+impl<F: Format> PlaneBackend<F> {
     /// Joins a plane with the queue of its upcalls.
-    pub fn new(plane: Plane, upcalls: Upcalls, streams: StreamOptions) -> Self {
+    pub fn new(plane: Plane<F>, upcalls: Upcalls<F::Types>, streams: StreamOptions) -> Self {
         Self { plane, upcalls, streams }
     }
 
     /// The data plane itself.
-    pub fn plane(&self) -> &Plane {
+    pub fn plane(&self) -> &Plane<F> {
         &self.plane
     }
 }
 
-impl Backend for PlaneBackend {
-    fn apply(&self, op: Command) {
+impl<F: Format> Backend for PlaneBackend<F> {
+    type Format = F::Types;
+
+    fn apply(&self, op: Command<F::Types>) {
         self.plane.apply(op);
     }
 
@@ -73,16 +75,16 @@ impl Backend for PlaneBackend {
         self.upcalls.as_fd().try_clone_to_owned()
     }
 
-    fn drain(&mut self, sink: &mut dyn FnMut(driver::Upcall)) {
+    fn drain(&mut self, sink: &mut dyn FnMut(driver::Upcall<F::Types>)) {
         self.upcalls.drain(|upcall| sink(convert(upcall)));
     }
 
-    fn look(&mut self, sink: &mut dyn FnMut(driver::Upcall)) {
+    fn look(&mut self, sink: &mut dyn FnMut(driver::Upcall<F::Types>)) {
         self.upcalls.look(|upcall| sink(convert(upcall)));
     }
 }
 
-fn convert(upcall: adit_dataplane::Upcall) -> driver::Upcall {
+fn convert<T: DataFormat>(upcall: adit_dataplane::Upcall<T>) -> driver::Upcall<T> {
     match upcall {
         adit_dataplane::Upcall::ControlPacket(link, packet)
         | adit_dataplane::Upcall::Unauthenticated(link, packet) => {
@@ -121,7 +123,7 @@ pub fn tun_offloads() -> TunOffloads {
 }
 
 /// Puts what the data plane counted into a report.
-pub fn fill_totals(report: &mut StatusReport, plane: &Plane) {
+pub fn fill_totals<F: Format>(report: &mut StatusReport, plane: &Plane<F>) {
     let totals = plane.totals();
     report.workers = plane.workers();
     let drops = totals.drops.iter().filter(|(_, count)| *count > 0);
@@ -156,6 +158,8 @@ mod tests {
         use adit_engine::PeerId;
         use adit_engine::command::PeerSpec;
 
+        use crate::trivial::Trivial;
+
         let config = adit_dataplane::PlaneConfig {
             tun: None,
             sockets: Vec::new(),
@@ -164,7 +168,7 @@ mod tests {
             client: false,
             ethernet: false,
         };
-        let (plane, upcalls) = Plane::start(config, crate::clock::now).unwrap();
+        let (plane, upcalls) = Plane::<Trivial>::start(config, crate::clock::now).unwrap();
         let mut backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
         let wakeup = driver::watch(backend.wakeup().unwrap(), tokio::io::Interest::READABLE);
         let wakeup = wakeup.unwrap();

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant as Clock, SystemTime, UNIX_EPOCH};
 
-use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, Target, UnixTime};
+use adit_engine::{Engine, Instant, Link, Target, UnixTime};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
+use adit_openvpn::data_format::{Input, Outbox, Output};
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
 use adit_openvpn::session::Settings;

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, UnixTime};
+use adit_engine::{Engine, Instant, Link, UnixTime};
 use adit_linux::clock;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
+use adit_openvpn::data_format::{Input, Outbox, Output};
 use adit_openvpn::negotiate::ControlMessage;
 use adit_testbed::failure::{Context, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, DirectionKey};
-use adit_engine::command::{
-    DataKey, Framing, InnerMtu, KeyLimits, KeySlot, PeerSpec, Protection,
-};
-use adit_engine::{Instant, Link, Command, PeerId};
 use adit_dataplane::Relay;
+use adit_engine::command::{InnerMtu, KeySlot};
+use adit_engine::{Instant, Link, PeerId};
+use adit_openvpn::data_format::{
+    Command, DataKey, Framing, KeyLimits, PacketLayout, PeerSpec, Protection,
+};
 use adit_openvpn_data::LoopbackPlane;
 use adit_wire::VnetHeader;
 
@@ -49,13 +50,10 @@ fn end((framing, fragment): Inside) -> LoopbackPlane {
         .expect("an end in memory");
     let mtu = InnerMtu { mss4: 1400, mss6: 1380, largest: 0 };
     let spec = PeerSpec {
- wire_id: Some(PEER.0),
- framing,
- decompress: Some(1500),
- fragment,
- mtu,
- ..PeerSpec::plain(link())
- };
+        layout: PacketLayout { wire_id: Some(PEER.0), framing, decompress: Some(1500), fragment },
+        mtu,
+        ..PeerSpec::plain(link())
+    };
     let key = DataKey {
         key_id: 0,
         protection: Protection::Aead(Cipher::Aes128Gcm),

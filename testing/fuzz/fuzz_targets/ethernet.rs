@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, DirectionKey};
-use adit_engine::command::{
-    DataKey, InnerMtu, KeyLimits, KeySlot, PeerSpec, Protection,
-};
-use adit_engine::{Instant, Link, Command, PeerId};
 use adit_dataplane::Relay;
+use adit_engine::command::{InnerMtu, KeySlot};
+use adit_engine::{Instant, Link, PeerId};
+use adit_openvpn::data_format::{Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection};
 use adit_openvpn_data::LoopbackPlane;
 use adit_wire::VnetHeader;
 use adit_wire::ethernet::{Ethernet, MAX_HEADER_LEN};
@@ -41,14 +40,14 @@ fn half() -> DirectionKey {
 }
 
 fn end(relay: Relay, client: bool) -> LoopbackPlane {
-    let (end, _upcalls) =
-        LoopbackPlane::ethernet(relay, client, || Instant::from_nanos(1)).expect("an end in memory");
+    let (end, _upcalls) = LoopbackPlane::ethernet(relay, client, || Instant::from_nanos(1))
+        .expect("an end in memory");
     for peer in PEERS {
         let spec = PeerSpec {
- wire_id: Some(peer.0),
- mtu: InnerMtu { mss4: 1400, mss6: 1380, ..InnerMtu::default() },
- ..PeerSpec::plain(link(peer))
- };
+            layout: PacketLayout { wire_id: Some(peer.0), ..PacketLayout::default() },
+            mtu: InnerMtu { mss4: 1400, mss6: 1380, ..InnerMtu::default() },
+            ..PeerSpec::plain(link(peer))
+        };
         let key = DataKey {
             key_id: 0,
             protection: Protection::Aead(Cipher::Aes128Gcm),
@@ -73,7 +72,8 @@ fn inside(relay: Relay, bytes: &[u8]) {
     }
     let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
     let mut end = end(relay, false);
-    for (peer, id, plain) in [(PEERS[0], 1u32, first), (PEERS[0], 2, second), (PEERS[1], 1, first)] {
+    for (peer, id, plain) in [(PEERS[0], 1u32, first), (PEERS[0], 2, second), (PEERS[1], 1, first)]
+    {
         let mut packet = vec![0x48, 0, 0, peer.0 as u8];
         packet.extend_from_slice(&id.to_be_bytes());
         let mut tag = [0; 16];

@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use adit_crypto::block::{MAX_ADDED, SealBlock};
 use adit_crypto::epoch::EpochSecret;
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
-use adit_engine::command::{
-    BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
-};
-use adit_engine::{Instant, Link, Command, PeerId};
 use adit_dataplane::Relay;
+use adit_engine::command::KeySlot;
+use adit_engine::{Instant, Link, PeerId};
+use adit_openvpn::data_format::{
+    BlockSuite, Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection,
+};
 use adit_openvpn_data::LoopbackPlane;
 
 #[cfg(fuzzing)]
@@ -51,7 +52,8 @@ fn half() -> DirectionKey {
 fn end(protection: Protection, wire_id: Option<u32>) -> LoopbackPlane {
     let (end, _upcalls) = LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
         .expect("an end in memory");
-    let spec = PeerSpec { wire_id, ..PeerSpec::plain(link()) };
+    let layout = PacketLayout { wire_id, ..PacketLayout::default() };
+    let spec = PeerSpec { layout, ..PeerSpec::plain(link()) };
     let limits = KeyLimits::default();
     let key = DataKey { key_id: 0, protection, seal: half(), open: half(), limits };
     let everything = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("a prefix"));

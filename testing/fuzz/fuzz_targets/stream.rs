@@ -6,14 +6,13 @@ use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, DirectionKey};
-use adit_engine::command::{
-    DataKey, KeyLimits, KeySlot, PeerSpec, Protection,
-};
-use adit_engine::{Instant, Link, Command, PeerId};
 use adit_dataplane::loopback::Delivered;
-use adit_openvpn_data::{LoopbackPlane, Openvpn};
 use adit_dataplane::stream::frames::{Next, Packets, run as first_run};
 use adit_dataplane::{MAX_FRAME, Relay, StreamEnd, Upcall};
+use adit_engine::command::KeySlot;
+use adit_engine::{Instant, Link, PeerId};
+use adit_openvpn::data_format::{Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection};
+use adit_openvpn_data::{LoopbackPlane, Openvpn};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -55,8 +54,9 @@ struct Outcome {
 }
 
 fn outcome(stream: &[u8], piece: usize) -> Outcome {
-    let (mut end, mut upcalls) = LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
-        .expect("an end in memory");
+    let (mut end, mut upcalls) =
+        LoopbackPlane::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
+            .expect("an end in memory");
     introduce(&end);
     let mut outcome = Outcome::default();
     for piece in stream.chunks(piece.min(stream.len()).max(1)) {
@@ -116,7 +116,8 @@ fn half() -> DirectionKey {
 }
 
 fn introduce(end: &LoopbackPlane) {
-    let spec = PeerSpec { wire_id: Some(PEER.0), ..PeerSpec::plain(link()) };
+    let layout = PacketLayout { wire_id: Some(PEER.0), ..PacketLayout::default() };
+    let spec = PeerSpec { layout, ..PeerSpec::plain(link()) };
     let key = DataKey {
         key_id: 0,
         protection: Protection::Aead(Cipher::Aes128Gcm),

@@ -2,13 +2,11 @@
 
 use adit_crypto::{Cipher, DirectionKey};
 use adit_dataplane::loopback::Delivered;
-use adit_dataplane::{MAX_FRAME, Relay, Upcalls};
-use adit_engine::command::{
-    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
-};
-use adit_engine::{Command, Instant, Link, PeerId, SocketId};
-use adit_openvpn_data::LoopbackPlane;
-use adit_openvpn_data::Plane;
+use adit_dataplane::{MAX_FRAME, Relay};
+use adit_engine::command::{InnerMtu, Keepalive, KeySlot};
+use adit_engine::{Instant, Link, PeerId, SocketId};
+use adit_openvpn::data_format::{Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection};
+use adit_openvpn_data::{LoopbackPlane, Plane, Upcalls};
 use adit_wire::VnetHeader;
 
 /// Each end has one peer, so any number is suitable.
@@ -110,11 +108,8 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
     let (seal, open) = if first { (half(1), half(2)) } else { (half(2), half(1)) };
     let spec = PeerSpec {
         link,
-        wire_id: Some(PEER.0),
+        layout: PacketLayout { wire_id: Some(PEER.0), ..PacketLayout::default() },
         float: false,
-        framing: Framing::None,
-        decompress: None,
-        fragment: None,
         keepalive: Keepalive::default(),
         mtu: InnerMtu { mss4: 1360, mss6: 1340, largest: 0 },
         replay_window: REPLAY_WINDOW,

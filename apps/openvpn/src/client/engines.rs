@@ -1,7 +1,9 @@
 //! The engines whose events are a client's: the client proper, and either end of two.
 
-use adit_engine::{Engine, Instant, Outbox, UnixTime};
+use adit_engine::{Engine, Instant, UnixTime};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
+use adit_openvpn::data_format::OpenVpn;
+use adit_openvpn::data_format::Outbox;
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 
 /// The engines that a [`super::Client`] drives.
@@ -42,7 +44,7 @@ impl From<ClientConfig> for Kind {
 type Out = Outbox<ClientEvent>;
 
 /// The interface of all client engines.
-pub(super) trait DrivenEngine: Engine<Event = ClientEvent> {
+pub(super) trait DrivenEngine: Engine<Event = ClientEvent, Format = OpenVpn> {
     /// The wall clock was set.
     fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime);
     /// Begin again.

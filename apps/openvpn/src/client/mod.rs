@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use adit_dataplane::{PlaneConfig, Relay};
 use adit_engine::command::Counters;
-use adit_engine::{Command, Instant, PeerId};
+use adit_engine::{Instant, PeerId};
 use adit_linux::tcp::TcpListener;
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::UdpSocket;
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
+use adit_openvpn::data_format::Command;
 use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
-use adit_openvpn_data::Plane;
+use adit_openvpn_data::{Openvpn, Plane};
 
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::{WallClock, now, unix_time};
@@ -304,7 +305,7 @@ async fn until(at: Option<tokio::time::Instant>) {
 /// A client at work.
 struct Running<'a, E: DrivenEngine> {
     hooks: &'a mut dyn Hooks,
-    driver: Driver<E, PlaneBackend>,
+    driver: Driver<E, PlaneBackend<Openvpn>>,
     host: HostHandle,
     /// The name of the role in `adit status`.
     role: &'static str,

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use adit_dataplane::{DropReason, OwnTransport};
-use adit_engine::{Command, Instant};
+use adit_engine::Instant;
+use adit_openvpn::data_format::Command;
 use adit_openvpn_data::framing::PING;
 
 use super::Running;

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_engine::command::{BlockSuite, Counters};
+use adit_engine::command::Counters;
 use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEvent, TunnelConfig};
 use adit_openvpn::config::{ClientOptions, DialOptions, Options, PeerKeys, Remap, Role};
+use adit_openvpn::data_format::BlockSuite;
 use adit_openvpn::negotiate::DnsOptions;
 
 use super::status::{Status, StatusFile, Totals};

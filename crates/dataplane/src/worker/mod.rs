@@ -369,9 +369,9 @@ mod tests {
         assert_eq!(plane.failure(), Some(Failure::WorkerDied));
     }
 
-    fn added(id: u32, interval: u64) -> Command {
+    fn added(id: u32, interval: u64) -> Command<Trivial> {
         let spec = PeerSpec {
-            wire_id: Some(id),
+            layout: id as u16,
             keepalive: Keepalive {
                 interval: Duration::from_secs(interval),
                 timeout: Duration::from_secs(4 * interval),

@@ -38,7 +38,7 @@ pub(super) enum TxPath {
 
 impl TxPath {
     #[inline]
-    pub(super) fn of<F: Format>(shared: &Shared<F>, spec: &PeerSpec) -> Self {
+    pub(super) fn of<F: Format>(shared: &Shared<F>, spec: &PeerSpec<F::Types>) -> Self {
         if !spec.link.is_stream() {
             return Self::Datagrams;
         }

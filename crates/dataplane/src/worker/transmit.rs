@@ -86,7 +86,7 @@ pub(super) struct Blocked<F: Format> {
 #[derive(Copy, Clone)]
 struct Destination<'t, F: Format> {
     peer: &'t Arc<Peer<F>>,
-    spec: &'t PeerSpec,
+    spec: &'t PeerSpec<F::Types>,
     tx_path: &'t TxPath,
 }
 
@@ -266,7 +266,7 @@ impl<F: Format> Transmitter<F> {
         stats.own().tun_read.record(self.arena.datagrams().saturating_sub(before));
     }
 
-    fn shape(&self, spec: &PeerSpec) -> Shape<F> {
+    fn shape(&self, spec: &PeerSpec<F::Types>) -> Shape<F> {
         let gso = self.shared.stats.gates.udp_gso.load(Relaxed);
         let train = if gso { MAX_SEGMENTS } else { 1 };
         Shape::of(spec, train)
@@ -415,7 +415,7 @@ impl<F: Format> Transmitter<F> {
     fn send(
         &mut self,
         peer: &Peer<F>,
-        spec: &PeerSpec,
+        spec: &PeerSpec<F::Types>,
         socket: &UdpSocket,
         tx: &mut Tx<F>,
         mut next: usize,

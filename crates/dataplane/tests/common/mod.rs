@@ -1,186 +1,20 @@
-//! A server and its clients in memory.
-#![allow(dead_code, reason = "each test file uses a part")]
+//! The trivial format's part of the plane's tests.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod world;
 
-use adit_crypto::{Cipher, DirectionKey};
-use adit_dataplane::loopback::Delivered;
-use adit_dataplane::{DropReason, Relay, Upcall, Upcalls};
-use adit_engine::command::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
-use adit_wire::VnetHeader;
+use crate::trivial::{PlainKey, Trivial};
+pub(crate) use world::*;
 
-use crate::LoopbackPlane;
+/// The plain types of the format under test.
+pub(crate) type Types = Trivial;
 
-/// Advances by 15 ms with each look: peers may move with each packet.
-pub(crate) fn clock() -> Instant {
-    static NOW: AtomicU64 = AtomicU64::new(1);
-    Instant::from_nanos(NOW.fetch_add(15_000_000, Ordering::Relaxed))
+/// Returns the layout of packets that name the peer.
+pub(crate) fn layout(peer: u32) -> u16 {
+    peer as u16
 }
 
-/// A clock that does not advance.
-pub(crate) fn one_moment() -> Instant {
-    Instant::from_nanos(1_000_000_000)
-}
-
-pub(crate) fn link(host: u8, port: u16) -> Link {
-    Link::datagram(SocketId(0), None, ([192, 0, 2, host], port).into())
-}
-
-pub(crate) fn spec(link: Link) -> PeerSpec {
-    PeerSpec { wire_id: Some(0), ..PeerSpec::plain(link) }
-}
-
-/// Key material of a client and a generation; `up` is what the client seals with.
-fn half(client: u8, key_id: u8, up: bool) -> DirectionKey {
-    let byte = client * 16 + key_id * 2 + u8::from(up);
-    DirectionKey { cipher: [byte; 64], hmac: [!byte; 64] }
-}
-
-pub(crate) fn key(client: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
-    Box::new(DataKey {
-        key_id,
-        protection: Protection::Aead(Cipher::Aes256Gcm),
-        seal: half(client, key_id, !at_server),
-        open: half(client, key_id, at_server),
-        limits: KeyLimits::default(),
-    })
-}
-
-/// Packets for other peers.
-pub(crate) type Relayed = Vec<(PeerId, Vec<u8>)>;
-
-/// One end and its upcalls.
-pub(crate) struct End {
-    pub memory: LoopbackPlane,
-    pub upcalls: Upcalls,
-}
-
-impl End {
-    pub(crate) fn new(relay: Relay, client: bool) -> Self {
-        let (memory, upcalls) = LoopbackPlane::new(relay, client, true, clock).unwrap();
-        Self { memory, upcalls }
-    }
-
-    /// Creates one whose clock does not advance.
-    pub(crate) fn frozen(relay: Relay, client: bool) -> Self {
-        let (memory, upcalls) = LoopbackPlane::new(relay, client, true, one_moment).unwrap();
-        Self { memory, upcalls }
-    }
-
-    /// One with a TAP device.
-    pub(crate) fn ethernet(relay: Relay, client: bool) -> Self {
-        let (memory, upcalls) = LoopbackPlane::ethernet(relay, client, clock).unwrap();
-        Self { memory, upcalls }
-    }
-
-    pub(crate) fn apply(&self, op: Command) {
-        self.memory.plane().apply(op);
-    }
-
-    /// Seals a plain packet; the datagrams that leave.
-    pub(crate) fn seal(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
-        let mut out = Vec::new();
-        let mut copy = packet.to_vec();
-        self.memory.seal(&VnetHeader::default(), &mut copy, |train, segment| {
-            out.extend(train.chunks(segment).map(<[u8]>::to_vec));
-        });
-        out
-    }
-
-    pub(crate) fn seal_one(&mut self, packet: &[u8]) -> Vec<u8> {
-        let mut out = self.seal(packet);
-        assert_eq!(out.len(), 1);
-        out.remove(0)
-    }
-
-    /// Opens one datagram; the packets for the TUN device.
-    pub(crate) fn open(&mut self, link: Link, datagram: &[u8]) -> Vec<Vec<u8>> {
-        self.open_buffer(link, datagram.len(), datagram).0
-    }
-
-    /// Opens a received buffer; packets for the TUN device and for other peers.
-    pub(crate) fn open_buffer(
-        &mut self,
-        link: Link,
-        segment: usize,
-        data: &[u8],
-    ) -> (Vec<Vec<u8>>, Relayed) {
-        let (mut tun, mut peers) = (Vec::new(), Vec::new());
-        self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {
-            Delivered::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
-            Delivered::Peer(id, packet) => peers.push((id, packet.to_vec())),
-        });
-        (tun, peers)
-    }
-
-    pub(crate) fn notices(&mut self) -> VecDeque<Notice> {
-        let mut notices = VecDeque::new();
-        self.upcalls.drain(|upcall| {
-            if let Upcall::Notice(notice) = upcall {
-                notices.push_back(notice);
-            }
-        });
-        notices
-    }
-
-    /// Returns the number of upcalls that waited, and drops them.
-    pub(crate) fn upcalls_taken(&mut self) -> u64 {
-        let mut count = 0;
-        self.upcalls.drain(|_| count += 1);
-        count
-    }
-
-    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
-        self.memory.plane().totals().dropped(reason)
-    }
-
-    pub(crate) fn all_drops(&self) -> u64 {
-        self.memory.plane().totals().drops.iter().map(|(_, count)| count).sum()
-    }
-
-    pub(crate) fn received(&self, id: u32) -> u64 {
-        self.memory.plane().counters(PeerId(id)).unwrap().rx_packets
-    }
-}
-
-/// The address of client `n` in the tunnel: 10.8.0.n.
-pub(crate) fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
-    let mut packet = vec![fill; 120];
-    let header = [0x45, 0, 0, 120, 0, 0, 0, 0, 64, 253, 0, 0, 10, 8, 0, from, 10, 8, 0, to];
-    packet[..20].copy_from_slice(&header);
-    let sum = adit_wire::checksum::Sum::new().bytes(&header).finish();
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    packet
-}
-
-/// The server's tunnel address ends in 1, and so does no client's.
-pub(crate) const SERVER: u8 = 1;
-
-/// A server with clients, client `n` with peer-id `n` and at 192.0.2.n:1000.
-pub(crate) fn world<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [End; N]) {
-    world_of(End::new, relay, clients)
-}
-
-/// The same of another kind of ends.
-pub(crate) fn world_of<const N: usize>(
-    end: fn(Relay, bool) -> End,
-    relay: Relay,
-    clients: [u8; N],
-) -> (End, [End; N]) {
-    let server = end(relay, false);
-    let ends = clients.map(|n| {
-        let id = PeerId(u32::from(n));
-        let wire_id = Some(u32::from(n));
-        server.apply(Command::AddPeer(id, PeerSpec { wire_id, ..spec(link(n, 1000)) }));
-        server.apply(Command::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
-        server.apply(Command::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
-        let client = end(Relay::Kernel, true);
-        client.apply(Command::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
-        client.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-        client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
-        client
-    });
-    (server, ends)
+/// Returns the key of a client and a generation.
+pub(crate) fn key(client: u8, key_id: u8, at_server: bool) -> Box<PlainKey> {
+    let half = |up: bool| client * 16 + key_id * 2 + u8::from(up);
+    Box::new(PlainKey { id: key_id, seal: half(!at_server), open: half(at_server), limit: 0 })
 }

@@ -4,6 +4,8 @@
 //! kind 1 | key id 1 | peer 2 | packet id 4 | sum 4 | text, each byte combined with the key's
 //! ```
 
+use std::convert::Infallible;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +14,8 @@ use adit_dataplane::format::{
     Sealer,
 };
 use adit_dataplane::{DropReason, ReplayWindow, Scratch};
-use adit_engine::command::{DataKey, PeerSpec};
+use adit_engine::DataFormat;
+use adit_engine::command::PeerSpec;
 
 /// Kind of a data packet.
 pub(crate) const DATA: u8 = 1;
@@ -20,8 +23,6 @@ pub(crate) const DATA: u8 = 1;
 pub(crate) const CONTROL: u8 = 2;
 /// Bytes before the text.
 pub(crate) const OVERHEAD: usize = 12;
-/// The peer that means "none".
-const NO_PEER: u16 = u16::MAX;
 /// Bytes at the start that are equal in all packets of one peer under one key.
 const LEAD: usize = 4;
 const PING: &[u8] = b"ping";
@@ -30,10 +31,41 @@ const MESSAGE: &[u8] = b"message";
 const SIZE_REQUEST: &[u8] = b"message: sizes?";
 
 /// The trivial format.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Trivial;
 
+impl DataFormat for Trivial {
+    /// The peer in the packets.
+    type Layout = u16;
+    type Key = PlainKey;
+    type Violation = Infallible;
+
+    fn key_id(key: &PlainKey) -> u8 {
+        key.id
+    }
+}
+
+/// A key to install: one byte for each direction.
+#[derive(Debug)]
+pub(crate) struct PlainKey {
+    /// The id in packets.
+    pub id: u8,
+    /// Combined with each byte that is sent.
+    pub seal: u8,
+    /// Combined with each byte that is received.
+    pub open: u8,
+    /// Packets after which the key is close to its limit; 0: none.
+    pub limit: u64,
+}
+
+impl fmt::Display for PlainKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limit {}", self.limit)
+    }
+}
+
 impl Format for Trivial {
+    type Types = Self;
     type Key = Key;
     type Tx = ();
     type Reassembly = ();
@@ -47,7 +79,7 @@ impl Format for Trivial {
             DATA => {
                 let [_, key, high, low] = *datagram.first_chunk::<LEAD>()?;
                 let peer = u16::from_be_bytes([high, low]);
-                Kind::Data { peer: (peer != NO_PEER).then_some(peer.into()), key }
+                Kind::Data { peer: Some(peer.into()), key }
             }
             CONTROL => Kind::Control,
             _ => Kind::Unknown,
@@ -56,15 +88,15 @@ impl Format for Trivial {
         Some(Header { kind, len })
     }
 
-    fn encapsulation(_: &PeerSpec) -> Option<()> {
+    fn encapsulation(_: &PeerSpec<Self>) -> Option<()> {
         None
     }
 
-    fn fragments(_: &PeerSpec) -> bool {
+    fn fragments(_: &PeerSpec<Self>) -> bool {
         false
     }
 
-    fn needs_scratch(_: &PeerSpec) -> bool {
+    fn needs_scratch(_: &PeerSpec<Self>) -> bool {
         false
     }
 
@@ -88,12 +120,12 @@ impl Format for Trivial {
     }
 
     fn decapsulate<'a>(
-        _: &PeerSpec,
+        _: &PeerSpec<Self>,
         _: Option<&mut ()>,
         _: Origin,
         text: &'a mut [u8],
         _: &mut Scratch<'_, 'a>,
-    ) -> Result<Option<&'a mut [u8]>, Rejected> {
+    ) -> Result<Option<&'a mut [u8]>, Rejected<Self>> {
         Ok(Some(text))
     }
 
@@ -137,20 +169,19 @@ pub(crate) struct Key {
 }
 
 impl FormatKey for Key {
+    type Types = Trivial;
     type Tx = ();
     type Sealer<'k> = KeySealer<'k>;
     type Opener<'k> = KeyOpener<'k>;
 
-    fn new(key: &DataKey, replay_window: u32) -> Option<Self> {
-        let [seal, ..] = key.seal.cipher;
-        let [open, ..] = key.open.cipher;
+    fn new(key: &PlainKey, replay_window: u32) -> Option<Self> {
         Some(Self {
-            id: key.key_id,
-            seal,
-            open,
+            id: key.id,
+            seal: key.seal,
+            open: key.open,
             next_id: AtomicU32::new(1),
             packets: AtomicU64::new(0),
-            limit: key.limits.packets,
+            limit: key.limit,
             window: Mutex::new(ReplayWindow::new(replay_window)),
         })
     }
@@ -163,8 +194,8 @@ impl FormatKey for Key {
         false
     }
 
-    fn sealer(&self, spec: &PeerSpec) -> KeySealer<'_> {
-        KeySealer { key: self, peer: spec.wire_id.map_or(NO_PEER, |id| id as u16) }
+    fn sealer(&self, spec: &PeerSpec<Trivial>) -> KeySealer<'_> {
+        KeySealer { key: self, peer: spec.layout }
     }
 
     fn opener(&self) -> KeyOpener<'_> {

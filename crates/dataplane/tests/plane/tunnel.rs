@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
 use crate::Plane;
-use crate::common::{key, spec};
+use crate::common::{Types, key, layout, spec};
 use adit_dataplane::{
     DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcalls,
 };
@@ -27,7 +27,7 @@ fn boot_clock() -> Instant {
 struct Side {
     ns: NetNs,
     plane: Plane,
-    _upcalls: Upcalls,
+    _upcalls: Upcalls<Types>,
     tun: u32,
 }
 
@@ -69,7 +69,7 @@ fn side(ns: NetNs, n: u8, gates: Offloads, mss: u16, queues: usize) -> Side {
 impl Side {
     fn introduce(&self, link: Link, mss: u16, at_server: bool) {
         let mtu = InnerMtu { mss4: mss, mss6: mss, largest: 0 };
-        let spec = PeerSpec { wire_id: Some(7), mtu, ..spec(link) };
+        let spec = PeerSpec { layout: layout(7), mtu, ..spec(link) };
         self.plane.apply(Command::AddPeer(PeerId(7), spec));
         self.plane.apply(Command::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, at_server)));
         self.plane.apply(Command::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));

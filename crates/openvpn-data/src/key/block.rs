@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use adit_crypto::DirectionKey;
 use adit_crypto::aead::AeadError;
 use adit_crypto::block::{OpenBlock, SealBlock};
-use adit_engine::command::BlockSuite;
+use adit_openvpn::data_format::BlockSuite;
 
 use super::{BurstUsage, ID_NEAR, Key};
 use crate::packet::{self, Prefix};
@@ -194,7 +194,7 @@ mod tests {
     use crate::key::{ID_LAST, Opener, Sealer};
     use adit_crypto::{BlockCipher, Digest};
     use adit_dataplane::format::{FormatKey as _, Opener as _};
-    use adit_engine::command::{DataKey, KeyLimits, Protection};
+    use adit_openvpn::data_format::{DataKey, KeyLimits, Protection};
 
     const SUITE: BlockSuite =
         BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) };

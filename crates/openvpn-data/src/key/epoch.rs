@@ -282,7 +282,7 @@ mod tests {
     use crate::key::tests::spec;
     use crate::key::{Opener, Sealer};
     use adit_dataplane::format::{FormatKey as _, Opener as _};
-    use adit_engine::command::{DataKey, KeyLimits, Protection};
+    use adit_openvpn::data_format::{DataKey, KeyLimits, Protection};
 
     fn end(cipher: Cipher, first: bool) -> Key {
         let half = |byte| DirectionKey { cipher: [byte; 64], hmac: [byte; 64] };

@@ -4,17 +4,18 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream, UdpSocket as Udp};
 use std::sync::Arc;
 
-use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamOptions, Upcalls};
-use adit_engine::command::{InnerMtu, PeerSpec, Protection};
-use adit_engine::{Command, Link, PeerId, SocketId};
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamOptions};
+use adit_engine::command::InnerMtu;
+use adit_engine::{Link, PeerId, SocketId};
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::tcp::{TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::Plane;
+use adit_openvpn::data_format::{Command, PeerSpec, Protection};
+use adit_openvpn_data::{Plane, Upcalls};
 
-use crate::workers::{Network, PATIENCE, Tunnel, boot_clock, connection, wire_id};
+use crate::workers::{Network, PATIENCE, Tunnel, boot_clock, connection, layout};
 
 /// Queues of each device, sockets, and workers.
 const WORKERS: usize = 2;
@@ -88,9 +89,9 @@ impl Devices {
         }
         for (side, link) in sides.iter().zip(links) {
             let mtu = InnerMtu { mss4: 1300, mss6: 1300, largest: 0 };
-            let wire_id = wire_id(protection, 7);
+            let layout = layout(protection, 7);
             side.plane
-                .apply(Command::AddPeer(PEER, PeerSpec { wire_id, mtu, ..PeerSpec::plain(link) }));
+                .apply(Command::AddPeer(PEER, PeerSpec { layout, mtu, ..PeerSpec::plain(link) }));
             side.plane.apply(Command::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
         }
         Self(sides)

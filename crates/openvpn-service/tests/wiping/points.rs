@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
+use adit_dataplane::Relay;
 use adit_dataplane::loopback::Delivered;
-use adit_dataplane::{Relay, Upcall, Upcalls};
-use adit_engine::command::{BlockSuite, Keepalive};
-use adit_engine::{
-    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Target,
-};
+use adit_engine::command::Keepalive;
+use adit_engine::{Engine, Instant, Link, PeerId, Random, Target};
 use adit_openvpn::client::{ClientEvent, Remote};
+use adit_openvpn::data_format::{BlockSuite, Command, Input, Notice, OpenVpn, Outbox, Output};
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::p2p::{
@@ -19,7 +18,7 @@ use adit_openvpn::p2p::{
 };
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
-use adit_openvpn_data::LoopbackPlane;
+use adit_openvpn_data::{LoopbackPlane, Upcall, Upcalls};
 
 use crate::alone;
 use crate::pki::Pki;
@@ -32,7 +31,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn engine(&mut self) -> &mut dyn Engine<Event = ClientEvent> {
+    fn engine(&mut self) -> &mut dyn Engine<Event = ClientEvent, Format = OpenVpn> {
         match self {
             Self::Static(engine) => &mut **engine,
             Self::Peer(engine) => &mut **engine,

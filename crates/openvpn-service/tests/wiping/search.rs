@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use adit_crypto::{DirectionKey, hkdf_expand_sha256};
-use adit_engine::command::{DataKey, Protection};
+use adit_openvpn::data_format::{DataKey, Protection};
 use zeroize::{Zeroize, Zeroizing};
 
 /// The mask under which secrets are kept; otherwise the search would find its own copies.

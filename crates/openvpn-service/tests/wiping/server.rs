@@ -5,18 +5,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher};
-use adit_dataplane::{Relay, Upcall, Upcalls};
+use adit_dataplane::Relay;
 use adit_engine::command::KeySlot;
-use adit_engine::{
-    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Target,
-    Transport, UnixTime, auth,
-};
+use adit_engine::{Engine, Instant, Link, PeerId, Random, Target, Transport, UnixTime, auth};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Credentials, Remote};
+use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
-use adit_openvpn_data::LoopbackPlane;
+use adit_openvpn_data::{LoopbackPlane, Upcall, Upcalls};
 use zeroize::Zeroizing;
 
 use crate::alone;

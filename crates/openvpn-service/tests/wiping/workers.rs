@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
-use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamOptions, Upcalls};
-use adit_engine::command::{BlockSuite, DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
-use adit_engine::{Command, Instant, Link, PeerId, SocketId};
+use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamOptions};
+use adit_engine::command::KeySlot;
+use adit_engine::{Instant, Link, PeerId, SocketId};
 use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_openvpn_data::Plane;
+use adit_openvpn::data_format::{
+    BlockSuite, Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection,
+};
+use adit_openvpn_data::{Plane, Upcalls};
 
 use crate::alone;
 use crate::devices::Devices;
@@ -40,12 +43,13 @@ pub(crate) struct Tunnel {
     pub ends: [(usize, PeerId); 2],
 }
 
-/// Returns the number that both ends put into a client's packets. A static key has none.
-pub(crate) fn wire_id(protection: Protection, number: u8) -> Option<u32> {
-    match protection {
+/// Returns the layout of a client's packets: both ends put its number into them. A static key has none.
+pub(crate) fn layout(protection: Protection, number: u8) -> PacketLayout {
+    let wire_id = match protection {
         Protection::Static(_) => None,
         _ => Some(u32::from(number)),
-    }
+    };
+    PacketLayout { wire_id, ..PacketLayout::default() }
 }
 
 /// Waits for the other end of a connection, and for this one.
@@ -128,8 +132,8 @@ impl Node {
         Self { plane, _upcalls, address }
     }
 
-    fn add(&self, id: PeerId, wire_id: Option<u32>, link: Link, inside: &str) {
-        self.plane.apply(Command::AddPeer(id, PeerSpec { wire_id, ..PeerSpec::plain(link) }));
+    fn add(&self, id: PeerId, layout: PacketLayout, link: Link, inside: &str) {
+        self.plane.apply(Command::AddPeer(id, PeerSpec { layout, ..PeerSpec::plain(link) }));
         self.plane.apply(Command::SetRoutes(id, vec![inside.parse().unwrap()]));
     }
 }
@@ -151,10 +155,10 @@ impl Relayed {
                     node.plane.add_stream(*link, stream, StreamOptions::default()).unwrap();
                 }
             }
-            let wire_id = wire_id(protection, number);
+            let layout = layout(protection, number);
             let [to_client, to_server] = links;
-            server.add(PeerId(number.into()), wire_id, to_client, &format!("10.8.0.{number}/32"));
-            client.add(PeerId(0), wire_id, to_server, "0.0.0.0/0");
+            server.add(PeerId(number.into()), layout, to_client, &format!("10.8.0.{number}/32"));
+            client.add(PeerId(0), layout, to_server, "0.0.0.0/0");
         }
         Self { nodes, passed: 0 }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use adit_engine::command::Inactive;
+use adit_engine::auth::Inactive;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::directives::Spec;

@@ -139,10 +139,10 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use adit_engine::command::Inactive;
     use proptest::prelude::*;
 
     use super::*;
+    use adit_engine::auth::Inactive;
 
     fn parse(text: &str) -> Result<ClientFile, ConfigError> {
         ClientFile::parse("ccd/alice", text.as_bytes(), &ClientRules::default())

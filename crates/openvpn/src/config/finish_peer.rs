@@ -2,13 +2,13 @@
 //! nor `client`.
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::command::BlockSuite;
 
 use super::ConfigError;
 use super::directives::{self, Fit};
 use super::options::{DialOptions, PeerKeys, PeerOptions};
 use super::raw_config::RawConfig;
 use super::transport;
+use crate::data_format::BlockSuite;
 use crate::p2p::{Ifconfig4, TunnelAddrs};
 use crate::server::Topology;
 

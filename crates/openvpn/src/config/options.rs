@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::negotiate::DnsOptions;
-use adit_engine::command::{BlockSuite, Keepalive};
+use adit_engine::command::Keepalive;
 use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
+use crate::data_format::BlockSuite;
 use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::TunnelAddrs;
 use crate::server::{Network4, Network6};

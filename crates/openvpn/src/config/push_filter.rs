@@ -1,7 +1,6 @@
 //! Which options may be pushed to clients, by the server's file or by the file of a single client.
 
-use adit_engine::command::Framing;
-
+use crate::data_format::Framing;
 use crate::negotiate::compression;
 use crate::server::Topology;
 

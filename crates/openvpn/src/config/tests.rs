@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher};
 use adit_engine::Family;
-use adit_engine::command::Framing;
 use proptest::prelude::*;
 
 use super::*;
+use crate::data_format::Framing;
 use crate::negotiate::DataCipher;
 use crate::negotiate::{Destination, FilterAction, Via};
 use crate::server::Topology;

@@ -1,9 +1,9 @@
 use std::fmt;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
-use adit_engine::command::{BlockSuite, Protection};
 
 use super::PeerInfo;
+use crate::data_format::{BlockSuite, Protection};
 
 /// A data cipher that a name in `data-ciphers` denotes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use adit_engine::command::Framing;
+use crate::data_format::Framing;
 
 /// The parameters of our options string. It goes to the peer in key method 2; peers before 2.5
 /// compare it with theirs and warn, and some take the cipher from it.

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::{DataCipher, DnsOptions};
-use adit_engine::command::{Framing, Inactive};
+use adit_engine::auth::Inactive;
 use base64::Engine as _;
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
@@ -12,6 +12,7 @@ use super::{
     FilterAction, PullFilters, PushedOption, REDIRECT_FLAGS, ReplyItem, RouteContext, RouteSpec,
     parse_route4, parse_route6,
 };
+use crate::data_format::Framing;
 
 /// The note on an option that would compress packets.
 const DECOMPRESSED: &str = "packets of the other end are decompressed; our own are never compressed, because that \

@@ -1,10 +1,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use adit_engine::command::BlockSuite;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::client::{Remote, TunnelConfig};
+use crate::data_format::BlockSuite;
 use crate::keys::{Direction, Role, StaticKey};
 use crate::session::Settings;
 use crate::tls::{ClientTls, ServerTls};

@@ -3,9 +3,8 @@
 
 use std::fmt::Write as _;
 
-use adit_engine::command::Framing;
-
 use super::config::{Ifconfig4, StaticConfig, TunnelAddrs};
+use crate::data_format::Framing;
 use crate::keys::Direction;
 use crate::negotiate::{ETHERNET_EXTRA, STREAM_LENGTH, device_type};
 use crate::session::OCC_MAGIC;
@@ -107,9 +106,9 @@ pub(super) fn reply(message: &[u8], config: &StaticConfig, stream: bool) -> Opti
 #[cfg(test)]
 mod tests {
     use adit_crypto::{BlockCipher, Digest};
-    use adit_engine::command::BlockSuite;
 
     use super::*;
+    use crate::data_format::BlockSuite;
     use crate::keys::StaticKey;
     use crate::p2p::RemotePolicy;
     use crate::session::Settings;

@@ -1,11 +1,11 @@
 use std::net::SocketAddr;
 
-use adit_engine::command::Framing;
 use adit_engine::{Instant, auth};
 use ipnet::IpNet;
 
 use super::event::ClientInfo;
 use super::pool::Lease;
+use crate::data_format::Framing;
 use crate::negotiate::PeerInfo;
 use crate::packet::SessionId;
 use crate::reason::Reason;

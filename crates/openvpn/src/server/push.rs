@@ -1,12 +1,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::negotiate::DataCipher;
-use adit_engine::command::Framing;
 use adit_engine::{PeerId, auth};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::config::{Network4, ServerConfig, Topology};
 use super::pool::Lease;
+use crate::data_format::Framing;
 use crate::negotiate::{IvProto, PeerInfo};
 
 /// The client that options are made for.

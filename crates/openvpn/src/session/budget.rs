@@ -8,7 +8,9 @@
 
 use std::time::Duration;
 
-use adit_engine::{Instant, Link, Outbox, Rate, TokenBucket};
+use adit_engine::{Instant, Link, Rate, TokenBucket};
+
+use crate::data_format::Outbox;
 
 /// Key renegotiations of one session, begun by either end. Each is a TLS handshake with one
 /// signature and one check of the peer's certificate chain. `reneg-bytes` on a fast path requests

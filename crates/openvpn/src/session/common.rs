@@ -2,10 +2,11 @@ use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_crypto::BlockCipher;
-use adit_engine::command::{BlockSuite, Framing, FramingError, InnerMtu, Protection};
+use adit_engine::command::InnerMtu;
 use adit_engine::{Instant, Link, UnixTime};
 
 use super::settings::{Fragment, Mssfix, Settings};
+use crate::data_format::{BlockSuite, Framing, FramingError, Protection};
 use crate::keys::{Direction, Role};
 use crate::negotiate::OptionsString;
 use crate::wrap::WrapConfig;

@@ -6,11 +6,12 @@
 use std::time::Duration;
 
 use adit_engine::command::Counters;
-use adit_engine::{Instant, Link, Outbox, TokenBucket, UnixTime};
+use adit_engine::{Instant, Link, TokenBucket, UnixTime};
 
 use super::Settings;
 use super::budget::RENEGOTIATIONS;
 use super::key_negotiation::{Event, KeyNegotiation};
+use crate::data_format::Outbox;
 use crate::keys::{DYNAMIC_TLS_CRYPT_LABEL, DataKeys, KeyMethod2, Role};
 use crate::packet::{Acks, Control, KEY_ID_MASK, Opcode, SessionId};
 use crate::reason::Reason;

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use adit_engine::command::{Framing, Inactive, PeerSpec, Protection};
-use adit_engine::{Command, Instant, Link, Notice, Outbox, PeerId, Random};
+use adit_engine::auth::Inactive;
+use adit_engine::{Instant, Link, PeerId, Random};
 use ipnet::IpNet;
 
 use super::common::{fragment_size, inner_mtu};
 use super::idle::session_end;
 use super::{ControlChannel, Idle, PacketSizes, PathReport, RekeySchedule, Settings};
+use crate::data_format::{Command, Framing, Notice, Outbox, PacketLayout, PeerSpec, Protection};
 use crate::keys::{DataKeys, Role};
 use crate::reason::Reason;
 
@@ -31,11 +32,13 @@ impl PeerTerms {
         let Self { peer, link, wire_id, float, framing, protection } = *self;
         let spec = PeerSpec {
             link,
-            wire_id,
+            layout: PacketLayout {
+                wire_id,
+                framing,
+                decompress: settings.longest_decompressed(framing),
+                fragment: fragment_size(settings, link),
+            },
             float,
-            framing,
-            decompress: settings.longest_decompressed(framing),
-            fragment: fragment_size(settings, link),
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,

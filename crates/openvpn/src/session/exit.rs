@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use adit_engine::{Command, Instant, Outbox, PeerId};
+use adit_engine::{Instant, PeerId};
 
 use super::common::exit_notice;
+use crate::data_format::{Command, Outbox};
 use crate::reason::Reason;
 
 /// The interval at which exit notices on the data channel are repeated.

@@ -4,11 +4,13 @@
 
 use std::time::Duration;
 
-use adit_engine::command::{Inactive, Keepalive, Protection, Traffic};
-use adit_engine::{Command, Instant, Link, Outbox, PeerId};
+use adit_engine::auth::Inactive;
+use adit_engine::command::{Keepalive, Traffic};
+use adit_engine::{Instant, Link, PeerId};
 
 use super::common::overhead;
 use super::settings::{Limits, Settings};
+use crate::data_format::{Command, Outbox, Protection};
 
 /// The maximum delay in detecting a silent session, as a divisor of its time.
 const GRAIN: u32 = 16;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use adit_engine::command::Protection;
-use adit_engine::{Command, Instant, Link, Notice, Outbox, PeerId};
+use adit_engine::{Instant, Link, PeerId};
 
 use super::common::{DEFAULT_TUN_MTU, OCC_MAGIC, inner_mtu, inside, outer_headers};
 use super::path_mtu::{CEILING, PathMtu};
 use super::settings::Settings;
+use crate::data_format::{Command, Notice, Outbox, Protection};
 
 /// OCC: the lengths of the longest datagrams that the sender has received and sent.
 const OCC_MTU_REPLY: u8 = 5;

@@ -7,11 +7,12 @@
 
 use std::time::Duration;
 
-use adit_engine::command::{DataKey, KeyLimits, KeySlot, Protection};
-use adit_engine::{Command, Instant, Outbox, PeerId, Random};
+use adit_engine::command::KeySlot;
+use adit_engine::{Instant, PeerId, Random};
 
 use super::ControlChannel;
 use super::settings::{Renegotiation, Settings};
+use crate::data_format::{Command, DataKey, KeyLimits, Outbox, Protection};
 use crate::keys::DataKeys;
 use crate::negotiate::DataCipher;
 
@@ -191,7 +192,8 @@ impl RekeySchedule {
 mod tests {
     use super::*;
     use adit_crypto::DirectionKey;
-    use adit_engine::Output;
+
+    use crate::data_format::Output;
 
     const NOW: Instant = Instant::from_nanos(0);
 

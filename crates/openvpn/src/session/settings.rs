@@ -2,8 +2,10 @@ use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_crypto::Cipher;
-use adit_engine::command::{Framing, Inactive, Keepalive};
+use adit_engine::auth::Inactive;
+use adit_engine::command::Keepalive;
 
+use crate::data_format::Framing;
 use crate::wrap::WrapConfig;
 
 /// The limits after which the data key is replaced.

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Command, Input, Instant, Link, Outbox, Output};
+use adit_engine::{Instant, Link};
 use adit_openvpn::client::ClientEvent;
+use adit_openvpn::data_format::{Command, Input, Outbox, Output};
 
 use crate::points::{self, Config, End, Packet, Plane, Taken};
 

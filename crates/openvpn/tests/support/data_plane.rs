@@ -1,7 +1,8 @@
 use std::collections::{HashMap, HashSet};
 
-use adit_engine::command::{Counters, DataKey, KeySlot, Traffic};
-use adit_engine::{Command, Link, Notice, PeerId};
+use adit_engine::command::{Counters, KeySlot, Traffic};
+use adit_engine::{Link, PeerId};
+use adit_openvpn::data_format::{Command, DataKey, Notice};
 
 /// A data packet: the peer-id in it, and the key that sealed it.
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ impl PlaneModel {
                     id,
                     Peer {
                         link: spec.link,
-                        wire_id: spec.wire_id,
+                        wire_id: spec.layout.wire_id,
                         primary: None,
                         secondary: None,
                         routes: Vec::new(),

@@ -11,10 +11,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{
-    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, UnixTime, auth,
-};
+use adit_engine::{Engine, Instant, Link, PeerId, UnixTime, auth};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
+use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
 use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::ServerTls;

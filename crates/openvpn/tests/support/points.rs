@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::command::{Counters, DataKey, Keepalive, KeySlot};
-use adit_engine::{
-    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, SocketId, Target,
-    Transport, UnixTime,
-};
+use adit_engine::command::{Counters, Keepalive, KeySlot};
+use adit_engine::{Engine, Instant, Link, PeerId, SocketId, Target, Transport, UnixTime};
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEvent, Remote, TunnelConfig};
+use adit_openvpn::data_format::{Command, DataKey, Input, Notice, OpenVpn, Outbox, Output};
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 use adit_sim::{Impairment, Pipe};
 
@@ -46,7 +44,7 @@ impl End {
         }
     }
 
-    pub(crate) fn engine(&mut self) -> &mut dyn Engine<Event = ClientEvent> {
+    pub(crate) fn engine(&mut self) -> &mut dyn Engine<Event = ClientEvent, Format = OpenVpn> {
         match self {
             Self::Static(engine) => &mut **engine,
             Self::Peer(engine) => &mut **engine,
@@ -162,7 +160,7 @@ impl Plane {
             Command::AddPeer(id, spec) => {
                 let peer = Peer {
                     link: spec.link,
-                    wire_id: spec.wire_id,
+                    wire_id: spec.layout.wire_id,
                     float: spec.float,
                     keepalive: spec.keepalive,
                     primary: None,

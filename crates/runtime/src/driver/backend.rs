@@ -2,7 +2,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use adit_engine::{Command, Link, Notice, SocketId};
+use adit_engine::{Command, DataFormat, Link, Notice, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::udp::UdpSocket;
 
@@ -10,8 +10,11 @@ use crate::fault::Fault;
 
 /// A data plane as the driver sees it: ours, a test's, or one day a kernel module.
 pub trait Backend {
+    /// The data format of its packets.
+    type Format: DataFormat;
+
     /// Performs a verb. Never blocks.
-    fn apply(&self, op: Command);
+    fn apply(&self, op: Command<Self::Format>);
 
     /// Receives from a further socket from now on.
     ///
@@ -45,19 +48,19 @@ pub trait Backend {
     fn wakeup(&self) -> io::Result<OwnedFd>;
 
     /// Gives everything that waits: notices and packets of known peers first.
-    fn drain(&mut self, sink: &mut dyn FnMut(Upcall));
+    fn drain(&mut self, sink: &mut dyn FnMut(Upcall<Self::Format>));
 
     /// As [`Self::drain`], but what comes until the next drain need not make the descriptor readable again.
-    fn look(&mut self, sink: &mut dyn FnMut(Upcall));
+    fn look(&mut self, sink: &mut dyn FnMut(Upcall<Self::Format>));
 }
 
 /// A packet or notice that the data plane passes up.
 #[derive(Debug)]
-pub enum Upcall {
+pub enum Upcall<F: DataFormat> {
     /// A control packet.
     ControlPacket(Link, Vec<u8>),
     /// A notice.
-    Notice(Notice),
+    Notice(Notice<F>),
     /// A stream ended by itself; why, for the log.
     StreamEnded(Link, String),
 }

@@ -63,9 +63,9 @@ pub enum Event<E> {
 }
 
 /// An engine joined to sockets, timers, name resolution and the data plane.
-pub struct Driver<E: Engine, B: Backend> {
+pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     engine: E,
-    outbox: Outbox<E::Event>,
+    outbox: Outbox<E::Event, E::Format>,
     backend: B,
     wakeup: AsyncFd<OwnedFd>,
     timer: BootTimer,
@@ -88,7 +88,7 @@ pub struct Driver<E: Engine, B: Backend> {
     authorizer: Arc<dyn Authorizer>,
     answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
     open_questions: usize,
-    upcalls: VecDeque<Upcall>,
+    upcalls: VecDeque<Upcall<E::Format>>,
     /// The data plane signalled. It does so once until the driver is about to sleep: a wakeup costs more than most packets.
     called: bool,
     looks: u32,
@@ -113,7 +113,7 @@ pub struct SendErrors {
     pub other: u64,
 }
 
-impl<E: Engine, B: Backend> Driver<E, B> {
+impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     /// Joins them. `sockets` are known to the backend already.
     ///
     /// # Errors
@@ -220,7 +220,10 @@ impl<E: Engine, B: Backend> Driver<E, B> {
 
     /// Calls the engine outside of its inputs (shut down, kick, restart); what it then wants done is
     /// performed by [`Self::next`].
-    pub fn act<R>(&mut self, act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event>) -> R) -> R {
+    pub fn act<R>(
+        &mut self,
+        act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event, E::Format>) -> R,
+    ) -> R {
         act(&mut self.engine, now(), &mut self.outbox)
     }
 
@@ -358,7 +361,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.feed(Input::AuthResponse(ticket, reply));
     }
 
-    fn feed(&mut self, input: Input<'_>) {
+    fn feed(&mut self, input: Input<'_, E::Format>) {
         if !trace::inputs() {
             self.engine.handle(now(), input, &mut self.outbox);
             return;
@@ -369,7 +372,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         trace::handled(kind, outputs, now().since(started));
     }
 
-    fn take(&mut self, upcall: Upcall) {
+    fn take(&mut self, upcall: Upcall<E::Format>) {
         match upcall {
             Upcall::ControlPacket(link, mut frame) => {
                 trace::read(&link, &frame);

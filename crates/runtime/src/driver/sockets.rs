@@ -183,7 +183,7 @@ impl Sockets {
     pub(super) fn dial_by(
         &mut self,
         relay: Association,
-        backend: &dyn Backend,
+        backend: &impl Backend,
     ) -> Result<Dialled, String> {
         // The way to the relay leads over the loopback; the relay's own socket has the device.
         let mut dialled = self.dial_from(None, relay.near(), backend)?;
@@ -200,7 +200,7 @@ impl Sockets {
     pub(super) fn dial(
         &mut self,
         remote: SocketAddr,
-        backend: &dyn Backend,
+        backend: &impl Backend,
     ) -> Result<Dialled, String> {
         self.dial_from(self.settings.device.clone(), remote, backend)
     }
@@ -209,7 +209,7 @@ impl Sockets {
         &mut self,
         device: Option<String>,
         remote: SocketAddr,
-        backend: &dyn Backend,
+        backend: &impl Backend,
     ) -> Result<Dialled, String> {
         let local = self.local_for(remote)?;
         let mut options = UdpOptions::new(local);
@@ -258,7 +258,7 @@ impl Sockets {
     }
 
     /// Closes a dialled socket; one we listen on stays, since a peer's end is not its end.
-    pub(super) fn hang_up(&mut self, id: SocketId, backend: &dyn Backend) {
+    pub(super) fn hang_up(&mut self, id: SocketId, backend: &impl Backend) {
         if id >= FIRST_DIALLED && self.open.remove(&id).is_some() {
             backend.remove_socket(id);
             self.relays.remove(&id);

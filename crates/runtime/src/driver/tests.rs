@@ -12,19 +12,26 @@ use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
 
 use super::*;
 use crate::authorize::Answer;
+use crate::trivial::Trivial;
 
 /// Writes down what it is fed, and does what the test queued.
 #[derive(Default)]
 struct Script {
     log: Vec<String>,
-    on_input: VecDeque<Vec<Output<&'static str>>>,
+    on_input: VecDeque<Vec<Output<&'static str, Trivial>>>,
     deadline: Option<Instant>,
 }
 
 impl Engine for Script {
     type Event = &'static str;
+    type Format = Trivial;
 
-    fn handle(&mut self, _: Instant, input: Input<'_>, out: &mut Outbox<&'static str>) {
+    fn handle(
+        &mut self,
+        _: Instant,
+        input: Input<'_, Trivial>,
+        out: &mut Outbox<&'static str, Trivial>,
+    ) {
         self.log.push(match input {
             Input::Tick => {
                 self.deadline = None;
@@ -56,7 +63,7 @@ impl Engine for Script {
 struct Fake {
     wakeup: Rc<EventFd>,
     verbs: Rc<RefCell<Vec<String>>>,
-    waiting: Rc<RefCell<Vec<Upcall>>>,
+    waiting: Rc<RefCell<Vec<Upcall<Trivial>>>>,
     streams: Rc<RefCell<BTreeMap<Link, TcpStream>>>,
     /// Something waits at each look.
     flood: Rc<RefCell<bool>>,
@@ -75,17 +82,19 @@ impl Fake {
         }
     }
 
-    fn bring(&self, upcall: Upcall) {
+    fn bring(&self, upcall: Upcall<Trivial>) {
         self.waiting.borrow_mut().push(upcall);
         self.wakeup.signal();
     }
 }
 
 impl Backend for Fake {
+    type Format = Trivial;
+
     fn failure(&self) -> Option<Fault> {
         self.dead.borrow().then(|| Fault::ours("it died"))
     }
-    fn apply(&self, op: Command) {
+    fn apply(&self, op: Command<Trivial>) {
         self.verbs.borrow_mut().push(format!("{op:?}"));
     }
     fn add_socket(&self, id: SocketId, _: Arc<UdpSocket>) -> io::Result<()> {
@@ -114,11 +123,11 @@ impl Backend for Fake {
         use std::os::fd::AsFd;
         self.wakeup.as_fd().try_clone_to_owned()
     }
-    fn drain(&mut self, sink: &mut dyn FnMut(Upcall)) {
+    fn drain(&mut self, sink: &mut dyn FnMut(Upcall<Trivial>)) {
         self.wakeup.drain();
         self.look(sink);
     }
-    fn look(&mut self, sink: &mut dyn FnMut(Upcall)) {
+    fn look(&mut self, sink: &mut dyn FnMut(Upcall<Trivial>)) {
         if *self.flood.borrow() {
             sink(Upcall::Notice(Notice::PeerSilent(PeerId(7))));
         }

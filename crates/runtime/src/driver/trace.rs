@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use adit_engine::command::{Command, DataKey, KeySlot, Notice, PeerSpec, Protection};
-use adit_engine::{Input, Instant, Link};
+use adit_engine::command::{KeySlot, PeerSpec};
+use adit_engine::{Command, DataFormat, Input, Instant, Link, Notice};
 
 use crate::log::wanted;
 use crate::say;
@@ -53,7 +53,7 @@ fn line(what: &str, preposition: &str, link: &Link, frame: &[u8]) {
 }
 
 /// A change of the data plane.
-pub(super) fn command(op: &Command) {
+pub(super) fn command<F: DataFormat>(op: &Command<F>) {
     if !wanted(KEYS.into()) {
         return;
     }
@@ -65,8 +65,9 @@ pub(super) fn command(op: &Command) {
         Command::SetLink(peer, link) => say!(KEYS, "peer {}: now at {}", peer.0, link.remote()),
         Command::DelPeer(peer) => say!(KEYS, "peer {}: removed", peer.0),
         Command::InstallKey(peer, slot, key) => {
-            say!(KEYS, "peer {}: key {} installed: {}", peer.0, key.key_id, place(*slot));
-            say!(DETAILS, "peer {}: key {}: {}", peer.0, key.key_id, layout(key));
+            let id = F::key_id(key);
+            say!(KEYS, "peer {}: key {id} installed: {}", peer.0, place(*slot));
+            say!(DETAILS, "peer {}: key {id}: {key}", peer.0);
         }
         Command::SwapKeys(peer) => {
             say!(KEYS, "peer {}: the other key encrypts from now on", peer.0);
@@ -105,7 +106,7 @@ pub(super) fn command(op: &Command) {
 }
 
 /// A report of the data plane.
-pub(super) fn notice(notice: &Notice) {
+pub(super) fn notice<F: DataFormat>(notice: &Notice<F>) {
     if !wanted(KEYS.into()) {
         return;
     }
@@ -134,7 +135,7 @@ pub(super) fn notice(notice: &Notice) {
         Notice::InBand(peer, message) => {
             say!(DETAILS, "peer {}: {} bytes received on the data channel", peer.0, message.len());
         }
-        Notice::FramingError(peer, what) => say!(DETAILS, "peer {}: misframed: {what:?}", peer.0),
+        Notice::Violation(peer, what) => say!(DETAILS, "peer {}: misframed: {what:?}", peer.0),
         Notice::Unreachable(link, errno) => {
             let error = std::io::Error::from_raw_os_error(*errno);
             say!(DETAILS, "{}: unreachable: {error}", link.remote());
@@ -152,33 +153,13 @@ fn place(slot: KeySlot) -> &'static str {
     }
 }
 
-fn negotiated(spec: &PeerSpec) -> String {
-    let id = spec.wire_id.map_or("none".to_owned(), |id| id.to_string());
-    let fragment = spec.fragment.map_or("none".to_owned(), |size| format!("{size} bytes"));
+fn negotiated<F: DataFormat>(spec: &PeerSpec<F>) -> String {
     let (ping, silent) = (spec.keepalive.interval, spec.keepalive.timeout);
     format!(
-        "peer-id {id}, float {}, framing {:?}, fragments {fragment}, replay window {}, ping after {ping:?}, lost after \
-         {silent:?}",
+        "{}, float {}, replay window {}, ping after {ping:?}, lost after {silent:?}",
+        spec.layout,
         if spec.float { "yes" } else { "no" },
-        spec.framing,
         spec.replay_window
-    )
-}
-
-/// Never the key itself.
-fn layout(key: &DataKey) -> String {
-    let format = match key.protection {
-        Protection::Aead(_) => "AEAD",
-        Protection::Epoch(_) => "AEAD with epochs",
-        Protection::Block(_) => "CBC and HMAC",
-        Protection::Static(_) => "CBC and HMAC, static key",
-    };
-    let limit = |limit: u64| if limit == 0 { "none".to_owned() } else { limit.to_string() };
-    format!(
-        "{}, format: {format}, limit of bytes: {}, of packets: {}",
-        key.protection.cipher_name(),
-        limit(key.limits.bytes),
-        limit(key.limits.packets)
     )
 }
 
@@ -211,7 +192,7 @@ pub(super) fn inputs() -> bool {
 }
 
 /// Returns the kind of an input.
-pub(super) fn kind(input: &Input<'_>) -> &'static str {
+pub(super) fn kind<F: DataFormat>(input: &Input<'_, F>) -> &'static str {
     match input {
         Input::Tick => "timer",
         Input::ControlPacket(..) => "control packet",

@@ -1,8 +1,8 @@
 //! Traffic as one line a second from `verb 5` on, where OpenVPN prints a letter for each packet.
 
-use adit_dataplane::{DropReason, Totals};
+use adit_dataplane::format::Format;
+use adit_dataplane::{DropReason, Plane, Totals};
 use adit_engine::Instant;
-use adit_openvpn_data::Plane;
 
 use super::wanted;
 use crate::say;
@@ -18,7 +18,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// Logs what has passed since the last look. Asks the data plane for its totals only where the line is wanted.
-    pub fn tick(&mut self, now: Instant, plane: &Plane) {
+    pub fn tick<F: Format>(&mut self, now: Instant, plane: &Plane<F>) {
         if !wanted(TRAFFIC.into()) {
             self.seen = None;
             return;

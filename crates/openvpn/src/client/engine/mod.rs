@@ -6,11 +6,12 @@ mod update;
 
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Instant, Link, Notice, Outbox, Output, Random, Seed, UnixTime};
+use adit_engine::{Engine, Instant, Link, Random, Seed, UnixTime};
 
 use super::config::{ClientConfig, Credentials};
 use super::event::ClientEvent;
 use super::remotes::Remotes;
+use crate::data_format::{Input, Notice, OpenVpn, Outbox, Output};
 use crate::negotiate::{ControlMessage, PushAssembler, ReplyItem};
 use crate::p2p::RemotePolicy;
 use crate::reason::Reason;
@@ -185,7 +186,7 @@ impl ClientEngine {
                 tunnel.control_channel.link = link;
                 tunnel.data.moved(now, link);
             }
-            Notice::FramingError(_, wrong) => {
+            Notice::Violation(_, wrong) => {
                 out.event(ClientEvent::Warning(format!("the server: {}", misframed(wrong))));
             }
             _ => match tunnel.data.notice(now, &notice, tunnel.update.settings(), out) {
@@ -317,6 +318,7 @@ impl ClientEngine {
 
 impl Engine for ClientEngine {
     type Event = ClientEvent;
+    type Format = OpenVpn;
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         let frame = matches!(input, Input::ControlPacket(..));

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use adit_engine::{Command, Instant, Link, Output};
+use adit_engine::{Instant, Link};
 
 use super::{Attempt, ClientEngine, Out, State, Tunnel};
 use crate::client::{ClientEvent, Next};
+use crate::data_format::{Command, Output};
 use crate::negotiate::AdvanceTo;
 use crate::packet::{Opcode, SessionId};
 use crate::reason::Reason;

@@ -1,11 +1,12 @@
 //! Options that change within a session (PUSH_UPDATE).
 
+use adit_engine::Instant;
 use adit_engine::command::Keepalive;
-use adit_engine::{Command, Instant};
 
 use super::pull::{pushed_mtu, tunnel_config};
 use super::{ClientEngine, Out, State};
 use crate::client::event::ClientEvent;
+use crate::data_format::Command;
 use crate::negotiate::{
     Change, PushAssembler, PushPart, PushedOption, PushedOptions, apply_update,
 };

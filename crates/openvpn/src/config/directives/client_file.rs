@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use adit_engine::command::Inactive;
+use adit_engine::auth::Inactive;
 use adit_engine::{MAX_GROUPS, is_group_name};
 use ipnet::{Ipv4Net, Ipv6Net};
 

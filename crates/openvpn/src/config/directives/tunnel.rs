@@ -1,13 +1,12 @@
 //! The inside of the tunnel: device, addresses, routes, DNS, sizes.
 
-use adit_engine::command::Framing;
-
 use super::InConnection::Shared;
 use super::{Roles, Spec, flag, used};
 use crate::config::options::DeviceKind;
 use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
 use crate::config::{ConfigError, bridge};
+use crate::data_format::Framing;
 use crate::negotiate::{DnsError, REDIRECT_FLAGS, compression, parse_route4, parse_route6};
 use crate::server::Topology;
 use crate::session::{Fragment, Mssfix};

@@ -1,6 +1,6 @@
 //! Limits that end a session or the program.
 
-use adit_engine::command::Inactive;
+use adit_engine::auth::Inactive;
 
 use super::*;
 use crate::session::Limits;

@@ -1,9 +1,10 @@
 //! The steps from the key exchange to a session, and its further keys.
 
-use adit_engine::{Command, Instant, PeerId};
+use adit_engine::{Instant, PeerId};
 
 use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
+use crate::data_format::Command;
 use crate::p2p::negotiate::agree;
 use crate::reason::Reason;
 use crate::session::{Agreement, ControlChannel, DataChannel, PeerTerms, all_routes};

@@ -12,13 +12,12 @@ mod streams;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Seed, UnixTime,
-};
+use adit_engine::{Engine, Instant, Link, PeerId, Random, Seed, UnixTime};
 
 use super::config::{PeerConfig, PeerTls};
 use super::pending_streams::PendingStreams;
 use crate::client::{ClientEvent, Remotes};
+use crate::data_format::{Input, Notice, OpenVpn, Outbox, Output};
 use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
@@ -346,7 +345,7 @@ impl PeerEngine {
                 let text = || format!("the peer moved to {}", link.remote());
                 self.budget.report_event(now, out, ClientEvent::Note, text);
             }
-            Notice::FramingError(_, wrong) => {
+            Notice::Violation(_, wrong) => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
             _ => match session.data.notice(now, &notice, &self.config.settings, out) {
@@ -455,6 +454,7 @@ impl PeerEngine {
 
 impl Engine for PeerEngine {
     type Event = ClientEvent;
+    type Format = OpenVpn;
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         let frame = matches!(input, Input::ControlPacket(..));

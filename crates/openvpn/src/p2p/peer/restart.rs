@@ -1,9 +1,10 @@
 //! Start, end and restart of one end of a point-to-point tunnel.
 
-use adit_engine::{Command, Instant, Output};
+use adit_engine::Instant;
 
 use super::{Out, PeerEngine, State};
 use crate::client::{ClientEvent, Next};
+use crate::data_format::{Command, Output};
 use crate::negotiate::ControlMessage;
 use crate::reason::Reason;
 use crate::session::{ExitNotices, session_end, silence_end};

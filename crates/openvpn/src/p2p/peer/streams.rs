@@ -5,10 +5,11 @@
 //! the handshake that authenticates replaces the session, and its connection replaces the former
 //! one.
 
-use adit_engine::{Instant, Link, Output};
+use adit_engine::{Instant, Link};
 
 use super::{Attempt, Out, PeerEngine, State};
 use crate::client::ClientEvent;
+use crate::data_format::Output;
 use crate::keys::Role;
 use crate::p2p::pending_streams::{Full, Vacancy};
 use crate::reason::Reason;

@@ -5,15 +5,16 @@
 
 mod streams;
 
-use adit_engine::command::{DataKey, KeyLimits, KeySlot, Protection};
-use adit_engine::{
-    Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, SocketId, UnixTime,
-};
+use adit_engine::command::KeySlot;
+use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
 
 use super::config::StaticConfig;
 use super::occ;
 use super::pending_streams::PendingStreams;
 use crate::client::{ClientEvent, Next, Remotes};
+use crate::data_format::{
+    Command, DataKey, Input, KeyLimits, Notice, OpenVpn, Outbox, Output, Protection,
+};
 use crate::reason::Reason;
 use crate::session::{
     Budget, ExitNotices, Idle, PeerTerms, all_routes, inner_mtu, is_exit_notice, misframed,
@@ -308,7 +309,7 @@ impl StaticEngine {
             Notice::PeerSilent(PEER) if self.link.is_some() => {
                 self.begin_again(now, Reason::PingRestart, out);
             }
-            Notice::FramingError(PEER, wrong) => {
+            Notice::Violation(PEER, wrong) => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
             Notice::InBand(PEER, message) if is_exit_notice(&message) => {
@@ -376,6 +377,7 @@ impl StaticEngine {
 
 impl Engine for StaticEngine {
     type Event = ClientEvent;
+    type Format = OpenVpn;
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {

@@ -6,10 +6,11 @@
 //! itself, which may have crashed and returned without this end's noticing, replaces its former
 //! connection.
 
-use adit_engine::{Command, Instant, Link, Output};
+use adit_engine::{Instant, Link};
 
 use super::{Out, PEER, State, StaticEngine, nowhere};
 use crate::client::ClientEvent;
+use crate::data_format::{Command, Output};
 use crate::p2p::pending_streams::Full;
 use crate::reason::Reason;
 

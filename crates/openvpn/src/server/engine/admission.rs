@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use adit_engine::command::Framing;
-use adit_engine::{Identity, Instant, Link, Output, PeerId, Random, auth};
+use adit_engine::{Identity, Instant, Link, PeerId, Random, auth};
 use zeroize::Zeroizing;
 
 use super::control::{send_push, told};
 use super::session_replacement::CHECK_LASTS;
 use super::{Disconnect, Out, REFUSAL_PATIENCE, ServerEngine};
+use crate::data_format::{Framing, Output};
 use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
     AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply,

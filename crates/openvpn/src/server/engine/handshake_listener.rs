@@ -1,8 +1,9 @@
 //! Packets of unauthenticated senders: resets, and returned cookies.
 
-use adit_engine::{Command, Instant, Link, PeerId};
+use adit_engine::{Instant, Link, PeerId};
 
 use super::{IDS_AT_LEAST, MAX_PEER_ID, Out, ServerEngine};
+use crate::data_format::Command;
 use crate::packet::{Control, Opcode, SessionId};
 use crate::server::client::{Client, Stage};
 use crate::server::event::ServerEvent;

@@ -14,10 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::command::Counters;
-use adit_engine::{
-    AddressQuota, Command, Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random,
-    Seed, UnixTime, auth,
-};
+use adit_engine::{AddressQuota, Engine, Instant, Link, PeerId, Random, Seed, UnixTime, auth};
 
 use super::client::{Client, Stage};
 use super::config::ServerConfig;
@@ -25,6 +22,7 @@ use super::event::{ClientInfo, ServerEvent};
 use super::log_limiter::LogLimiter;
 use super::pool::Pool;
 use super::responder::Responder;
+use crate::data_format::{Command, Input, Notice, OpenVpn, Outbox, Output};
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::SessionId;
 use crate::reason::Reason;
@@ -275,7 +273,7 @@ impl ServerEngine {
                 self.remove(peer, Reason::RemoteExit, out);
             }
             Notice::Floated(peer, link) => self.floated(now, peer, link, out),
-            Notice::FramingError(peer, wrong) => {
+            Notice::Violation(peer, wrong) => {
                 out.event(ServerEvent::Warning(Some(peer), misframed(wrong).into()));
             }
             Notice::KeyFirstUse(peer, _)
@@ -371,6 +369,7 @@ impl ServerEngine {
 
 impl Engine for ServerEngine {
     type Event = ServerEvent;
+    type Format = OpenVpn;
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         self.work(now, input, out);

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use adit_engine::{Command, MAX_GROUPS, PeerAddresses, PeerId, auth};
+use adit_engine::{MAX_GROUPS, PeerAddresses, PeerId, auth};
 use ipnet::IpNet;
 
 use super::{Out, ServerEngine};
+use crate::data_format::Command;
 use crate::server::client::Stage;
 use crate::server::event::ServerEvent;
 use crate::tls::PeerIdentity;

@@ -10,10 +10,11 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Command, Instant, PeerId};
+use adit_engine::{Instant, PeerId};
 
 use super::control::told;
 use super::{Departing, Out, ServerEngine};
+use crate::data_format::Command;
 use crate::negotiate::{AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo};
 use crate::reason::Reason;
 use crate::server::client::{Notified, Stage};

@@ -7,9 +7,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use adit_engine::{AddressQuota, Instant, Link, Output, PeerId};
+use adit_engine::{AddressQuota, Instant, Link, PeerId};
 
 use super::{FREE_PER_HANDSHAKE, MAX_HANDSHAKES, Out, ServerEngine};
+use crate::data_format::Output;
 use crate::packet::{Opcode, split_front};
 use crate::reason::Reason;
 use crate::server::event::ServerEvent;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::command::{BlockSuite, FramingError, Keepalive, ProbeResult};
-use adit_engine::{Input, Instant, Link, Notice, PeerId, SocketId, Transport};
+use adit_engine::command::{Keepalive, ProbeResult};
+use adit_engine::{Instant, Link, PeerId, SocketId, Transport};
+use adit_openvpn::data_format::{BlockSuite, FramingError, Input, Notice};
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};
@@ -248,7 +249,7 @@ impl Play {
             0 => Notice::PeerSilent(peer),
             1 => Notice::PeerActive(peer),
             2 => Notice::Unreachable(Link::datagram(SocketId(1), None, address(1 - n)), 111),
-            3 => Notice::FramingError(peer, FramingError::Framing),
+            3 => Notice::Violation(peer, FramingError::Framing),
             4 => {
                 let kernel = u16::from(script.u8()) * 8;
                 Notice::ProbeResult(peer, ProbeResult { size: u16::from(script.u8()) * 8, kernel })

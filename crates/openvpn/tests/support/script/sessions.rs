@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use adit_crypto::Digest;
-use adit_engine::command::{FramingError, Inactive, ProbeResult, Traffic};
-use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Outbox, PeerId, Transport, UnixTime, auth,
-};
+use adit_engine::auth::Inactive;
+use adit_engine::command::{ProbeResult, Traffic};
+use adit_engine::{Engine, Instant, Link, PeerId, Transport, UnixTime, auth};
 use adit_openvpn::client::{ClientConfig, ClientEvent};
+use adit_openvpn::data_format::{FramingError, Input, Notice, Outbox};
 use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
 use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::server::{Disconnect, Offer, ServerConfig};
@@ -326,7 +326,7 @@ impl Play {
             2 => Notice::PeerSilent(peer),
             3 => Notice::PeerActive(peer),
             4 => Notice::Unreachable(link, 111),
-            5 => Notice::FramingError(peer, FramingError::Compressed),
+            5 => Notice::Violation(peer, FramingError::Compressed),
             6 => {
                 let kernel = u16::from(script.u8()) * 8;
                 Notice::ProbeResult(peer, ProbeResult { size: u16::from(script.u8()) * 8, kernel })
