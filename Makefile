@@ -11,7 +11,7 @@ INTEROP ?= target/debug
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv doc build release demo demo-postgres lab lab-smoke lab-build hooks
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -95,6 +95,10 @@ MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 msrv:
 	rustup toolchain install --profile minimal $(MSRV)
 	cargo +$(MSRV) check --workspace --all-targets --locked --target-dir target/msrv
+
+# A static binary with musl, and unit tests for aarch64 under qemu.
+cross:
+	@scripts/cross.sh
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet

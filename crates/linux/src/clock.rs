@@ -18,7 +18,7 @@ pub fn unix_time() -> u64 {
 /// Returns how far local time (`TZ`, or /etc/localtime) is ahead of UTC at a time, in seconds.
 #[allow(unsafe_code)]
 pub fn local_offset(unix: u64) -> i64 {
-    let Ok(time) = libc::time_t::try_from(unix) else { return 0 };
+    let Ok(time) = unix.try_into() else { return 0 };
     // SAFETY: `tm` is plain data for which all zeroes is a valid value.
     let mut broken_down: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live values of the right types; localtime_r keeps neither.
