@@ -131,7 +131,8 @@ impl Control {
         ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
         // SAFETY: SIOCETHTOOL reads and writes the request, which lives through the call and which the callers above make
         // as long as the kernel's structure for that command with the counts in it, and reads the ifreq.
-        let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut ifreq) };
+        let rc =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut ifreq) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
