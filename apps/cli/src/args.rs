@@ -190,7 +190,7 @@ man1, and into any other folder itself.")]
 /// The arguments of a verb that this build does not have.
 #[cfg(not(all(feature = "bridge", feature = "postgres")))]
 #[derive(Debug, Args)]
-pub struct LeftOut {
+pub(crate) struct LeftOut {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     _arguments: Vec<OsString>,
 }
