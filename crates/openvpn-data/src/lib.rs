@@ -19,8 +19,11 @@ mod key;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod packet;
 
+use std::io;
+
 use adit_dataplane::format::{self, Format, Header, InBand, Kind, Origin};
-use adit_dataplane::{DropReason, MAX_PACKET, Scratch};
+use adit_dataplane::{DropReason, FilterConfig, MAX_PACKET, PlaneConfig, Scratch};
+use adit_engine::Instant;
 use adit_openvpn::data_format::{Framing, FramingError, OpenVpn, PacketLayout, PeerSpec};
 
 use fragment::{FragmentResult, Fragments, Reassembler};
@@ -32,6 +35,21 @@ pub type Plane = adit_dataplane::Plane<Openvpn>;
 
 /// A data plane for OpenVPN without threads, sockets and devices.
 pub type LoopbackPlane = adit_dataplane::loopback::LoopbackPlane<Openvpn>;
+
+/// Starts a data plane for OpenVPN, with rules where `rules` has some; otherwise as [`Plane::start_filtered`].
+///
+/// Compiles the workers here, once and for speed: callers of the generic function would each compile them, for size.
+///
+/// # Errors
+/// The system refuses what a worker needs.
+#[inline(never)]
+pub fn start(
+    config: PlaneConfig,
+    rules: Option<FilterConfig>,
+    clock: fn() -> Instant,
+) -> io::Result<(Plane, Upcalls)> {
+    Plane::start_filtered(config, rules, clock)
+}
 
 /// An event of a data plane for OpenVPN.
 pub type Upcall = adit_dataplane::Upcall<OpenVpn>;

@@ -9,7 +9,7 @@ use adit_engine::{PeerId, Transport};
 use adit_linux::tun::TunDevice;
 use adit_openvpn::server::{Disconnect, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
-use adit_openvpn_data::{Openvpn, Plane};
+use adit_openvpn_data::Openvpn;
 use tokio::sync::mpsc;
 
 use super::log_limits::is_logged;
@@ -103,7 +103,7 @@ impl Service {
                 FilterConfig { firewall, device }
             });
             let wanted = options.workers;
-            let (plane, upcalls) = Plane::start_filtered(config, filtered, now)
+            let (plane, upcalls) = adit_openvpn_data::start(config, filtered, now)
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
             if plane.workers() < usize::from(wanted) {
                 tracing::warn!(

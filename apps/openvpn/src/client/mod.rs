@@ -21,7 +21,7 @@ use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
 use adit_openvpn::data_format::Command;
 use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
-use adit_openvpn_data::{Openvpn, Plane};
+use adit_openvpn_data::Openvpn;
 
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::{WallClock, now, unix_time};
@@ -247,7 +247,7 @@ impl Client {
             client: true,
             ethernet: options.device.is_ethernet(),
         };
-        let (plane, upcalls) = Plane::start(config, now)
+        let (plane, upcalls) = adit_openvpn_data::start(config, None, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
         let planes = PlaneBackend::new(plane, upcalls, streams);
         let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
