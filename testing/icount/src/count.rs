@@ -70,12 +70,8 @@ pub fn instruction_counts(
 }
 
 fn count(binary: &Path, piece: &Piece) -> Result<u64, String> {
-    let folder =
-        std::env::temp_dir().join(format!("adit-icount-{}-{}", std::process::id(), piece.name));
-    fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let counted = count_into(binary, piece, &folder.join("callgrind.out"));
-    // A folder that remains does no harm.
-    let _ = fs::remove_dir_all(&folder);
+    let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+    let counted = count_into(binary, piece, &folder.path().join("callgrind.out"));
     let total =
         counted.map_err(|error| format!("counting the instructions of {}: {error}", piece.name))?;
     Ok(total / u64::from(piece.times))
