@@ -106,9 +106,9 @@ doc:
 build:
 	$(CARGO) build --release --locked -p adit-cli
 
-# A build for trying adit: about three minutes on two cores, and half of that for the next one. Needs root and /dev/net/tun.
+# A build for trying adit: two and a half minutes on two cores, under half of a release. Needs root and /dev/net/tun.
 try:
-	@echo "building adit to try it: about 3 minutes on two cores the first time (a release takes twice as long)"
+	@echo "building adit to try it: about 2.5 minutes on two cores the first time (a release takes more than twice as long)"
 	$(CARGO) build --profile try --locked -p adit-cli
 
 demo: try
