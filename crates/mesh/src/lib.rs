@@ -1,0 +1,7 @@
+//! A mesh of nodes that need no server: signed membership, sessions between members, the choice of paths.
+//!
+//! Everything here is sans-IO: time, randomness and packets come in, decisions and packets go out.
+//!
+//! No command uses this crate yet.
+
+#![forbid(unsafe_code)]
