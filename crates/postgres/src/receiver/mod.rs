@@ -278,7 +278,14 @@ impl Receiver {
             count(&mut self.stats.epochs_refused);
         }
         if self.reading.is_none() || self.leaf_gone || first || all_before_is_expired {
+            let unread = self.reading.is_some() && !self.leaf_gone && self.starting.is_none();
+            let from = self.position.seq;
             while self.advance() {}
+            if unread {
+                let rows = self.position.seq.0.saturating_sub(from.0);
+                let rows = u64::try_from(rows).unwrap_or(0);
+                self.stats.skipped = self.stats.skipped.saturating_add(rows);
+            }
         }
     }
 

@@ -104,6 +104,11 @@ fn a_reader_that_was_away_skips_what_is_too_old_without_reading_it() {
     // The packets younger than two seconds arrived.
     assert!((190..=210).contains(&(world.came.len() - before)), "{}", world.came.len() - before);
     world.check_it_works();
+    // Each row was delivered or is counted, also those of epochs that were passed over whole.
+    let stats = world.receiver.stats();
+    let accounted = stats.packets + stats.expired + stats.skipped;
+    assert_eq!(accounted, world.sender.stats().packets, "{stats:?}");
+    assert!(stats.skipped > 19_000, "{stats:?}");
 }
 
 #[test]
