@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
 # The number of interoperability tests that run at once. They mostly wait for timers, so there are more than cores.
-JOBS ?= 6
+JOBS ?= 10
 # The folder of the programs of make interop-run.
 INTEROP ?= target/debug
 # The first of the generated cases of make filter-diff.
