@@ -550,6 +550,26 @@ impl ControlChannel {
         Ok(())
     }
 
+    /// Sends the output of a step that had this result. Returns whether the step took a packet that
+    /// did not belong here, which the session survives.
+    ///
+    /// # Errors
+    /// Returns the reason for which the session ends.
+    pub(crate) fn settle<E>(
+        &mut self,
+        now: Instant,
+        unix: UnixTime,
+        result: Result<(), Reason>,
+        out: &mut Outbox<E>,
+    ) -> Result<bool, Reason> {
+        let flushed = self.flush(now, unix, out);
+        match result.and(flushed) {
+            Ok(()) => Ok(false),
+            Err(reason) if reason.is_harmless_on(self.link) => Ok(true),
+            Err(reason) => Err(reason),
+        }
+    }
+
     /// Returns whether the newest negotiation took too long; or, where negotiations may fail
     /// without ending the session, whether they have failed for as long as keys may live.
     pub(crate) fn expired(&self, now: Instant) -> bool {

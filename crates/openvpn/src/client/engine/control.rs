@@ -14,14 +14,9 @@ use crate::tls::TlsSession;
 impl ClientEngine {
     pub(super) fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
         let up = matches!(self.state, State::Up(_));
-        let control_channel = match &mut self.state {
-            State::Connecting(attempt) => &mut attempt.control_channel,
-            State::Up(tunnel) => &mut tunnel.control_channel,
-            State::Exiting(leaving) => &mut leaving.tunnel.control_channel,
-            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => {
-                self.dropped = self.dropped.saturating_add(1);
-                return;
-            }
+        let Some(control_channel) = self.state.control_channel() else {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
         };
         let elsewhere = !same_path(control_channel.link, link);
         // `float`: a server with several addresses may send its first answer from another one.
@@ -55,18 +50,13 @@ impl ClientEngine {
     /// Sends the output of a step, and ends the session if the step failed.
     pub(super) fn settle(&mut self, now: Instant, result: Result<(), Reason>, out: &mut Out) {
         let unix = self.clock.at(now);
-        let link = self.link();
-        let flushed = match &mut self.state {
-            State::Connecting(attempt) => attempt.control_channel.flush(now, unix, out),
-            State::Up(tunnel) => tunnel.control_channel.flush(now, unix, out),
-            State::Exiting(leaving) => leaving.tunnel.control_channel.flush(now, unix, out),
-            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => Ok(()),
+        let settled = match self.state.control_channel() {
+            Some(control_channel) => control_channel.settle(now, unix, result, out),
+            None => Ok(result.is_err()),
         };
-        match result.and(flushed) {
-            Ok(()) => {}
-            Err(reason) if link.is_none_or(|link| reason.is_harmless_on(link)) => {
-                self.dropped = self.dropped.saturating_add(1);
-            }
+        match settled {
+            Ok(false) => {}
+            Ok(true) => self.dropped = self.dropped.saturating_add(1),
             // An established session continues without the new key until its end.
             Err(reason)
                 if self.config.settings.limits.exit_on_tls_failure

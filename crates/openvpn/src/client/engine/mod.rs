@@ -59,6 +59,18 @@ enum State {
     Stopped,
 }
 
+impl State {
+    /// Returns the control channel of the attempt or session.
+    fn control_channel(&mut self) -> Option<&mut ControlChannel> {
+        match self {
+            Self::Connecting(attempt) => Some(&mut attempt.control_channel),
+            Self::Up(tunnel) => Some(&mut tunnel.control_channel),
+            Self::Exiting(leaving) => Some(&mut leaving.tunnel.control_channel),
+            Self::New | Self::Waiting { .. } | Self::Dialing | Self::Stopped => None,
+        }
+    }
+}
+
 /// An attempt, from the first reset to the pushed options.
 struct Attempt {
     control_channel: ControlChannel,
@@ -152,16 +164,6 @@ impl ClientEngine {
         let result = tunnel.control_channel.send_message(message.encode()).map(|_| ());
         self.settle(now, result, out);
         true
-    }
-
-    /// Returns the link of the attempt or session.
-    fn link(&self) -> Option<Link> {
-        match &self.state {
-            State::Connecting(attempt) => Some(attempt.control_channel.link),
-            State::Up(tunnel) => Some(tunnel.control_channel.link),
-            State::Exiting(leaving) => Some(leaving.tunnel.control_channel.link),
-            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => None,
-        }
     }
 
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {

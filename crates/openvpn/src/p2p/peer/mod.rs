@@ -307,13 +307,9 @@ impl PeerEngine {
     fn settle(&mut self, now: Instant, result: Result<(), Reason>, out: &mut Out) {
         let unix = self.clock.at(now);
         let Some(session) = &mut self.session else { return };
-        let link = session.control_channel.link;
-        let flushed = session.control_channel.flush(now, unix, out);
-        match result.and(flushed) {
-            Ok(()) => {}
-            Err(reason) if reason.is_harmless_on(link) => {
-                self.dropped = self.dropped.saturating_add(1);
-            }
+        match session.control_channel.settle(now, unix, result, out) {
+            Ok(false) => {}
+            Ok(true) => self.dropped = self.dropped.saturating_add(1),
             Err(reason) => self.lost(now, reason, out),
         }
     }

@@ -84,13 +84,11 @@ impl ServerEngine {
             events.into_iter().try_for_each(|item| self.handle_event(now, peer, item, out))
         });
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        let flushed = client.control_channel.flush(now, unix, out);
+        let settled = client.control_channel.settle(now, unix, result, out);
         self.soiled |= client.control_channel.take_soiled();
-        match result.and(flushed) {
-            Ok(()) => {}
-            Err(reason) if reason.is_harmless_on(client.control_channel.link) => {
-                self.counters.session_bad += 1;
-            }
+        match settled {
+            Ok(false) => {}
+            Ok(true) => self.counters.session_bad += 1,
             Err(reason) if reason.is_harmless() => {
                 self.counters.session_bad += 1;
                 return self.remove(peer, Reason::OutOfStep(Box::new(reason)), out);
