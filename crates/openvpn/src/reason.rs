@@ -10,6 +10,7 @@ use crate::keys::KeyMethod2Error;
 use crate::negotiate::{
     BadMessage, CipherRefused, DataCipher, PushError, PushRefused, PushTooLong,
 };
+use crate::records::RecordError;
 use crate::tls::TlsError;
 use crate::wrap::WrapError;
 
@@ -51,6 +52,9 @@ pub enum Reason {
     /// A control message is malformed.
     #[error(transparent)]
     Message(#[from] BadMessage),
+    /// A record is malformed.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
@@ -240,6 +244,7 @@ impl Reason {
             Self::Tls(_) => (Peer, "tls-error"),
             Self::KeyMethod2(_) => (Peer, "bad-key-exchange"),
             Self::Message(_) => (Peer, "bad-message"),
+            Self::Record(_) => (Peer, "bad-record"),
             Self::Protocol(_) => (Peer, "protocol-error"),
             Self::Crypto => (Internal, "crypto-failed"),
             Self::HandshakeTimeout => (Environment, "handshake-timeout"),

@@ -49,6 +49,7 @@ targets! {
     postgres_hint in "../../fuzz/fuzz_targets/postgres_hint.rs",
     postgres_page in "../../fuzz/fuzz_targets/postgres_page.rs",
     push_filters in "../../fuzz/fuzz_targets/push_filters.rs",
+    records in "../../fuzz/fuzz_targets/records.rs",
     router in "../../fuzz/fuzz_targets/router.rs",
     stream in "../../fuzz/fuzz_targets/stream.rs",
     certificates in "../../fuzz/fuzz_targets/certificates.rs",

@@ -36,6 +36,8 @@ pub(crate) struct ControlChannel {
     remote: Option<SessionId>,
     wrapper: Wrapper,
     rewrapping: Rewrapping,
+    /// Whether negotiations exchange records instead of key method 2 and control messages.
+    records: bool,
     newest: KeyNegotiation,
     /// The previous negotiation, which answers retransmissions and carries messages until the
     /// newest is complete.
@@ -152,6 +154,7 @@ impl ControlChannel {
             remote,
             wrapper,
             rewrapping: Rewrapping::None,
+            records: false,
             newest,
             former: None,
             pace: TokenBucket::default(),
@@ -162,6 +165,13 @@ impl ControlChannel {
             failing: None,
             traffic: Counters::default(),
         }
+    }
+
+    /// Exchanges records instead of key method 2 and control messages.
+    pub(crate) fn with_records(mut self) -> Self {
+        self.records = true;
+        self.newest.use_records(false);
+        self
     }
 
     /// Returns the peer's session id, once known.
@@ -426,6 +436,9 @@ impl ControlChannel {
             give_up,
         );
         let mut former = std::mem::replace(&mut self.newest, next);
+        if self.records {
+            self.newest.use_records(true);
+        }
         if former.failed {
             self.newest.inherit(&mut former);
         } else {
@@ -443,6 +456,28 @@ impl ControlChannel {
     /// Sends a control message; while a negotiation is in progress, the message waits for its end.
     pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Reason> {
         self.newest.send_message(message)
+    }
+
+    /// Sends our hello on the newest negotiation.
+    pub(crate) fn send_hello(&mut self, hello: &[u8]) -> Result<(), Reason> {
+        self.soiled = true;
+        self.newest.send_hello(hello)
+    }
+
+    /// Sends a record; while a negotiation is in progress, the record waits for its end. Returns
+    /// false if too many wait.
+    pub(crate) fn send_record(&mut self, record: &[u8]) -> Result<bool, Reason> {
+        self.newest.send_record(record)
+    }
+
+    /// Announces that this end sends nothing more.
+    pub(crate) fn close(&mut self) -> Result<(), Reason> {
+        self.newest.close()
+    }
+
+    /// Returns whether the peer announced that it sends nothing more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.former.iter().chain([&self.newest]).any(|negotiation| negotiation.tls().is_closed())
     }
 
     /// Gives renegotiations a wrapping of their own from now on, with keys from the first
@@ -501,6 +536,9 @@ impl ControlChannel {
         if self.newest.is_complete() && !self.newest.failed {
             self.failing = None;
         }
+        // Records arrive in the order in which they were sent, across negotiations too.
+        let drained = self.former.as_ref().is_none_or(KeyNegotiation::is_drained);
+        self.newest.hold_records(!drained);
         let packet = CONTROL_MTU - OUTER_HEADERS;
         let room = packet.saturating_sub(self.wrapper.overhead(Opcode::ControlV1, ACKS));
         let room_with_key =

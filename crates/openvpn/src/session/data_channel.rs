@@ -174,11 +174,23 @@ impl DataChannel {
     ) -> Result<u8, Reason> {
         let keys = control_channel.data_keys(self.exporter)?;
         let key_id = control_channel.negotiation().key_id;
-        self.schedule.install_next(now, key_id, random, keys, out);
+        self.install_next(now, key_id, keys, random, out);
         if role == Role::Client && control_channel.is_recovering() {
             self.schedule.first_use(now, key_id, out);
         }
         Ok(key_id)
+    }
+
+    /// Installs the next key, which sends as soon as the peer has shown that it has the key.
+    pub(crate) fn install_next<E>(
+        &mut self,
+        now: Instant,
+        key_id: u8,
+        keys: DataKeys,
+        random: &mut Random,
+        out: &mut Outbox<E>,
+    ) {
+        self.schedule.install_next(now, key_id, random, keys, out);
     }
 
     /// Searches the MTU of another path to the peer.

@@ -3,6 +3,9 @@
 //! A session's first negotiation and each renegotiation are objects of their own, with their own
 //! message ids and TLS session. After the key exchange, control messages use the same TLS session
 //! until the next negotiation.
+//!
+//! In a session with records ([`crate::records`]) each end's first record, its hello, takes the
+//! place of key method 2, and records that of control messages.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -14,11 +17,16 @@ use zeroize::Zeroizing;
 use crate::keys::{DATA_KEYS_LABEL, DataKeys, EXPORTED_LEN, KeyMethod2, PrfInput, Randoms, Role};
 use crate::packet::{Opcode, SessionId};
 use crate::reason::Reason;
+use crate::records::{RecordReader, frame};
 use crate::reliable::Reliable;
-use crate::tls::TlsSession;
+use crate::tls::{MAX_MESSAGE, TlsSession};
 
 /// The maximum number of control messages that wait for the key exchange.
 const MAX_WAITING: usize = 16;
+/// The maximum number of bytes of records that wait.
+const MAX_WAITING_BYTES: usize = 256 * 1024;
+/// No more records are given to TLS while this many of its bytes wait to be sent.
+const MAX_UNSENT: usize = 64 * 1024;
 
 /// An event that a negotiation reports to its session.
 #[derive(Debug)]
@@ -27,9 +35,9 @@ pub(crate) enum Event {
     Reset(Vec<u8>),
     /// The TLS handshake is complete.
     TlsReady,
-    /// The peer's key method 2 message arrived.
+    /// The peer's key method 2 message or hello arrived.
     Keys,
-    /// A control message arrived.
+    /// A control message or a record arrived.
     Message(Zeroizing<Vec<u8>>),
     /// A negotiation failed through a packet that anyone could have forged. The session continues
     /// with its present keys, and negotiates again.
@@ -50,12 +58,26 @@ pub(crate) struct KeyNegotiation {
     local: Option<Secrets>,
     /// Kept after that without its secrets.
     remote: Option<KeyMethod2>,
+    /// Present in a session with records.
+    records: Option<Records>,
     waiting: VecDeque<Zeroizing<Vec<u8>>>,
     /// Whether the TLS session cannot continue.
     pub(super) failed: bool,
     /// Whether the next message must carry the wrapped client key (tls-crypt-v2 after a stateless
     /// reset).
     pub(crate) resend_wrapped_key: bool,
+}
+
+/// The records of a negotiation.
+#[derive(Default)]
+struct Records {
+    reader: RecordReader,
+    /// The peer's hello.
+    hello: Option<Zeroizing<Vec<u8>>>,
+    /// Whether our records wait until the peer has those of the former negotiation.
+    held: bool,
+    /// The number of bytes that wait.
+    waiting: usize,
 }
 
 /// The parts of our key method 2 message from which the data keys are derived.
@@ -101,15 +123,39 @@ impl KeyNegotiation {
             sent_keys: false,
             local: None,
             remote: None,
+            records: None,
             waiting: VecDeque::new(),
             failed: false,
             resend_wrapped_key: false,
         }
     }
 
-    /// Returns whether both key messages have been exchanged.
+    /// Exchanges records instead of key method 2 and control messages. They are `held` back until
+    /// [`Self::hold_records`] releases them.
+    pub(super) fn use_records(&mut self, held: bool) {
+        self.records = Some(Records { held, ..Records::default() });
+    }
+
+    /// Holds our records back, or releases them.
+    pub(super) fn hold_records(&mut self, hold: bool) {
+        if let Some(records) = &mut self.records {
+            records.held = hold;
+        }
+    }
+
+    /// Returns whether the peer has everything that we sent or wanted to send.
+    pub(super) fn is_drained(&self) -> bool {
+        self.waiting.is_empty() && !self.tls.wants_write() && self.reliable.all_acknowledged()
+    }
+
+    /// Returns the peer's hello.
+    pub(crate) fn remote_hello(&self) -> Option<&[u8]> {
+        self.records.as_ref()?.hello.as_ref().map(|hello| hello.as_slice())
+    }
+
+    /// Returns whether both key messages, or both hellos, have been exchanged.
     pub(crate) fn is_complete(&self) -> bool {
-        self.sent_keys && self.remote.is_some()
+        self.sent_keys && (self.remote.is_some() || self.remote_hello().is_some())
     }
 
     /// Returns whether our key message was sent, so that the peer may have completed the
@@ -161,7 +207,16 @@ impl KeyNegotiation {
             events.push(Event::TlsReady);
         }
         while let Some(message) = self.tls.read()? {
-            if self.remote.is_none() {
+            if let Some(records) = &mut self.records {
+                for record in records.reader.read(&message)? {
+                    if records.hello.is_none() {
+                        records.hello = Some(record);
+                        events.push(Event::Keys);
+                    } else {
+                        events.push(Event::Message(record));
+                    }
+                }
+            } else if self.remote.is_none() {
                 let sender = match self.role {
                     Role::Client => Role::Server,
                     Role::Server => Role::Client,
@@ -193,13 +248,47 @@ impl KeyNegotiation {
         Ok(true)
     }
 
+    /// Sends our hello.
+    pub(crate) fn send_hello(&mut self, hello: &[u8]) -> Result<(), Reason> {
+        self.tls.write(&frame(hello)?)?;
+        self.sent_keys = true;
+        Ok(())
+    }
+
+    /// Sends a record once the hellos are exchanged. Returns false if too many bytes are waiting.
+    pub(crate) fn send_record(&mut self, record: &[u8]) -> Result<bool, Reason> {
+        let framed = frame(record)?;
+        let Some(records) = &mut self.records else { return Ok(false) };
+        let waiting = records.waiting.saturating_add(framed.len());
+        if waiting > MAX_WAITING_BYTES {
+            return Ok(false);
+        }
+        records.waiting = waiting;
+        let parts = framed.chunks(MAX_MESSAGE).map(|part| Zeroizing::new(part.to_vec()));
+        self.waiting.extend(parts);
+        self.release_waiting()?;
+        Ok(true)
+    }
+
     fn release_waiting(&mut self) -> Result<(), Reason> {
-        if self.is_complete() && !self.failed {
-            while let Some(message) = self.waiting.pop_front() {
-                self.tls.write(&message)?;
+        let held = self.records.as_ref().is_some_and(|records| records.held);
+        if !self.is_complete() || self.failed || held {
+            return Ok(());
+        }
+        while (self.records.is_none() || self.tls.outgoing_len() < MAX_UNSENT)
+            && let Some(message) = self.waiting.pop_front()
+        {
+            self.tls.write(&message)?;
+            if let Some(records) = &mut self.records {
+                records.waiting = records.waiting.saturating_sub(message.len());
             }
         }
         Ok(())
+    }
+
+    /// Announces that this end sends nothing more.
+    pub(super) fn close(&mut self) -> Result<(), Reason> {
+        Ok(self.tls.close()?)
     }
 
     /// Moves TLS bytes into the send window. `room` is the payload of a packet, `room_with_key`

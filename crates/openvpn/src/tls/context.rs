@@ -151,7 +151,7 @@ fn missing(what: &str) -> TlsConfigError {
 
 /// Our one certificate, whatever preferences the peer states.
 #[derive(Debug)]
-struct OwnCertificate(Arc<CertifiedKey>);
+pub(super) struct OwnCertificate(pub(super) Arc<CertifiedKey>);
 
 impl ResolvesClientCert for OwnCertificate {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {

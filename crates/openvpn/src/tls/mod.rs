@@ -16,6 +16,7 @@ mod load;
 mod options;
 mod pem;
 mod revocation;
+mod self_signed;
 mod session;
 mod suites;
 mod trust;
@@ -31,5 +32,6 @@ pub use options::{
     CertProfile, ClientCertificates, ClientTlsOptions, CommonTlsOptions, IssuerHash, NameType, Pem,
     RemoteCertTls, ServerTlsOptions, TlsVersion, VerifyOptions,
 };
+pub use self_signed::{KeyHash, RecordTls, SelfSigned};
 pub use session::{MAX_MESSAGE, TlsSession};
 pub use suites::{GROUP_NAMES, suite_names};

@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 use super::context::{CHECK, ClientTls, ServerTls};
 use super::error::{CertificateError, CertificateProblem, TlsError};
 use super::identity::PeerIdentity;
+use super::self_signed::{self, KeyHash, RecordTls};
 use super::verify;
 
 /// The maximum length of a message in bytes, which is the capacity of a TLS record.
@@ -86,6 +87,11 @@ impl TlsSession {
 
     /// Starts a session that waits for a client's handshake.
     pub fn server(tls: &ServerTls) -> Result<Self, TlsError> {
+        Self::new(tls.connection()?)
+    }
+
+    /// Starts a session between two ends that know each other by their keys.
+    pub fn records(tls: &RecordTls) -> Result<Self, TlsError> {
         Self::new(tls.connection()?)
     }
 
@@ -273,9 +279,20 @@ impl TlsSession {
         self.outgoing.len()
     }
 
+    /// Queues the announcement that this end will send no more data.
+    pub fn close(&mut self) -> Result<(), TlsError> {
+        self.connection.send_close_notify();
+        self.collect()
+    }
+
+    /// Returns the protocol that both ends agreed on (ALPN), if there is one.
+    pub fn protocol(&self) -> Option<&[u8]> {
+        self.connection.alpn_protocol()
+    }
+
     /// Returns whether both ends agreed that this is a connection check ([`ClientTls::for_check`]).
     pub fn is_check(&self) -> bool {
-        self.connection.alpn_protocol() == Some(CHECK)
+        self.protocol() == Some(CHECK)
     }
 
     /// Returns whether the handshake is in progress.
@@ -291,10 +308,37 @@ impl TlsSession {
     /// Exports keying material for `label` by RFC 5705, without context. Fails before the end of
     /// the handshake.
     pub fn export(&self, label: &[u8], out: &mut [u8]) -> Result<(), TlsError> {
+        self.export_keys(label, None, out)
+    }
+
+    /// Exports keying material for `label` and `context`, as [`export`](Self::export) does.
+    pub fn export_with_context(
+        &self,
+        label: &[u8],
+        context: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), TlsError> {
+        self.export_keys(label, Some(context), out)
+    }
+
+    fn export_keys(
+        &self,
+        label: &[u8],
+        context: Option<&[u8]>,
+        out: &mut [u8],
+    ) -> Result<(), TlsError> {
         self.connection
-            .export_keying_material(out, label, None)
+            .export_keying_material(out, label, context)
             .map(|_| ())
             .map_err(|error| TlsError::Ours(error.to_string()))
+    }
+
+    /// Returns the hash of the peer's key once the handshake is complete; `None` before that, and
+    /// if the peer's certificate is not a self-signed one of [`SelfSigned`](super::SelfSigned).
+    pub fn peer_key(&self) -> Option<KeyHash> {
+        let complete = !self.is_handshaking() && self.failed.is_none();
+        let chain = self.connection.peer_certificates().filter(|_| complete)?;
+        self_signed::key_hash(chain.first()?)
     }
 
     /// Returns the identity in the peer's certificate once the handshake is complete; `None` before

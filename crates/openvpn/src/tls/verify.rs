@@ -34,6 +34,11 @@ pub(super) fn watch<T>(
     (result, LAST.take())
 }
 
+/// Reports a verdict to the session that requested it.
+pub(super) fn report(verdict: Result<PeerIdentity, CertificateError>) {
+    LAST.set(Some(verdict));
+}
+
 /// The verifier that all sessions share.
 #[derive(Debug)]
 pub(super) struct Verifier {
@@ -63,7 +68,7 @@ impl Verifier {
             Ok(_) => Ok(()),
             Err(error) => Err(Error::InvalidCertificate(alert(error.problem))),
         };
-        LAST.set(Some(verdict));
+        report(verdict);
         told
     }
 }
